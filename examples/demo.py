@@ -160,7 +160,7 @@ def main() -> int:
         return exit_code
 
     if importlib.util.find_spec("jinja2") is None:
-        print("\nTo get the same as an HTML report: pip install 'tfdbg-arrow[viewer]'")
+        print("\nTo get the same as an HTML report: pip install '.[viewer]'")
         return 0
     page = f"{logdir.rstrip('/')}.html"
     print(f"\n$ tfdbg-arrow report {logdir} -o {page}", flush=True)

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import tfdbg_arrow
+from tfdbg_arrow.errors import install_command
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -143,3 +144,11 @@ def test_the_wheel_contains_the_package(tmp_path: Path, monkeypatch: pytest.Monk
         # -S disables the site packages, and with them the import hook of the editable install.
         shown = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, check=True).stdout
         assert shown.strip() == str(installed / "tfdbg_arrow" / "__init__.py")
+
+
+def test_the_command_for_missing_packages_names_the_packages_of_the_extra() -> None:
+    command = install_command("viewer", "s3fs")
+    assert command.startswith("pip install ")
+    assert re.findall(r"[\w-]+(?=>=)|s3fs", command) == ["jinja2", "pygments", "starlette", "uvicorn", "s3fs"]
+    for extra in ("remote", "spark", "tensorflow"):
+        assert len(install_command(extra).split()) == 3

@@ -72,3 +72,23 @@ class ExportError(TfdbgArrowError):
 
 class DumpError(TfdbgArrowError):
     """A path is not a readable dump of Debugger V2."""
+
+
+def install_command(extra: str, *more: str) -> str:
+    """Returns the pip command that installs the packages of an extra.
+
+    It names the packages themselves, so that it works whether tfdbg_arrow was installed from a clone or a wheel.
+
+    Args:
+        extra: The extra of pyproject.toml, such as `viewer`.
+        *more: Further packages.
+    """
+    import shlex
+    from importlib import metadata
+
+    packages = []
+    for requirement in metadata.requires("tfdbg-arrow") or ():
+        package, _, marker = requirement.partition(";")
+        if f"extra == '{extra}'" in marker.replace('"', "'"):
+            packages.append(package.strip())
+    return "pip install " + " ".join(shlex.quote(package) for package in [*packages, *more])

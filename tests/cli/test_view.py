@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from tfdbg_arrow.cli import app
+from tfdbg_arrow.errors import install_command
 
 from ..query.builder import NAN, RunBuilder
 
@@ -84,5 +85,5 @@ def test_the_error_for_a_missing_extra_says_what_to_install(command: str, packag
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (process.returncode, process.stdout) == (2, "")
     assert process.stderr == (
-        f"tfdbg-arrow: tfdbg-arrow {command} needs the package {package}; pip install 'tfdbg-arrow[viewer]'.\n"
+        f"tfdbg-arrow: tfdbg-arrow {command} needs the package {package}; run: {install_command('viewer')}\n"
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from tfdbg_arrow.errors import BrokenPartError, FormatVersionError, LogdirError
+from tfdbg_arrow.errors import BrokenPartError, FormatVersionError, LogdirError, install_command
 from tfdbg_arrow.query import doctor, export, first_nonfinite, open_logdir
 from tfdbg_arrow.query.logdir import remote as remote_module
 from tfdbg_arrow.schema import TABLES
@@ -305,7 +305,7 @@ def test_a_local_logdir_can_be_read_without_fsspec(tmp_path: Path) -> None:
     )
     found = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
     assert found.stdout == (
-        "s3://bucket/x needs fsspec, which is not installed; run: pip install 'tfdbg-arrow[remote]' s3fs\n"
+        f"s3://bucket/x needs fsspec, which is not installed; run: {install_command('remote', 's3fs')}\n"
     )
 
 

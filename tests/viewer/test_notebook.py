@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from tfdbg_arrow.errors import QueryError
+from tfdbg_arrow.errors import QueryError, install_command
 from tfdbg_arrow.query import open_logdir
 
 from . import logdirs
@@ -61,4 +61,4 @@ def test_without_the_packages_of_the_viewer_there_is_no_report(tmp_path: Path) -
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("MissingDependencyError")
-    assert "tfdbg-arrow[viewer]" in done.stdout
+    assert install_command("viewer") in done.stdout

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from tfdbg_arrow.errors import MissingDependencyError
+from tfdbg_arrow.errors import MissingDependencyError, install_command
 
 
 @contextlib.contextmanager
@@ -25,5 +25,5 @@ def viewer_extra(command: str) -> Iterator[None]:
         if package in ("", "tfdbg_arrow"):
             raise
         raise MissingDependencyError(
-            f"tfdbg-arrow {command} needs the package {package}; pip install 'tfdbg-arrow[viewer]'."
+            f"tfdbg-arrow {command} needs the package {package}; run: {install_command('viewer')}"
         ) from error

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tfdbg_arrow.errors import BrokenPartError, LogdirError, MissingDependencyError, QueryError
+from tfdbg_arrow.errors import BrokenPartError, LogdirError, MissingDependencyError, QueryError, install_command
 from tfdbg_arrow.query.engine import Answers
 from tfdbg_arrow.query.logdir.opening import list_parts
 from tfdbg_arrow.query.logdir.public_views import public_views
@@ -189,7 +189,7 @@ def _local(logdir: str | Path) -> Path:
     try:
         import pyspark  # noqa: F401
     except ImportError as error:
-        raise MissingDependencyError("PySpark is not installed; run: pip install 'tfdbg-arrow[spark]'") from error
+        raise MissingDependencyError(f"PySpark is not installed; run: {install_command('spark')}") from error
     location = parse_location(logdir)
     if isinstance(location, RemoteLocation):
         raise LogdirError(

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tfdbg_arrow.errors import LogdirError, MissingDependencyError, TfdbgArrowError
+from tfdbg_arrow.errors import LogdirError, MissingDependencyError, TfdbgArrowError, install_command
 from tfdbg_arrow.schema.logdir_layout import TEMPORARY_SUFFIX
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.:_-]*)://(.*)", re.DOTALL)
@@ -269,10 +269,8 @@ def _import_fsspec(location: RemoteLocation) -> Any:
         fsspec = importlib.import_module("fsspec")
         importlib.import_module("fsspec.asyn")
     except ImportError as error:
-        packages = " ".join(["'tfdbg-arrow[remote]'", *filter(None, [_PACKAGES.get(location.protocol)])])
-        raise MissingDependencyError(
-            f"{location} needs fsspec, which is not installed; run: pip install {packages}"
-        ) from error
+        command = install_command("remote", *filter(None, [_PACKAGES.get(location.protocol)]))
+        raise MissingDependencyError(f"{location} needs fsspec, which is not installed; run: {command}") from error
     return fsspec
 
 

@@ -26,6 +26,7 @@ from tfdbg_arrow.errors import (
     MissingDependencyError,
     NonFiniteError,
     TfdbgArrowError,
+    install_command,
 )
 from tfdbg_arrow.schema import TABLES
 from tfdbg_arrow.schema.location import parse_location
@@ -78,7 +79,7 @@ def record_program(program: Program, request: Request) -> Outcome:
     request.check()
     if importlib.util.find_spec(_TENSORFLOW) is None:
         raise MissingDependencyError(
-            "recording needs TensorFlow, which is not installed; run: pip install 'tfdbg-arrow[tensorflow]'"
+            f"recording needs TensorFlow, which is not installed; run: {install_command('tensorflow')}"
         )
     require_native_core()
     launch = _Launch(request)

@@ -20,6 +20,7 @@ from tfdbg_arrow.errors import (
     NonFiniteError,
     RecordingError,
     TfdbgArrowError,
+    install_command,
 )
 from tfdbg_arrow.schema.location import parse_location
 from tfdbg_arrow.writer.chosen_values import Choice
@@ -199,7 +200,7 @@ def _tensorflow() -> Any:
         import tensorflow as tf
     except ImportError as error:
         raise MissingDependencyError(
-            "recording needs TensorFlow, which is not installed; run: pip install 'tfdbg-arrow[tensorflow]'"
+            f"recording needs TensorFlow, which is not installed; run: {install_command('tensorflow')}"
         ) from error
     return tf
 

@@ -6,7 +6,7 @@ import importlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tfdbg_arrow.errors import MissingDependencyError
+from tfdbg_arrow.errors import MissingDependencyError, install_command
 
 if TYPE_CHECKING:
     from tfdbg_arrow.query.logdir import Logdir
@@ -54,5 +54,5 @@ def _viewer() -> Any:
         return importlib.import_module("tfdbg_arrow.viewer.notebook")
     except ModuleNotFoundError as error:
         raise MissingDependencyError(
-            f"showing a logdir needs the package {error.name}; run: pip install 'tfdbg-arrow[viewer]'."
+            f"showing a logdir needs the package {error.name}; run: {install_command('viewer')}"
         ) from error

@@ -127,5 +127,5 @@ def _sources() -> tuple[Source, ...]:
 
 def _described(table: Table) -> str:
     width = max(len(column.name) for column in table.columns)
-    lines = [f"One row is {table.row}.", *(f"  {column.name:{width}}  {column.doc}" for column in table.columns)]
+    lines = [table.row, *(f"  {column.name:{width}}  {column.doc}" for column in table.columns)]
     return "\n".join(lines)
