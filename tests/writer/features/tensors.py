@@ -44,7 +44,8 @@ def random_ops() -> Any:
     def f(x: tf.Tensor) -> Any:
         noise = tf.random.normal([3])
         for _ in tf.range(2):
-            x += tf.random.uniform([3])
+            with tf.control_dependencies([x]):  # otherwise TensorFlow may run the iterations' random ops in any order
+                x += tf.random.uniform([3])
         with tf.GradientTape() as tape:
             tape.watch(x)
             y = tf.nn.dropout(x, 0.5) * noise
