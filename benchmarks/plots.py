@@ -20,9 +20,9 @@ mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "tfdbg_arrow", "fon
 
 from matplotlib import pyplot as plt  # noqa: E402
 
-OURS, DEBUGGER_V2, CHECK_NUMERICS = "tfdbg_arrow/", "debugger_v2/", "check_numerics"
-COLORS = {OURS: "#2a78d6", DEBUGGER_V2: "#c8553d", CHECK_NUMERICS: "#8a8f98"}
-LABELS = {OURS: "tfdbg_arrow", DEBUGGER_V2: "Debugger V2", CHECK_NUMERICS: "check_numerics"}
+OURS, TRACED, DEBUGGER_V2, CHECK_NUMERICS = "tfdbg_arrow/", "tfdbg_arrow-traced/", "debugger_v2/", "check_numerics"
+COLORS = {OURS: "#2a78d6", TRACED: "#7fb0e6", DEBUGGER_V2: "#c8553d", CHECK_NUMERICS: "#8a8f98"}
+LABELS = {OURS: "tfdbg_arrow", TRACED: "tfdbg_arrow, traced:", DEBUGGER_V2: "Debugger V2", CHECK_NUMERICS: "check_numerics"}
 
 
 def overhead(document: dict[str, Any]) -> Any:
