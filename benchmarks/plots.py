@@ -22,7 +22,12 @@ from matplotlib import pyplot as plt  # noqa: E402
 
 OURS, TRACED, DEBUGGER_V2, CHECK_NUMERICS = "tfdbg_arrow/", "tfdbg_arrow-traced/", "debugger_v2/", "check_numerics"
 COLORS = {OURS: "#2a78d6", TRACED: "#7fb0e6", DEBUGGER_V2: "#c8553d", CHECK_NUMERICS: "#8a8f98"}
-LABELS = {OURS: "tfdbg_arrow", TRACED: "tfdbg_arrow, traced:", DEBUGGER_V2: "Debugger V2", CHECK_NUMERICS: "check_numerics"}
+LABELS = {
+    OURS: "tfdbg_arrow",
+    TRACED: "tfdbg_arrow, traced:",
+    DEBUGGER_V2: "Debugger V2",
+    CHECK_NUMERICS: "check_numerics",
+}
 
 
 def overhead(document: dict[str, Any]) -> Any:
