@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 import tensorflow as tf
 
 import tfdbg_arrow
+from tfdbg_arrow.writer.hooks import runtime
 from tfdbg_arrow.writer.recording.session_runs import SessionRuns
 
 from .tables import rows
@@ -352,3 +354,20 @@ def test_a_failure_of_the_recorder_does_not_affect_the_run(tmp_path: Path, monke
     assert results == [30.0] * 2
     assert len([warning for warning in warned if "broken" in str(warning.message)]) == 1
     assert [row["stat"] for row in rows(tmp_path, "capture_stat")] == ["failed"]
+
+
+@pytest.mark.parametrize("is_in_a_loop", [False, True])
+def test_tensors_on_a_gpu_inside_loops_are_listed(
+    is_in_a_loop: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tfdbg_arrow.capture(tmp_path), tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        x = tf.compat.v1.placeholder(tf.float32, [])
+        y = tf.while_loop(lambda x: x < 9.0, lambda x: (x * 2.0,), [x])[0] if is_in_a_loop else x * 2.0
+        monkeypatch.setattr(runtime, "has_accelerator", lambda: True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            session.run(y, {x: 1.0})
+    found = [
+        (row["stat"], row["subject"], "on the GPU inside" in row["reason"]) for row in rows(tmp_path, "capture_stat")
+    ]
+    assert found == [("unobservable", "Session", True)] * is_in_a_loop

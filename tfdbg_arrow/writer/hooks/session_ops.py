@@ -18,6 +18,7 @@ new_tensor_id: Callable[[], int] = framework_ops.uid
 """Returns an ID that no eager tensor of the process has or will get."""
 
 _ATTRIBUTE = "_tfdbg_arrow_attached"
+_CONTROL_FLOW = frozenset({"Case", "Enter", "If", "RefEnter", "RefSwitch", "Switch", "While"})
 
 
 def attach(owner: Any, generation: int, value: object) -> None:
@@ -34,6 +35,11 @@ def attached(owner: Any, generation: int) -> Any:
 def extend_session(session: Any) -> None:
     """Adds the new ops of a session's graph to the session's runtime."""
     session._extend_graph()
+
+
+def has_loops_or_branches(graph: Any) -> bool:
+    """Returns True if a graph has a loop or a branch, of either kind of control flow."""
+    return any(op.type.removeprefix("Stateless") in _CONTROL_FLOW for op in graph.get_operations())
 
 
 def is_reference(tensor: Any) -> bool:

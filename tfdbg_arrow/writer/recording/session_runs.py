@@ -25,7 +25,7 @@ from tfdbg_arrow.writer.graphs.executed import ExecutedGraphs
 from tfdbg_arrow.writer.graphs.instrument import GraphInstrumenter
 from tfdbg_arrow.writer.graphs.registry import GraphRegistry
 from tfdbg_arrow.writer.hooks import executed as executed_hooks
-from tfdbg_arrow.writer.hooks import session_ops
+from tfdbg_arrow.writer.hooks import runtime, session_ops
 from tfdbg_arrow.writer.hooks.sessions import RunPlan, RunRequest, TensorName
 from tfdbg_arrow.writer.python_eager import EagerRecorder
 from tfdbg_arrow.writer.recording.capture_stats import sentence_of
@@ -44,6 +44,7 @@ _OPTIMIZED = (
     "was created before enable(): its ops are recorded as TensorFlow's optimizer leaves them, and not as traced; "
     "create it after enable()"
 )
+_ON_ACCELERATOR = "runs on a GPU: tensors on the GPU inside the loops and branches of its graph are not recorded"
 _FUNCTION_NAME = "Session.run"
 _HOST = "/job:localhost/replica:0/task:0/device:CPU:0"
 _PLACEHOLDERS = frozenset({"Placeholder", "PlaceholderV2"})
@@ -288,6 +289,8 @@ class SessionRuns:
             self._note("unobservable", "Session", _SWITCHED_OFF)
         elif self._keeps_ops and not executed_hooks.keeps_ops(session):
             self._note("changed", "Session", _OPTIMIZED)
+        if runtime.has_accelerator() and session_ops.has_loops_or_branches(session.graph):
+            self._note("unobservable", "Session", _ON_ACCELERATOR)
 
     def _make_plan(self, session: Any, request: RunRequest, session_index: int) -> RunPlan:
         graph = session.graph
