@@ -22,6 +22,9 @@ PYTEST_ARGS ?= -n 2 --dist loadfile
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+# The requirement files hold all that is needed. pip must not look for more: tf_keras names the package tensorflow, which
+# would be installed over tensorflow-cpu.
+LOCKED := --no-deps --requirement
 DEMO_LOGDIR := build/demo
 
 # What the compiled part and the installed metadata are made of. Of the Python sources only where they are: the install
@@ -95,7 +98,7 @@ format: $(STAMPS)/test
 protos:
 	$(PYTHON) -m venv build/protoc
 	build/protoc/bin/python -m pip --disable-pip-version-check install --quiet 'grpcio-tools==1.62.3' 'setuptools<81'
-	build/protoc/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. tfdbg_arrow/writer/debugger_v2/protos/*.proto
+	build/protoc/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. tfdbg_arrow/debugger_v2/protos/*.proto
 
 clean:
 	rm -rf build dist mutants .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis $(STAMPS)/package
@@ -112,15 +115,15 @@ $(STAMPS)/venv:
 	@touch $@
 
 $(STAMPS)/demo: $(DEMO_REQUIREMENTS) | $(STAMPS)/venv
-	$(PIP) install --quiet -r requirements/demo.txt
+	$(PIP) install --quiet $(LOCKED) requirements/demo.txt
 	@touch $@
 
 $(STAMPS)/test: $(TEST_REQUIREMENTS) | $(STAMPS)/venv
-	$(PIP) install --quiet -r requirements/test.txt
+	$(PIP) install --quiet $(LOCKED) requirements/test.txt
 	@touch $@ $(STAMPS)/demo
 
 $(STAMPS)/quality: $(QUALITY_REQUIREMENTS) | $(STAMPS)/venv
-	$(PIP) install --quiet -r requirements/quality.txt
+	$(PIP) install --quiet $(LOCKED) requirements/quality.txt
 	@touch $@ $(STAMPS)/test $(STAMPS)/demo
 
 $(THIRD_PARTY)/.stamps/requirements: requirements/build.txt requirements/third_party.txt | $(STAMPS)/venv

@@ -142,7 +142,7 @@ def _cost(mode: str, dtype: str) -> Cost:
     import tensorflow as tf
 
     from tfdbg_arrow.writer.settings import TensorDebugMode
-    from tfdbg_arrow.writer.tensorflow_backend.device_graphs import device_graphs
+    from tfdbg_arrow.writer.tensorflow_backend.summary import device_graphs
 
     number = tf.as_dtype(dtype).as_datatype_enum
     graph_def = device_graphs(TensorDebugMode[mode], dtype_mask=1 << number, device_types=["CPU"])[number][1]

@@ -20,8 +20,9 @@ import pyarrow.parquet as pq
 
 import tfdbg_arrow
 from tfdbg_arrow.schema import TABLES, arrow_schema
-from tfdbg_arrow.schema.logdir_layout import MARKER_NAME, marker_text
-from tfdbg_arrow.schema.manifest import read_live_parts, run_ids
+from tfdbg_arrow.storage.layout import MARKER_NAME
+from tfdbg_arrow.storage.manifest import read_live_parts, run_ids
+from tfdbg_arrow.storage.marker import marker_text
 from tfdbg_arrow.writer.sink.parts import PartWriter
 
 BATCH, LENGTH, FEATURES, CLASSES = 32, 32, 8, 4

@@ -20,9 +20,9 @@ import tempfile
 import uuid
 from pathlib import Path
 
-from tfdbg_arrow.writer.debugger_v2.protos.debug_event_pb2 import DebugEvent, TensorDebugMode
-from tfdbg_arrow.writer.debugger_v2.protos.tensor_pb2 import DataType
-from tfdbg_arrow.writer.debugger_v2.tfrecord import frame
+from tfdbg_arrow.debugger_v2.file_sets import frame
+from tfdbg_arrow.debugger_v2.protos.debug_event_pb2 import DebugEvent, TensorDebugMode
+from tfdbg_arrow.debugger_v2.protos.tensor_pb2 import DataType
 
 NUM_GRAPHS = 40
 OPS_A_GRAPH = 50
@@ -152,8 +152,8 @@ def _trace_templates(graphs: list[str]) -> list[list[tuple[bytes, bytes]]]:
 
 _CHILD = """
 import json, resource, sys
-from tfdbg_arrow.writer.debugger_v2 import importer
-from tfdbg_arrow.writer.debugger_v2.scan import PythonScanner
+from tfdbg_arrow.debugger_v2 import importer
+from tfdbg_arrow.debugger_v2.scan import PythonScanner
 if sys.argv[3] == "python":
     importer.event_scanner = PythonScanner
 found = importer.import_dump(sys.argv[1], sys.argv[2])

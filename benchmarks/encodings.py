@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tfdbg_arrow.schema import ROW_GROUP_ROWS, arrow_schema, parquet_options
-from tfdbg_arrow.schema.manifest import read_live_parts, run_ids
+from tfdbg_arrow.storage.manifest import read_live_parts, run_ids
 
 TABLES = ("tensor_health", "execution", "execution_input", "execution_output")
 ROUNDS = 7

@@ -26,8 +26,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tfdbg_arrow.schema import TABLES, arrow_schema
-from tfdbg_arrow.schema.logdir_layout import MARKER_NAME, make_run_id, marker_text
-from tfdbg_arrow.schema.manifest import read_live_parts, run_ids
+from tfdbg_arrow.storage.layout import MARKER_NAME, make_run_id
+from tfdbg_arrow.storage.manifest import read_live_parts, run_ids
+from tfdbg_arrow.storage.marker import marker_text
 from tfdbg_arrow.writer.sink.parts import PartWriter
 
 WARM_STEPS = 3

@@ -205,7 +205,7 @@ def start_recording(config: str, logdir: Path) -> Recording:
 
 def count_ours(logdir: Path) -> Counts:
     """Counts the content of a tfdbg_arrow logdir."""
-    from tfdbg_arrow.schema.manifest import read_live_parts, run_ids
+    from tfdbg_arrow.storage.manifest import read_live_parts, run_ids
 
     parts = [part for run_id in run_ids(logdir) for part in read_live_parts(logdir, run_id=run_id)]
     return Counts(

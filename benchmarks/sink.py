@@ -136,11 +136,11 @@ def measure(program: str, num_rows: int, profile: bool) -> Result:
     from programs import PROGRAMS, STEP_HOOKS
 
     import tfdbg_arrow
-    from tfdbg_arrow.schema.logdir_layout import make_run_id, spool_paths
-    from tfdbg_arrow.schema.manifest import read_live_parts
-    from tfdbg_arrow.spool.batch import join_records
     from tfdbg_arrow.spool.convert import EVENT_TABLES
-    from tfdbg_arrow.spool.run_files import RunFiles
+    from tfdbg_arrow.spool.journal import RunFiles
+    from tfdbg_arrow.spool.records import join_records
+    from tfdbg_arrow.storage.layout import make_run_id, spool_paths
+    from tfdbg_arrow.storage.manifest import read_live_parts
     from tfdbg_arrow.writer.recording import recording
     from tfdbg_arrow.writer.sink.sink import Sink
 

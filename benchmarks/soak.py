@@ -84,7 +84,7 @@ class Soak:
         self._last_step = time.perf_counter()  # so that the time of a sample does not count for any step
 
     def _sample(self, elapsed: float, number: int) -> Sample:
-        from tfdbg_arrow.schema.manifest import read_live_parts, run_ids
+        from tfdbg_arrow.storage.manifest import read_live_parts, run_ids
 
         files = [path.stat() for path in self._logdir.rglob("*") if path.is_file()]
         has_parts = (self._logdir / "manifest").is_dir()

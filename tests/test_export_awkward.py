@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from tfdbg_arrow.debugger_v2 import export as export_module
+from tfdbg_arrow.debugger_v2.export import export_logdir
+from tfdbg_arrow.debugger_v2.export_tables import PartGoneError, RunTables
+from tfdbg_arrow.debugger_v2.file_sets import DumpFiles
 from tfdbg_arrow.errors import BrokenPartError, DumpError, LogdirError, SettingError
-from tfdbg_arrow.writer.debugger_v2 import export as export_module
-from tfdbg_arrow.writer.debugger_v2.export import export_logdir
-from tfdbg_arrow.writer.debugger_v2.export_files import DumpFiles
-from tfdbg_arrow.writer.debugger_v2.export_tables import PartGoneError, RunTables
 
 from .query.builder import CLEAN, CPU, INF, NAN, RunBuilder
 from .writer.debugger_v2.dumps import alerts, messages, opened

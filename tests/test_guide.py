@@ -18,7 +18,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 import tfdbg_arrow
-from tfdbg_arrow.query.sandbox import Sandbox
+from tfdbg_arrow.query.sql_sandbox import Sandbox
 
 from .programs.running import run_to_end
 from .viewer.browser import chromium, watched_page

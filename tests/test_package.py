@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import pkgutil
 import re
 import subprocess
 import sys
 import tomllib
 import zipfile
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import tfdbg_arrow
+import tfdbg_arrow.query
 from tfdbg_arrow.errors import install_command
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -36,6 +39,7 @@ def test_recording_does_not_need_duckdb() -> None:
 import sys
 sys.modules["duckdb"] = None
 import tfdbg_arrow
+import tfdbg_arrow.query
 print(callable(tfdbg_arrow.enable), callable(tfdbg_arrow.capture), callable(tfdbg_arrow.mark))
 """
     assert python(code).split() == ["True", "True", "True"]
@@ -46,15 +50,23 @@ def test_reading_does_not_need_tensorflow() -> None:
 import sys
 sys.modules["tensorflow"] = sys.modules["keras"] = None
 import tfdbg_arrow
+import tfdbg_arrow.query
 print(callable(tfdbg_arrow.open_logdir), callable(tfdbg_arrow.first_nonfinite), callable(tfdbg_arrow.first_nan))
 """
     assert python(code).split() == ["True", "True", "True"]
 
 
-def test_every_public_name_resolves() -> None:
-    assert {"enable", "disable", "capture", "mark", "first_nonfinite", "open_logdir"} <= set(tfdbg_arrow.__all__)
-    missing = [name for name in tfdbg_arrow.__all__ if not hasattr(tfdbg_arrow, name)]
+@pytest.mark.parametrize("package", [tfdbg_arrow, tfdbg_arrow.query])
+def test_every_public_name_resolves(package: ModuleType) -> None:
+    assert {"first_nonfinite", "open_logdir", "diff", "verify"} <= set(package.__all__)
+    missing = [name for name in package.__all__ if not hasattr(package, name)]
     assert missing == []
+
+
+@pytest.mark.parametrize("package", [tfdbg_arrow, tfdbg_arrow.query])
+def test_no_module_replaces_a_public_name(package: ModuleType) -> None:
+    modules = {module.name for module in pkgutil.iter_modules(package.__path__)}
+    assert modules & set(package.__all__) <= {"errors"}
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
@@ -86,6 +98,15 @@ def test_requirements_are_pinned_and_have_no_urls() -> None:
     ]
     assert lines != []
     assert [line for line in lines if not pinned.fullmatch(line) or "://" in line] == []
+
+
+def test_the_requirements_contain_what_they_need() -> None:
+    checked = subprocess.run([sys.executable, "-m", "pip", "check"], capture_output=True, text=True, check=False)
+    # tf_keras names the package tensorflow, and the tests use tensorflow-cpu.
+    missing = [
+        line for line in checked.stdout.splitlines() if " which is not installed" in line and "tf-keras" not in line
+    ]
+    assert missing == []
 
 
 def test_every_dependency_is_pinned() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from tfdbg_arrow import first_nonfinite, open_logdir
 from tfdbg_arrow.errors import LogdirError
-from tfdbg_arrow.query.strange_rows import strange_rows_told
+from tfdbg_arrow.query.engine import strange_rows_told
 
 from .viewer import logdirs
 

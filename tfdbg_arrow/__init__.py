@@ -5,13 +5,13 @@ The names below are imported on first use. Importing the package imports neither
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
 
+from tfdbg_arrow import errors
 from tfdbg_arrow._version import __version__
+from tfdbg_arrow.facade import lazy_names
 
 if TYPE_CHECKING:
-    from tfdbg_arrow import errors
     from tfdbg_arrow.query import (
         Diff,
         Logdir,
@@ -25,32 +25,22 @@ if TYPE_CHECKING:
         verify,
     )
     from tfdbg_arrow.stop import capture, enable
-    from tfdbg_arrow.writer.dump_api import disable_dump_debug_info, enable_dump_debug_info
+    from tfdbg_arrow.writer.active_recording import disable, flush, is_recording, mark
     from tfdbg_arrow.writer.keras import MarkCallback
+    from tfdbg_arrow.writer.launch import disable_dump_debug_info, enable_dump_debug_info
     from tfdbg_arrow.writer.recover import recover
-    from tfdbg_arrow.writer.session import disable, flush, is_recording, mark
 
-_MODULE_OF = {
-    "capture": "tfdbg_arrow.stop",
-    "disable": "tfdbg_arrow.writer.session",
-    "disable_dump_debug_info": "tfdbg_arrow.writer.dump_api",
-    "enable": "tfdbg_arrow.stop",
-    "enable_dump_debug_info": "tfdbg_arrow.writer.dump_api",
-    "flush": "tfdbg_arrow.writer.session",
-    "is_recording": "tfdbg_arrow.writer.session",
-    "mark": "tfdbg_arrow.writer.session",
-    "MarkCallback": "tfdbg_arrow.writer.keras",
-    "recover": "tfdbg_arrow.writer.recover",
-    "Diff": "tfdbg_arrow.query",
-    "Logdir": "tfdbg_arrow.query",
-    "NonFinite": "tfdbg_arrow.query",
-    "diff": "tfdbg_arrow.query",
-    "first_nan": "tfdbg_arrow.query",
-    "first_nonfinite": "tfdbg_arrow.query",
-    "nonfinite": "tfdbg_arrow.query",
-    "open_logdir": "tfdbg_arrow.query",
-    "Verification": "tfdbg_arrow.query",
-    "verify": "tfdbg_arrow.query",
+_NAMES_OF = {
+    "tfdbg_arrow.query.bad_tensor": ["NonFinite"],
+    "tfdbg_arrow.query.integrity.verification": ["Verification", "verify"],
+    "tfdbg_arrow.query.logdir": ["Logdir", "open_logdir"],
+    "tfdbg_arrow.query.nonfinite_search": ["first_nan", "first_nonfinite", "nonfinite"],
+    "tfdbg_arrow.query.run_diff": ["Diff", "diff"],
+    "tfdbg_arrow.stop": ["capture", "enable"],
+    "tfdbg_arrow.writer.active_recording": ["disable", "flush", "is_recording", "mark"],
+    "tfdbg_arrow.writer.keras": ["MarkCallback"],
+    "tfdbg_arrow.writer.launch": ["disable_dump_debug_info", "enable_dump_debug_info"],
+    "tfdbg_arrow.writer.recover": ["recover"],
 }
 
 __all__ = [
@@ -79,13 +69,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
-    if name == "errors":
-        return importlib.import_module("tfdbg_arrow.errors")
-    module = _MODULE_OF.get(name)
-    if module is None:
-        raise AttributeError(f"module 'tfdbg_arrow' has no attribute {name!r}")
-    return getattr(importlib.import_module(module), name)
+__getattr__ = lazy_names(__name__, _NAMES_OF)
 
 
 def __dir__() -> list[str]:

@@ -75,10 +75,10 @@ class TestRecording:
 
     def end(self) -> None:
         """Ends the recording, unless the test has already ended it."""
-        from tfdbg_arrow.writer import session
+        from tfdbg_arrow.writer import active_recording
 
-        if self.run_id is not None and session.run_id() == self.run_id:
-            session.end()
+        if self.run_id is not None and active_recording.run_id() == self.run_id:
+            active_recording.end()
 
 
 _RECORDING = pytest.StashKey[TestRecording]()
@@ -228,7 +228,7 @@ def _what_came_up_anyway(recording: TestRecording) -> str | None:
 
 def _first_origin(logdir: Logdir, recording: TestRecording) -> NonFinite | None:
     """Returns the first bad value that the options do not allow."""
-    from tfdbg_arrow.query.nonfinite import first_nonfinite
+    from tfdbg_arrow.query.nonfinite_search import first_nonfinite
 
     options = recording.options
     pattern = None if options.allow is None else re.compile(options.allow)

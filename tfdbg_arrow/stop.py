@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tfdbg_arrow.writer.live_stop.origins import Origin, look_up_origins_with
-from tfdbg_arrow.writer.session import capture, enable, start
+from tfdbg_arrow.writer.active_recording import capture, enable, start
+from tfdbg_arrow.writer.live_stop.stop import Origin, look_up_origins_with
 
 if TYPE_CHECKING:
     from tfdbg_arrow.query import NonFinite, Reasons
@@ -28,7 +28,7 @@ def find_origins(logdir: Path, run_id: str, event_indexes: Sequence[int]) -> lis
         event_indexes: The bad tensors.
     """
     from tfdbg_arrow.query import open_logdir, read_reasons
-    from tfdbg_arrow.query.nonfinite import origins_of
+    from tfdbg_arrow.query.nonfinite_search import origins_of
 
     with open_logdir(logdir) as opened:
         found = origins_of(opened, event_indexes, run_id=run_id)

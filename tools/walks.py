@@ -1,11 +1,11 @@
 """Counts the modules of the product, and the files that its three main walks pass through.
 
-Usage: `python tools/walks.py` prints the counts; `--files` lists the files of each walk, and `--small` lists the modules of
-fewer than 100 lines that only one other module imports.
+Usage: `python tools/walks.py` prints the counts; `--files` lists the files of each walk; `--small` lists the modules
+of fewer than 100 lines that only one other module imports.
 
 The walks are measured, not declared. `tensor to row` is what runs while a recorded function is called a second time and
-its rows reach a sealed part. `question to answer` is what `first_nonfinite` imports in a fresh process. `page to HTML` is
-what runs while the overview is rendered a second time.
+its rows reach a sealed part. `question to answer` is what `first_nonfinite` imports in a fresh process. `page to HTML`
+is what runs, without the query layer, while a server answers its second request for the overview.
 """
 
 from __future__ import annotations
@@ -56,24 +56,31 @@ _QUESTION_TO_ANSWER = """
 import json, sys
 from tfdbg_arrow import first_nonfinite
 assert first_nonfinite(sys.argv[1]) is not None
-print(json.dumps(sorted(module.__file__ for name, module in sys.modules.items() if name.split(".")[0] == "tfdbg_arrow")))
+modules = {name: module.__file__ for name, module in sys.modules.items() if name.split(".")[0] == "tfdbg_arrow"}
+print(json.dumps(sorted(modules.values())))
 """
 
 _PAGE_TO_HTML = (
     _FILES_THAT_RUN
     + """
 import json
-from starlette.testclient import TestClient
-from tfdbg_arrow.query import open_logdir
-from tfdbg_arrow.viewer.server import create_app
+from http.cookiejar import CookieJar
+from urllib.request import HTTPCookieProcessor, build_opener
+from tfdbg_arrow.viewer.reading import Reader
+from tfdbg_arrow.viewer.server import listen
 threading.setprofile(note); sys.setprofile(note)
-with open_logdir(sys.argv[1]) as logdir:
-    client = TestClient(create_app(logdir), base_url="http://127.0.0.1")
-    client.get("/")
-    is_counting = True
-    assert client.get("/").status_code == 200
+reader = Reader(sys.argv[1])
+run_id = reader.read("runs", lambda logdir: logdir.runs())[0].run_id
+server = listen(reader, token="token")
+threading.Thread(target=server.run, daemon=True).start()
+browser = build_opener(HTTPCookieProcessor(CookieJar()))
+browser.open(server.url)
+is_counting = True
+# Not the same address again: the reader keeps its answer.
+assert browser.open(f"{server.url.partition('?')[0]}?run={run_id}").status == 200
 sys.setprofile(None); threading.setprofile(None)
-print(json.dumps(product_files()))
+server.stop()
+print(json.dumps([name for name in product_files() if "/query/" not in name]))
 """
 )
 
@@ -89,9 +96,10 @@ def main() -> None:
         for module, lines, importer in small_modules(modules):
             print(f"{lines:4} {module.relative_to(PRODUCT)}  <- {importer}")
         return
-    lines = sum(_num_lines(module) for module in modules)
+    num_lines = sum(_num_lines(module) for module in modules)
     names = collections.Counter(module.name for module in modules if not module.name.startswith("__"))
-    print(f"{len(modules)} modules, {lines} lines of Python, {sum(1 for count in names.values() if count > 1)} repeated names")
+    num_repeated = sum(1 for count in names.values() if count > 1)
+    print(f"{len(modules)} modules, {num_lines} lines of Python, {num_repeated} repeated names")
     with tempfile.TemporaryDirectory() as logdir:
         for name, script in (
             ("tensor to row", _TENSOR_TO_ROW),
@@ -137,10 +145,9 @@ def _num_lines(path: Path) -> int:
 
 
 def _run(script: str, logdir: str) -> list[str]:
-    environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"}
-    result = subprocess.run(
-        [sys.executable, "-c", script, logdir], stdout=subprocess.PIPE, text=True, check=True, env=environment
-    )
+    result = subprocess.run([sys.executable, "-c", script, logdir], capture_output=True, text=True)
+    if result.returncode:
+        sys.exit(result.stderr)
     return list(json.loads(result.stdout.splitlines()[-1]))
 
 

@@ -27,8 +27,8 @@ def test_it_prints_what_was_written_and_what_was_left_out(logdir: Path, tmp_path
     assert result.stdout == (
         "run run-a, FULL_HEALTH\n"
         f"  {tmp_path / 'dump'}: {size:,} bytes\n"
-        "  records: 1 metadata, 1 source files, 1 stack frames, 3 graphs, 1 execution, 1 graph execution traces\n"
-        "  left out: 1 rows of tensor_health. "
+        "  records: 1 metadata, 1 source file, 1 stack frame, 3 graphs, 1 execution, 1 graph execution trace\n"
+        "  left out: 1 row of tensor_health. "
         "Debugger V2 does not support tensors that come from outside all recorded ops.\n"
     )
 
@@ -118,7 +118,7 @@ def test_tables_are_exported_in_the_given_format(logdir: Path, tmp_path: Path) -
     result = run_cli("export", "--csv", logdir, tmp_path / "out", *chosen)
     assert (result.exit_code, result.stderr) == (0, "")
     size = sum(path.stat().st_size for path in (tmp_path / "out").iterdir())
-    assert result.stdout == (f"{tmp_path / 'out'}: csv, {size:,} bytes\n  run: 1 rows\n  op_source: 1 rows of a view\n")
+    assert result.stdout == (f"{tmp_path / 'out'}: csv, {size:,} bytes\n  run: 1 row\n  op_source: 1 row of a view\n")
     result = run_cli("export", "--duckdb", logdir, tmp_path / "db", *chosen, "--json")
     found = json.loads(result.stdout)
     assert (found["format"], found["path"]) == ("duckdb", str(tmp_path / "db"))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tfdbg_arrow import Logdir, open_logdir
-from tfdbg_arrow.json_values import to_json
+from tfdbg_arrow.safe_text import to_json
 from tfdbg_arrow.schema import TABLES
 from tfdbg_arrow.viewer.report import read_report, render_report
 

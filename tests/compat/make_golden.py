@@ -13,8 +13,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tfdbg_arrow.debugger_v2.importer import import_dump
 from tfdbg_arrow.schema import FORMAT_VERSION
-from tfdbg_arrow.writer.debugger_v2.importer import import_dump
 
 from ..viewer import logdirs
 from ..writer.debugger_v2.building import small_dump, write_dump

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.culprit.corpus import Program, programs
-from tfdbg_arrow.query.nonfinite import NonFinite
+from tfdbg_arrow.query.nonfinite_search import NonFinite
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

@@ -11,13 +11,13 @@ import pyarrow as pa
 
 from tests.recovery.driver import CoreSpool
 from tfdbg_arrow.schema import TABLES
-from tfdbg_arrow.schema.logdir_layout import spool_paths
-from tfdbg_arrow.schema.manifest import SpoolProgress
-from tfdbg_arrow.spool.graph_links import GraphLinks
+from tfdbg_arrow.spool.journal import RunFiles
+from tfdbg_arrow.spool.names import GraphLinks
 from tfdbg_arrow.spool.records import NO_STEP, NO_VALUE, PAYLOAD_DTYPE, RECORD_DTYPE, Flag, Kind
 from tfdbg_arrow.spool.recovery import SealedRows, recovered
-from tfdbg_arrow.spool.run_files import RunFiles
-from tfdbg_arrow.writer.sink.marker import mark_logdir
+from tfdbg_arrow.storage.layout import spool_paths
+from tfdbg_arrow.storage.manifest import SpoolProgress
+from tfdbg_arrow.storage.marker import mark_logdir
 from tfdbg_arrow.writer.sink.parts import PartWriter
 
 RUN_ID = "20261120T163000.123456-myhost-4242"
@@ -48,7 +48,7 @@ class DeadProcess:
         graphs.add_function("__inference_f_0", 0)
         self.node = graphs.add_nodes([(0, "op", "MatMul", 0)])
         self.function = self.spool.intern_string("__inference_f_0")
-        mark_logdir(logdir, run_id)
+        mark_logdir(logdir)
         self.parts = PartWriter(logdir, run_id)
         self.parts.start()
 

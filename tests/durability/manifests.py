@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tfdbg_arrow.schema.manifest import ManifestEntry
+from tfdbg_arrow.storage.manifest import ManifestEntry
 
 RUN = "run1"
 DAMAGED = "; the manifest is damaged: restore it, or remove this run from the logdir."

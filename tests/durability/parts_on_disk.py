@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tfdbg_arrow.schema import arrow_schema
-from tfdbg_arrow.schema.manifest import read_live_parts
+from tfdbg_arrow.storage.manifest import read_live_parts
 
 
 def marks(*events: int) -> pa.Table:

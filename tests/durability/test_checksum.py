@@ -4,7 +4,7 @@ import zlib
 
 import pytest
 
-from tfdbg_arrow.schema.checksum import is_intact, with_checksum
+from tfdbg_arrow.storage.manifest import is_intact, with_checksum
 
 BEGIN = '{"a": "é"'
 SEALED = f'{BEGIN}, "checksum": "{zlib.crc32(BEGIN.encode()):08x}"}}'

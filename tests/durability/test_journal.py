@@ -14,10 +14,16 @@ import numpy as np
 import pytest
 
 from tests.durability.files_on_disk import failing, num_descriptors
-from tfdbg_arrow.spool import holes
-from tfdbg_arrow.spool import journal as journal_module
-from tfdbg_arrow.spool.journal import MAX_ENTRY_BYTES, Entry, Journal, JournalReader
-from tfdbg_arrow.spool.journaled_names import JournaledNames
+from tfdbg_arrow.spool.journal import (
+    MAX_ENTRY_BYTES,
+    BrokenEntry,
+    Entry,
+    Journal,
+    JournalReader,
+    first_broken_entry,
+)
+from tfdbg_arrow.spool.recovery import JournaledNames
+from tfdbg_arrow.storage.disk import MIN_HOLE_BYTES
 
 MAGIC = b"\xf0TJ1"
 
@@ -142,7 +148,7 @@ class TestFailures:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         size = len(entry(b'j["x",0]'))
-        monkeypatch.setattr(journal_module, "_MAX_KEPT_BYTES", 2 * size)
+        monkeypatch.setattr("tfdbg_arrow.spool.journal._MAX_KEPT_BYTES", 2 * size)
         journal = Journal(tmp_path / "a.journal", is_kept=True)
         for _ in range(2):
             with monkeypatch.context() as patched:
@@ -182,8 +188,8 @@ class TestRelease:
         self, journal: Journal, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         punched: list[Any] = []
-        monkeypatch.setattr(holes, "punch_hole", lambda *args: punched.append(args))
-        least = holes.MIN_HOLE_BYTES
+        monkeypatch.setattr("tfdbg_arrow.spool.journal.punch_hole", lambda *args: punched.append(args))
+        least = MIN_HOLE_BYTES
         for upto in (least - 1, least, 2 * least - 1, 2 * least + 5, 2 * least + 6):
             journal.release(upto)
         assert punched == [(journal.descriptor, 0, least), (journal.descriptor, least, 2 * least + 5)]
@@ -261,13 +267,13 @@ class TestReading:
     def test_an_entry_longer_than_the_maximum_is_ignored(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         path = tmp_path / "a.journal"
         path.write_bytes(entry(b'j["x",1]') + entry(b'j["x",23]') + entry(b'j["y",1]'))
-        monkeypatch.setattr(journal_module, "MAX_ENTRY_BYTES", 8)
+        monkeypatch.setattr("tfdbg_arrow.spool.journal.MAX_ENTRY_BYTES", 8)
         assert [found.data for found in read(path)[0]] == [["x", 1], ["y", 1]]
 
     def test_a_journal_is_read_up_to_the_maximum_size(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         path = tmp_path / "a.journal"
         path.write_bytes(self.GOOD * 5)
-        monkeypatch.setattr(journal_module, "MAX_JOURNAL_BYTES", 2 * len(self.GOOD))
+        monkeypatch.setattr("tfdbg_arrow.spool.journal.MAX_JOURNAL_BYTES", 2 * len(self.GOOD))
         assert [found.offset for found in read(path)[0]] == [0, len(self.GOOD)]
         assert [found.offset // len(self.GOOD) for found in read(path, start=len(self.GOOD))[0]] == [1, 2]
         path.write_bytes(self.GOOD + b"x" * 70_000 + self.GOOD)
@@ -279,7 +285,7 @@ class TestReading:
         The reader reads at most four times the file's size. That is enough for nine headers, each with the piece in
         which the reader looks for the next one.
         """
-        monkeypatch.setattr(journal_module, "_MIN_BUDGET", 0)
+        monkeypatch.setattr("tfdbg_arrow.spool.journal._MIN_BUDGET", 0)
         path = tmp_path / "a.journal"
         path.write_bytes((MAGIC + struct.pack("<II", 2**18, 0)) * 60_000 + self.GOOD)
         assert read(path) == ([], 9)
@@ -287,6 +293,40 @@ class TestReading:
     def test_a_missing_journal_raises_an_error(self, tmp_path: Path) -> None:
         with pytest.raises(FileNotFoundError):
             read(tmp_path / "a.journal")
+
+
+class TestFirstBrokenEntry:
+    GOOD = entry(b'j["good"]')
+
+    @pytest.mark.parametrize(
+        ("content", "expected"),
+        [
+            (b"", None),
+            (GOOD * 2, None),
+            (GOOD + b"x" + GOOD, BrokenEntry(offset=21, is_cut=False)),
+            (GOOD + MAGIC[:2], BrokenEntry(offset=21, is_cut=False)),
+            (GOOD + GOOD[:-1], BrokenEntry(offset=21, is_cut=False)),
+            (GOOD + entry(b"", length=0) + GOOD, BrokenEntry(offset=21, is_cut=False)),
+            (entry(b"j1", crc=0), BrokenEntry(offset=0, is_cut=False)),
+            (entry(b"x" * 4084) + MAGIC + b"12", BrokenEntry(offset=4096, is_cut=False)),
+            (entry(b"x" * 10_000)[:8192], BrokenEntry(offset=0, is_cut=True)),
+        ],
+    )
+    def test_it_is_found(self, tmp_path: Path, content: bytes, expected: BrokenEntry | None) -> None:
+        path = tmp_path / "a.journal"
+        path.write_bytes(content)
+        assert first_broken_entry(path) == expected
+
+    def test_the_search_may_begin_at_a_later_entry(self, tmp_path: Path) -> None:
+        path = tmp_path / "a.journal"
+        path.write_bytes(b"x" * 5 + self.GOOD + b"y")
+        assert first_broken_entry(path, start=5) == BrokenEntry(offset=5 + len(self.GOOD), is_cut=False)
+
+    def test_an_entry_may_not_be_longer_than_the_maximum(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        path = tmp_path / "a.journal"
+        path.write_bytes(entry(b"12345678") + entry(b"123456789"))
+        monkeypatch.setattr("tfdbg_arrow.spool.journal.MAX_ENTRY_BYTES", 8)
+        assert first_broken_entry(path) == BrokenEntry(offset=20, is_cut=False)
 
 
 class TestNames:

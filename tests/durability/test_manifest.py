@@ -11,8 +11,7 @@ import pytest
 
 from tests.durability.manifests import DAMAGED, RUN, part
 from tfdbg_arrow.errors import LogdirError
-from tfdbg_arrow.schema.checksum import with_checksum
-from tfdbg_arrow.schema.manifest import (
+from tfdbg_arrow.storage.manifest import (
     ManifestChange,
     ManifestEntry,
     SpoolProgress,
@@ -24,6 +23,7 @@ from tfdbg_arrow.schema.manifest import (
     replace_line,
     spool_progress,
     whole_lines,
+    with_checksum,
 )
 
 MAX_COUNT = 2**63 - 1

@@ -9,10 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.durability.files_on_disk import failing, num_descriptors, synced
-from tfdbg_arrow.schema.checksum import with_checksum
-from tfdbg_arrow.schema.manifest import checksummed, replace_line
-from tfdbg_arrow.writer.sink import manifest_file
-from tfdbg_arrow.writer.sink.manifest_file import ManifestFile, sync_directory, write_whole
+from tfdbg_arrow.storage.disk import sync, write_whole
+from tfdbg_arrow.storage.manifest import (
+    ManifestFile,
+    checksummed,
+    replace_line,
+    with_checksum,
+)
 
 LINES = [replace_line([f"part {number}"], added=[]) for number in range(3)]
 
@@ -116,7 +119,7 @@ class TestFailures:
             raise OSError(28, "No space left on device")
 
         with monkeypatch.context() as patched:
-            patched.setattr(manifest_file, "write_whole", half)
+            patched.setattr("tfdbg_arrow.storage.manifest.write_whole", half)
             with pytest.raises(OSError, match="No space"):
                 manifest.append(LINES[0])
         assert (text(manifest), manifest.has_leftover) == ("", False)
@@ -154,7 +157,11 @@ class TestFailures:
 
         with monkeypatch.context() as patched:
             patched.setattr(os, "fsync", failing())
-            patched.setattr(manifest_file, "open", lambda path, mode, buffering: Stubborn(path, "r+"), raising=False)
+            patched.setattr(
+                "tfdbg_arrow.storage.manifest.open",
+                lambda path, mode, buffering: Stubborn(path, "r+"),
+                raising=False,
+            )
             with pytest.raises(OSError, match="No space"):
                 manifest.append(replace_line(["a longer line than the next one"], added=[]))
         assert manifest.has_leftover is True
@@ -198,9 +205,9 @@ def test_short_writes_are_continued(data: bytes | memoryview) -> None:
 
 def test_a_directory_is_synced_and_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen, before = synced(monkeypatch), num_descriptors()
-    sync_directory(tmp_path)
+    sync(tmp_path)
     assert seen == [(tmp_path, None)]
     monkeypatch.setattr(os, "fsync", failing())
     with pytest.raises(OSError, match="No space"):
-        sync_directory(tmp_path)
+        sync(tmp_path)
     assert num_descriptors() == before

@@ -9,7 +9,7 @@ import pytest
 
 from tests.durability.manifests import DAMAGED, RUN, part
 from tfdbg_arrow.errors import LogdirError
-from tfdbg_arrow.schema.manifest import add_line, read_live_parts, resolve_part, run_ids
+from tfdbg_arrow.storage.manifest import add_line, read_live_parts, resolve_part, run_ids
 
 
 class TestManifests:

@@ -13,9 +13,8 @@ import pytest
 from tests.durability.files_on_disk import failing, num_descriptors, synced
 from tests.durability.parts_on_disk import marks
 from tfdbg_arrow.schema import arrow_schema
-from tfdbg_arrow.schema.manifest import ManifestEntry
-from tfdbg_arrow.writer.sink import part_file
-from tfdbg_arrow.writer.sink.part_file import seal_part
+from tfdbg_arrow.storage.manifest import ManifestEntry
+from tfdbg_arrow.storage.part_files import _HashingFile, seal_part
 
 NAME = "mark/run_id=r/part-000003.parquet"
 
@@ -62,7 +61,7 @@ def test_without_rows_or_event_index_there_is_no_range(tmp_path: Path) -> None:
 def test_the_file_is_synced_then_renamed_then_its_directory_is_synced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen, rename = synced(monkeypatch), os.rename
+    seen, rename = synced(monkeypatch), os.replace
     renamed: list[tuple[str, str]] = []
 
     def noting(source: Path, target: Path) -> None:
@@ -70,7 +69,7 @@ def test_the_file_is_synced_then_renamed_then_its_directory_is_synced(
         renamed.append((str(source.relative_to(tmp_path)), str(target.relative_to(tmp_path))))
         rename(source, target)
 
-    monkeypatch.setattr(os, "rename", noting)
+    monkeypatch.setattr(os, "replace", noting)
     before = num_descriptors()
     sealed(tmp_path, marks(1))
     assert renamed == [("spool/r.mark.000003.tmp", NAME)]
@@ -93,15 +92,15 @@ def test_a_part_ends_with_the_piece_that_reaches_the_maximum_size(tmp_path: Path
 
 def test_a_part_of_exactly_the_maximum_size_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
-    write = part_file._HashingFile.write
+    write = _HashingFile.write
 
-    def noting(self: part_file._HashingFile, data: bytes) -> int:
+    def noting(self: _HashingFile, data: bytes) -> int:
         count = write(self, data)
         sizes.append(self.size)
         return count
 
     with monkeypatch.context() as patched:
-        patched.setattr(part_file._HashingFile, "write", noting)
+        patched.setattr(_HashingFile, "write", noting)
         seal_part(tmp_path, "mark", [marks(1)], run_id="r", number=3, on_piece=lambda piece: sizes.append(-1))
     after_one = sizes[sizes.index(-1) - 1]
     assert sealed(tmp_path, marks(1), marks(2), max_bytes=after_one).rows == 1
@@ -122,7 +121,7 @@ def test_on_piece_gets_the_pieces_as_they_are_written(tmp_path: Path) -> None:
 
 
 def test_a_large_piece_is_written_as_several_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(part_file, "ROW_GROUP_ROWS", 2)
+    monkeypatch.setattr("tfdbg_arrow.storage.part_files.ROW_GROUP_ROWS", 2)
     sealed(tmp_path, marks(1, 2, 3, 4, 5))
     metadata = pq.read_metadata(tmp_path / NAME)
     assert [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)] == [2, 2, 1]

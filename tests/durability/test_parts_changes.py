@@ -15,9 +15,8 @@ import pytest
 from tests.durability.files_on_disk import failing
 from tests.durability.parts_on_disk import events_on_disk, files, marks
 from tfdbg_arrow.schema import arrow_schema
-from tfdbg_arrow.schema.logdir_layout import manifest_path, part_path
-from tfdbg_arrow.schema.manifest import ManifestEntry
-from tfdbg_arrow.writer.sink.manifest_file import ManifestFile
+from tfdbg_arrow.storage.layout import manifest_path, part_path
+from tfdbg_arrow.storage.manifest import ManifestEntry, ManifestFile
 from tfdbg_arrow.writer.sink.parts import PartWriter
 
 

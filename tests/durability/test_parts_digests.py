@@ -12,8 +12,8 @@ import pytest
 
 from tests.durability.files_on_disk import failing
 from tfdbg_arrow.schema import arrow_schema
-from tfdbg_arrow.schema.logdir_layout import part_number, part_path
-from tfdbg_arrow.schema.manifest import read_live_parts
+from tfdbg_arrow.storage.layout import part_number, part_path
+from tfdbg_arrow.storage.manifest import read_live_parts
 from tfdbg_arrow.writer.sink.parts import PartWriter
 
 TABLES = ("tensor_health", "op_digest")

@@ -14,11 +14,10 @@ from tests.durability.files_on_disk import failing
 from tests.durability.parts_on_disk import events_on_disk, files, marks
 from tfdbg_arrow.errors import BrokenPartError
 from tfdbg_arrow.schema import arrow_schema
-from tfdbg_arrow.schema.logdir_layout import manifest_path, part_path
-from tfdbg_arrow.schema.manifest import SpoolProgress, spool_progress
-from tfdbg_arrow.writer.sink import parts as parts_module
+from tfdbg_arrow.storage.layout import manifest_path, part_path
+from tfdbg_arrow.storage.manifest import SpoolProgress, spool_progress
+from tfdbg_arrow.storage.part_files import RowGroups
 from tfdbg_arrow.writer.sink.parts import MERGE_PARTS, TARGET_BYTES, TARGET_ROWS, PartWriter
-from tfdbg_arrow.writer.sink.row_groups import RowGroups
 
 
 def made(logdir: Path, *, merge_parts: int = 2, target_rows: int = 1_000, target_bytes: int = 10**9) -> PartWriter:
@@ -196,7 +195,7 @@ class TestCompact:
     def test_a_merged_part_ends_at_the_maximum_number_of_bytes(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("tfdbg_arrow.writer.sink.row_groups.ROW_GROUP_ROWS", 1)
+        monkeypatch.setattr("tfdbg_arrow.storage.part_files.ROW_GROUP_ROWS", 1)
         writer = made(tmp_path)
         for event in range(3):
             writer.write("mark", marks(event))
@@ -245,7 +244,7 @@ class TestFailures:
             writer.write("mark", marks(event))
         before = files(tmp_path)
         with monkeypatch.context() as patched:
-            patched.setattr(parts_module, "RowGroups", Forgetful)
+            patched.setattr("tfdbg_arrow.writer.sink.parts.RowGroups", Forgetful)
             with pytest.raises(OSError, match="merging") as error:
                 writer.compact("mark")
         assert str(error.value) == "merging parts of mark gave 0 rows, expected 3; the parts are kept"

@@ -13,12 +13,12 @@ from tests.durability.dead_process import RUN_ID, RUN_ROW, DeadProcess
 from tests.durability.files_on_disk import failing
 from tfdbg_arrow.errors import LogdirError
 from tfdbg_arrow.schema import TABLES, arrow_schema
-from tfdbg_arrow.schema.logdir_layout import SPOOL_DIRECTORY, manifest_path
-from tfdbg_arrow.schema.manifest import read_live_parts
-from tfdbg_arrow.spool import run_files
-from tfdbg_arrow.spool.metadata_table import metadata_table
+from tfdbg_arrow.spool.convert import metadata_table
+from tfdbg_arrow.spool.journal import held_if_dead
+from tfdbg_arrow.storage.layout import SPOOL_DIRECTORY, manifest_path
+from tfdbg_arrow.storage.manifest import read_live_parts
+from tfdbg_arrow.storage.marker import mark_logdir
 from tfdbg_arrow.writer.recover import RecoveredRun, recover
-from tfdbg_arrow.writer.sink.marker import mark_logdir
 
 
 @pytest.fixture
@@ -154,7 +154,7 @@ class TestOtherMachines:
         self, logdir: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         with monkeypatch.context() as patched:
-            patched.setattr(run_files, "_machine", lambda: "another")
+            patched.setattr("tfdbg_arrow.spool.journal._machine", lambda: "another")
             dead(logdir)
         before = tree(logdir)
         assert recover(logdir) == (RecoveredRun(run_id=RUN_ID, state="recording"),)
@@ -176,7 +176,7 @@ class TestErrors:
             recover(tmp_path)
 
     def test_a_logdir_without_a_spool_has_nothing_to_recover(self, logdir: Path) -> None:
-        mark_logdir(logdir, RUN_ID)
+        mark_logdir(logdir)
         assert recover(logdir) == ()
 
     def test_a_full_disk_leaves_the_files_as_they_were(self, logdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,8 +221,8 @@ class TestErrors:
     def test_a_run_that_is_being_read_is_not_recovered(self, logdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         process = dead(logdir)
         before = tree(logdir)
-        monkeypatch.setattr(run_files, "_LOCK_PATIENCE_S", 0.1)
-        with run_files.held_if_dead(process.paths.journal, to_change=False) as is_dead:
+        monkeypatch.setattr("tfdbg_arrow.spool.journal._LOCK_PATIENCE_S", 0.1)
+        with held_if_dead(process.paths.journal, to_change=False) as is_dead:
             assert is_dead
             assert recover(logdir) == (RecoveredRun(run_id=RUN_ID, state="recording"),)
             assert tree(logdir) == before

@@ -10,10 +10,10 @@ import pytest
 
 from tests.durability.dead_process import RUN_ID, RUN_ROW, STAT_REASON, DeadProcess, rows, stats
 from tfdbg_arrow.errors import BrokenPartError
-from tfdbg_arrow.schema.manifest import SpoolProgress
-from tfdbg_arrow.spool import recovery
-from tfdbg_arrow.spool.metadata_table import metadata_table
+from tfdbg_arrow.spool.convert import metadata_table
 from tfdbg_arrow.spool.records import Kind
+from tfdbg_arrow.spool.recovery import SealedRows
+from tfdbg_arrow.storage.manifest import SpoolProgress
 
 EVENTS_RECOVERED = ("recovered", "events", STAT_REASON)
 
@@ -214,16 +214,16 @@ class TestSealedRows:
     def test_device_ids_are_read_from_each_part(self, process: DeadProcess) -> None:
         for names in ({}, {1: "a", 2: "b"}, {}, {3: "c"}):
             process.parts.write("device", device_rows(names))
-        sealed = recovery.SealedRows(process.logdir, {"device": process.parts.parts("device")})
+        sealed = SealedRows(process.logdir, {"device": process.parts.parts("device")})
         assert sealed.device_ids() == {1, 2, 3}
 
     def test_the_end_of_the_run_is_read_from_parts(self, process: DeadProcess) -> None:
-        sealed = recovery.SealedRows(process.logdir, {})
+        sealed = SealedRows(process.logdir, {})
         assert sealed.has_ended() is False
         for is_clean_end, expected in ((False, False), (True, True)):
             row = metadata_table("run", [{**RUN_ROW, "is_clean_end": is_clean_end}], run_id=RUN_ID)
             process.parts.write("run", row)
-            assert recovery.SealedRows(process.logdir, {"run": process.parts.parts("run")}).has_ended() is expected
+            assert SealedRows(process.logdir, {"run": process.parts.parts("run")}).has_ended() is expected
 
     def test_an_unreadable_part_raises_an_error(self, process: DeadProcess) -> None:
         entry = process.parts.write("device", device_rows({1: "x"}))
@@ -264,7 +264,7 @@ class TestBuffers:
     def test_a_circular_buffer_larger_than_the_maximum_is_ignored(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(recovery, "_MAX_CIRCULAR_BUFFER", 1)
+        monkeypatch.setattr("tfdbg_arrow.spool.recovery._MAX_CIRCULAR_BUFFER", 1)
         process = DeadProcess(tmp_path / "logdir", circular_buffer_size=2)
         for number in range(3):
             process.call(number)

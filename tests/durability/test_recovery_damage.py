@@ -10,10 +10,9 @@ import pytest
 
 from tests.durability.dead_process import NO_PROGRESS, RUN_ID, STAT_REASON, DeadProcess, rows, stats
 from tfdbg_arrow.errors import LogdirError
-from tfdbg_arrow.spool import recovery
 from tfdbg_arrow.spool.call_join import CallJoin
 from tfdbg_arrow.spool.records import Flag, Kind
-from tfdbg_arrow.spool.recovery import _ValueFile
+from tfdbg_arrow.spool.recovery import Converter, SealedRows, _ValueFile, recovered
 from tfdbg_arrow.spool.spool_file import HEADER_SIZE
 
 EVENTS_RECOVERED = ("recovered", "events", STAT_REASON)
@@ -68,7 +67,7 @@ class TestDamage:
     def test_more_rows_than_the_maximum_are_reported(
         self, process: DeadProcess, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(recovery, "_MAX_ROWS", 2)
+        monkeypatch.setattr("tfdbg_arrow.spool.recovery._MAX_ROWS", 2)
         for event in range(5):
             process.mark(event)
         process.die()
@@ -87,7 +86,7 @@ class TestDamage:
     def test_more_rows_in_columns_than_the_maximum_are_reported(
         self, process: DeadProcess, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(recovery, "_MAX_ROWS", 3)
+        monkeypatch.setattr("tfdbg_arrow.spool.recovery._MAX_ROWS", 3)
         for first in (0, 2, 4):
             times = {"wall_time_ns": [5, 5], "label": ["step", "step"], "value": ["a", "b"]}
             process.files.rows.append("columns", "mark", {"event_index": [first, first + 1], **times})
@@ -129,7 +128,7 @@ class TestDamage:
         def refused(*args: object, **kwargs: object) -> None:
             raise ValueError("this cannot be")
 
-        monkeypatch.setattr(recovery.Converter, "tables", refused)
+        monkeypatch.setattr(Converter, "tables", refused)
         num_events, tables = process.recovered()
         assert (num_events, list(tables)) == (0, ["capture_stat"])
         assert stats(tables) == [("failed", "convert", "ValueError: this cannot be", None), (*EVENTS_RECOVERED, 0)]
@@ -154,7 +153,7 @@ class TestDamage:
         def refused(*args: object) -> None:
             raise OSError("no reason")
 
-        monkeypatch.setattr(recovery, "read_committed", refused)
+        monkeypatch.setattr("tfdbg_arrow.spool.recovery.read_committed", refused)
         with pytest.raises(LogdirError) as error:
             process.recovered()
         assert str(error.value) == (
@@ -180,12 +179,12 @@ class TestValues:
     def test_without_any_values_the_table_is_empty(self, process: DeadProcess) -> None:
         process.tensor(0, value=b"\1\0\0\0")
         process.die()
-        sealed = recovery.SealedRows(process.logdir, {})
+        sealed = SealedRows(process.logdir, {})
         os.truncate(process.paths.values, 0)
-        found = recovery.recovered(process.paths, run_id=RUN_ID, progress=NO_PROGRESS, sealed=sealed)
+        found = recovered(process.paths, run_id=RUN_ID, progress=NO_PROGRESS, sealed=sealed)
         assert list(found.tables["tensor_value"]) == []
         process.paths.values.unlink()
-        found = recovery.recovered(process.paths, run_id=RUN_ID, progress=NO_PROGRESS, sealed=sealed)
+        found = recovered(process.paths, run_id=RUN_ID, progress=NO_PROGRESS, sealed=sealed)
         assert list(found.tables["tensor_value"]) == []
 
     def test_released_values_are_missing(self, process: DeadProcess) -> None:

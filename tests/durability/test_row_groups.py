@@ -10,9 +10,7 @@ import pytest
 
 from tests.durability.parts_on_disk import marks
 from tfdbg_arrow.errors import BrokenPartError
-from tfdbg_arrow.writer.sink import part_file, row_groups
-from tfdbg_arrow.writer.sink.part_file import seal_part
-from tfdbg_arrow.writer.sink.row_groups import RowGroups, read_rows
+from tfdbg_arrow.storage.part_files import RowGroups, read_rows, seal_part
 
 MAX_BYTES = 2**30
 
@@ -30,7 +28,7 @@ def dealt(groups: Iterator[pa.Table]) -> list[int]:
 class TestRegrouping:
     @pytest.fixture(autouse=True)
     def small_groups(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(row_groups, "ROW_GROUP_ROWS", 4)
+        monkeypatch.setattr("tfdbg_arrow.storage.part_files.ROW_GROUP_ROWS", 4)
 
     def test_rows_are_regrouped_into_full_groups_in_order(self) -> None:
         rows = RowGroups(iter(tables(3, 0, 2, 6, 1)), max_bytes=MAX_BYTES)
@@ -101,8 +99,8 @@ class TestReading:
     def test_rows_of_all_row_groups_and_parts_are_read_in_order(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: int, expected: list[list[int]]
     ) -> None:
-        monkeypatch.setattr(part_file, "ROW_GROUP_ROWS", 2)
-        monkeypatch.setattr(row_groups, "_READ_ROWS", read)
+        monkeypatch.setattr("tfdbg_arrow.storage.part_files.ROW_GROUP_ROWS", 2)
+        monkeypatch.setattr("tfdbg_arrow.storage.part_files._READ_ROWS", read)
         entries = [
             seal_part(tmp_path, "mark", [table], run_id="r", number=number)
             for number, table in enumerate(tables(3, 0, 2))
@@ -111,7 +109,7 @@ class TestReading:
         assert found == expected
 
     def test_large_rows_are_read_one_by_one(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(row_groups, "_READ_BYTES", 1)
+        monkeypatch.setattr("tfdbg_arrow.storage.part_files._READ_BYTES", 1)
         entry = seal_part(tmp_path, "mark", [marks(0, 1)], run_id="r", number=0)
         found = [group["event_index"].to_pylist() for group in read_rows(tmp_path, [entry])]
         assert found == [[0], [1]]

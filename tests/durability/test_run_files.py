@@ -14,10 +14,8 @@ from typing import Any
 import pytest
 
 from tests.durability.files_on_disk import failing, num_descriptors
-from tfdbg_arrow.schema.logdir_layout import SpoolPaths, spool_paths
-from tfdbg_arrow.spool import run_files
-from tfdbg_arrow.spool.journal import Journal, JournalReader
-from tfdbg_arrow.spool.run_files import RunFiles, held_if_dead, recording_facts
+from tfdbg_arrow.spool.journal import Journal, JournalReader, RunFiles, _machine, held_if_dead, recording_facts
+from tfdbg_arrow.storage.layout import SpoolPaths, spool_paths
 
 RUN_ID = "20261120T163000.123456-myhost-4242"
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -36,7 +34,7 @@ def is_dead(paths: SpoolPaths, *, to_change: bool = False, other_machines: bool 
 def left(paths: SpoolPaths, monkeypatch: pytest.MonkeyPatch, *, machine: str = BOOT_ID) -> None:
     """Writes the journals of a dead process."""
     with monkeypatch.context() as patched:
-        patched.setattr(run_files, "_machine", lambda: machine)
+        patched.setattr("tfdbg_arrow.spool.journal._machine", lambda: machine)
         RunFiles(paths, run_id=RUN_ID).close()
 
 
@@ -184,7 +182,7 @@ class TestIsDead:
     def test_many_readers_or_one_writer_can_hold_a_run(
         self, paths: SpoolPaths, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(run_files, "_LOCK_PATIENCE_S", 0.0)
+        monkeypatch.setattr("tfdbg_arrow.spool.journal._LOCK_PATIENCE_S", 0.0)
         left(paths, monkeypatch)
         with held_if_dead(paths.journal, to_change=False) as one:
             assert (one, is_dead(paths), is_dead(paths, to_change=True)) == (True, True, False)
@@ -298,17 +296,17 @@ class TestFacts:
 class TestMachine:
     @pytest.fixture
     def boot_id(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-        monkeypatch.setattr(run_files, "_BOOT_ID", tmp_path / "boot_id")
+        monkeypatch.setattr("tfdbg_arrow.spool.journal._BOOT_ID", tmp_path / "boot_id")
         return tmp_path / "boot_id"
 
     def test_the_boot_id_identifies_the_machine(self, boot_id: Path) -> None:
         boot_id.write_text("an-id\n")
-        assert run_files._machine() == "an-id"
+        assert _machine() == "an-id"
 
     def test_a_missing_boot_id_gives_an_empty_string(self, boot_id: Path) -> None:
-        assert run_files._machine() == ""
+        assert _machine() == ""
         boot_id.write_bytes(b"\xff")
-        assert run_files._machine() == ""
+        assert _machine() == ""
 
 
 def test_a_sign_of_life_that_cannot_be_written_raises_nothing(

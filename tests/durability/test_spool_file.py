@@ -10,7 +10,6 @@ import pytest
 
 from tests.durability.dead_process import DeadProcess
 from tfdbg_arrow.errors import LogdirError
-from tfdbg_arrow.spool import spool_file
 from tfdbg_arrow.spool.records import RECORD_DTYPE, Kind, Records
 from tfdbg_arrow.spool.spool_file import (
     HEADER,
@@ -139,7 +138,7 @@ class TestRecords:
     @pytest.fixture(params=[65_536, 3, 1])
     def chunk(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
         """Varies how many records are read at a time, which must make no difference."""
-        monkeypatch.setattr(spool_file, "CHUNK_RECORDS", request.param)
+        monkeypatch.setattr("tfdbg_arrow.spool.spool_file.CHUNK_RECORDS", request.param)
 
     @pytest.mark.usefixtures("chunk")
     @pytest.mark.parametrize("first", [0, 1, 7, 8, 100])

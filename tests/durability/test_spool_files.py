@@ -8,9 +8,9 @@ import pytest
 
 from tests.durability.dead_process import RUN_ID, DeadProcess
 from tests.durability.files_on_disk import failing, num_descriptors
-from tfdbg_arrow.schema.logdir_layout import spool_paths
-from tfdbg_arrow.spool.run_files import RunFiles, held_if_dead
-from tfdbg_arrow.writer.spool_files import discard_spool_files, remove_spool_files
+from tfdbg_arrow.spool.journal import RunFiles, held_if_dead
+from tfdbg_arrow.storage.layout import spool_paths
+from tfdbg_arrow.writer.recover import discard_spool_files, remove_spool_files
 
 
 def names(logdir: Path) -> list[str]:

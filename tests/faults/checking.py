@@ -8,8 +8,8 @@ from pathlib import Path
 from tests.recovery.checking import Rows, check_events, check_first_bad, column_of, rows_of
 from tfdbg_arrow import open_logdir
 from tfdbg_arrow.schema import TABLES
-from tfdbg_arrow.schema.logdir_layout import SPOOL_DIRECTORY, part_directory
-from tfdbg_arrow.schema.manifest import read_live_parts
+from tfdbg_arrow.storage.layout import SPOOL_DIRECTORY, part_directory
+from tfdbg_arrow.storage.manifest import read_live_parts
 
 FIRST_BAD = "first_bad"
 

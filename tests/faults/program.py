@@ -20,8 +20,8 @@ from tests.recovery.checking import all_rows
 from tests.recovery.driver import COUNTERS, RUN_ROW, Recorder
 from tfdbg_arrow import first_nonfinite, open_logdir, recover
 from tfdbg_arrow.errors import TfdbgArrowError
+from tfdbg_arrow.writer.recover import remove_spool_files
 from tfdbg_arrow.writer.sink.sink import Sink
-from tfdbg_arrow.writer.spool_files import remove_spool_files
 
 NUM_CALLS = 30
 FLUSHES = (14,)

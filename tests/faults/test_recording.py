@@ -14,7 +14,7 @@ from tests.faults.shim import FOR_EVER, SHORT
 from tests.recovery.checking import all_rows, column_of
 from tests.recovery.driver import RUN_ID
 from tfdbg_arrow import first_nonfinite, open_logdir, recover, verify
-from tfdbg_arrow.schema.manifest import read_live_parts
+from tfdbg_arrow.storage.manifest import read_live_parts
 
 pytestmark = pytest.mark.slow
 

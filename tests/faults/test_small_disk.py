@@ -12,8 +12,8 @@ import pytest
 from tests.faults.checking import check_whole
 from tests.recovery.driver import COUNTERS, RUN_ROW, Recorder
 from tfdbg_arrow import open_logdir
+from tfdbg_arrow.writer.recover import remove_spool_files
 from tfdbg_arrow.writer.sink.sink import Sink
-from tfdbg_arrow.writer.spool_files import remove_spool_files
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from tests.recovery.checking import all_rows
 from tests.recovery.driver import RUN_ID
 from tfdbg_arrow import open_logdir, recover
 from tfdbg_arrow.errors import LogdirError
-from tfdbg_arrow.schema.logdir_layout import MARKER_NAME
+from tfdbg_arrow.storage.layout import MARKER_NAME
 
 NEVER = -1
 ERRORS = (errno.EIO, errno.ENOSPC, errno.EACCES, SHORT)

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from tests.recovery.driver import RUN_ROW, Recorder
 from tfdbg_arrow.spool.records import NO_STEP, NO_VALUE, RECORD_DTYPE, Flag, Kind
-from tfdbg_arrow.writer.spool_files import remove_spool_files
+from tfdbg_arrow.writer.recover import remove_spool_files
 
 COUNTS = ("execution", "tensor_health", "tensor_value", "mark", "dropped")
 """What a thread counts: the rows of each table, and the records that found no room."""

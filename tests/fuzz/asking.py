@@ -13,15 +13,15 @@ from typer.testing import CliRunner
 
 from tfdbg_arrow import Logdir, open_logdir, recover, verify
 from tfdbg_arrow.cli.app import app
+from tfdbg_arrow.debugger_v2.importer import import_dump
 from tfdbg_arrow.errors import TfdbgArrowError
 from tfdbg_arrow.query import doctor
-from tfdbg_arrow.query.logdir.opening import list_parts
-from tfdbg_arrow.query.verification.parts import what_is_wrong
+from tfdbg_arrow.query.integrity.parts import what_is_wrong
+from tfdbg_arrow.query.logdir.local_parts import list_parts
 from tfdbg_arrow.schema import TABLES
-from tfdbg_arrow.schema.logdir_layout import manifest_path, spool_paths
-from tfdbg_arrow.schema.manifest import ManifestEntry, SpoolProgress, read_live_parts, run_ids, spool_progress
 from tfdbg_arrow.spool.recovery import SealedRows, recovered
-from tfdbg_arrow.writer.debugger_v2.importer import import_dump
+from tfdbg_arrow.storage.layout import manifest_path, spool_paths
+from tfdbg_arrow.storage.manifest import ManifestEntry, SpoolProgress, read_live_parts, run_ids, spool_progress
 
 from ..recovery.checking import tree
 from ..recovery.driver import RUN_ID

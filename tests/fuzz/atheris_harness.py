@@ -16,16 +16,15 @@ from pathlib import Path
 import atheris
 import numpy as np
 
+from tfdbg_arrow.debugger_v2.file_sets import frame
+from tfdbg_arrow.debugger_v2.scan import PythonScanner, Scan, event_scanner
 from tfdbg_arrow.errors import TfdbgArrowError
-from tfdbg_arrow.schema.logdir_layout import parse_marker
-from tfdbg_arrow.schema.manifest import live_parts, spool_progress, whole_lines
 from tfdbg_arrow.spool.call_join import CallJoin
-from tfdbg_arrow.spool.graph_links import GraphLinks
 from tfdbg_arrow.spool.journal import JournalReader
-from tfdbg_arrow.spool.journaled_names import JournaledNames
-from tfdbg_arrow.writer.debugger_v2.native_scan import event_scanner
-from tfdbg_arrow.writer.debugger_v2.scan import PythonScanner, Scan
-from tfdbg_arrow.writer.debugger_v2.tfrecord import frame
+from tfdbg_arrow.spool.names import GraphLinks
+from tfdbg_arrow.spool.recovery import JournaledNames
+from tfdbg_arrow.storage.manifest import live_parts, spool_progress, whole_lines
+from tfdbg_arrow.storage.marker import parse_marker
 
 _PATH = Path(tempfile.mkdtemp(prefix="tfdbg_arrow-atheris-")) / "file"
 

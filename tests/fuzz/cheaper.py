@@ -12,10 +12,10 @@ from unittest import mock
 import duckdb
 import pyarrow as pa
 
-from tfdbg_arrow.query.limits import DEFAULT_MEMORY_LIMIT
-from tfdbg_arrow.query.logdir.connection import connect
+from tfdbg_arrow.debugger_v2 import importer
+from tfdbg_arrow.query.logdir.live_views import connect
+from tfdbg_arrow.query.logdir.statements import DEFAULT_MEMORY_LIMIT
 from tfdbg_arrow.schema import arrow_schema
-from tfdbg_arrow.writer.debugger_v2 import importer
 
 _INPUTS_A_DATABASE = 200
 """The database is replaced after this many inputs, because it caches the footers of all parts that it has read."""

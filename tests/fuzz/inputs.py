@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from tfdbg_arrow.schema.logdir_layout import MARKER_NAME, spool_paths
+from tfdbg_arrow.storage.layout import MARKER_NAME, spool_paths
 
 from ..recovery.checking import copied, left_by_a_kill
 from ..recovery.driver import RUN_ID

@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tfdbg_arrow.schema.checksum import CHECKSUM_KEY, with_checksum
+from tfdbg_arrow.debugger_v2.file_sets import frame
 from tfdbg_arrow.spool.journal import MAGIC
 from tfdbg_arrow.spool.records import RECORD_DTYPE
 from tfdbg_arrow.spool.spool_file import HEADER_SIZE
-from tfdbg_arrow.writer.debugger_v2.tfrecord import frame
+from tfdbg_arrow.storage.manifest import CHECKSUM_KEY, with_checksum
 
 INTEGERS = (0, 1, -1, 7, 255, 2**15, 2**31 - 1, 2**31, 2**32 - 1, 2**40, 2**62, 2**63 - 1, -(2**63))
 TEXTS = (

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from tfdbg_arrow import open_logdir, recover, verify
+from tfdbg_arrow.debugger_v2.importer import import_dump
 from tfdbg_arrow.errors import BrokenPartError, LogdirError
 from tfdbg_arrow.query import Logdir
-from tfdbg_arrow.query.logdir.opening import no_check
-from tfdbg_arrow.query.logdir.reading_errors import unreadable_parts
-from tfdbg_arrow.schema.logdir_layout import manifest_path, part_path, spool_paths
-from tfdbg_arrow.writer.debugger_v2.importer import import_dump
+from tfdbg_arrow.query.integrity.broken_parts import unreadable_parts
+from tfdbg_arrow.query.logdir.local_parts import no_check
+from tfdbg_arrow.storage.layout import manifest_path, part_path, spool_paths
 
 from ..recovery.checking import left_by_a_kill
 from ..recovery.driver import RUN_ID

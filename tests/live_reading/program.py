@@ -18,8 +18,8 @@ import numpy as np
 
 from tests.live_reading.reading import KINDS, read_until
 from tests.recovery.driver import COUNTERS, RUN_ROW, Recorder
+from tfdbg_arrow.writer.recover import remove_spool_files
 from tfdbg_arrow.writer.sink.sink import Sink
-from tfdbg_arrow.writer.spool_files import remove_spool_files
 
 MERGE_PARTS = 8
 """Maximum number of unmerged parts. It is small, so that merges of merged parts come soon."""

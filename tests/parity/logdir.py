@@ -9,8 +9,7 @@ from typing import Any
 
 import pyarrow.dataset as ds
 
-from tfdbg_arrow.schema.dtypes import DTYPES
-from tfdbg_arrow.schema.strings import decode_strings
+from tfdbg_arrow.schema.dtypes import DTYPES, decode_strings
 
 from .recording import Execution, Frame, Graph, GraphOp, Recording, Stack, Trace, Value, tensor_value
 

@@ -12,8 +12,9 @@ import pyarrow.parquet as pq
 
 from tfdbg_arrow.schema import FORMAT_VERSION, TABLES, arrow_schema, parquet_options, table
 from tfdbg_arrow.schema.declaration import Type
-from tfdbg_arrow.schema.logdir_layout import MARKER_NAME, manifest_path, marker_text, part_path
-from tfdbg_arrow.schema.manifest import ManifestEntry, add_line, checksummed
+from tfdbg_arrow.storage.layout import MARKER_NAME, manifest_path, part_path
+from tfdbg_arrow.storage.manifest import ManifestEntry, add_line, checksummed
+from tfdbg_arrow.storage.marker import marker_text
 from tfdbg_arrow.writer.sink.digest import PartDigest
 
 START_NS = 1_700_000_000_000_000_000

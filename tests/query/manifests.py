@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 
-from tfdbg_arrow.schema.checksum import CHECKSUM_KEY
-from tfdbg_arrow.schema.manifest import checksummed
+from tfdbg_arrow.storage.manifest import CHECKSUM_KEY, checksummed
 
 
 def resealed(text: str) -> str:

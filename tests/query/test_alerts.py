@@ -362,7 +362,7 @@ def test_a_scan_of_many_runs_finds_the_same_alerts_as_a_full_read(
         }
         monkeypatch.setattr("tfdbg_arrow.query.alert_rules.scan._LARGE_BYTES", 0)
         monkeypatch.setattr("tfdbg_arrow.query.alert_rules.scan._MAX_RUNS", 7)
-        monkeypatch.setattr("tfdbg_arrow.query.alert_rules.digests._BATCH_BYTES", 20_000)
+        monkeypatch.setattr("tfdbg_arrow.query.alert_rules.scan._BATCH_BYTES", 20_000)
         for limit, whole in wholes.items():
             scanned = logdir.alerts(limit=limit, parameters=parameters)
             assert (scanned.num_found, scanned.num_cut) == (whole.num_found, whole.num_cut)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import socket
 from pathlib import Path
@@ -15,8 +16,8 @@ from typer.testing import CliRunner
 from tfdbg_arrow.cli import app
 from tfdbg_arrow.errors import LogdirError
 from tfdbg_arrow.query import Diagnosis, Finding, doctor
-from tfdbg_arrow.query.capture_stats import CUES, STAT_KINDS
-from tfdbg_arrow.schema.logdir_layout import MARKER_NAME
+from tfdbg_arrow.query.capture_stats import REASON_KINDS, STAT_KINDS
+from tfdbg_arrow.storage.layout import MARKER_NAME
 
 from .builder import CLEAN, NAN, RunBuilder
 
@@ -30,9 +31,17 @@ def healthy(run_id: str = "run-a", **settings: Any) -> RunBuilder:
     return run
 
 
-def stat(run: RunBuilder, name: str, subject: str, reason: str, *, num_events: int | None = None) -> None:
-    index = run.next_event_index
-    run.add("capture_stat", event_index=index, stat=name, subject=subject, reason=reason, num_events=num_events)
+def stat(
+    run: RunBuilder,
+    name: str,
+    subject: str,
+    reason: str,
+    *,
+    num_events: int | None = None,
+    code: str | None = None,
+) -> None:
+    columns = {"stat": name, "subject": subject, "reason": reason, "num_events": num_events, "reason_code": code}
+    run.add("capture_stat", event_index=run.next_event_index, **columns)
 
 
 def found(path: Path) -> list[tuple[str, str, str | None]]:
@@ -214,8 +223,9 @@ class TestCaptureStats:
         run = healthy()
         for index in range(5):
             stat(run, "unobservable", f"f{index}", "was traced before recording began and is held")
-        stat(run, "dropped", "event", "The spool had no room: events came faster.", num_events=7)
-        stat(run, "dropped", "execution", "The circular buffer kept only the last ones.", num_events=2)
+        stat(run, "dropped", "event", "The spool had no room: events came faster.", num_events=7, code="spool_full")
+        last = "The circular buffer kept only the last ones."
+        stat(run, "dropped", "execution", last, num_events=2, code="circular_buffer")
         stat(run, "failed", "step", "ValueError: x")
         stat(run, "changed", "g", "runs without XLA while recording")
         stat(run, "masked", "Log:0", "nothing in its graph computes with it")
@@ -234,10 +244,15 @@ class TestCaptureStats:
         assert "max_memory_bytes" in findings[1].advice
         assert findings[1].evidence == "The table capture_stat (stat dropped, 7 events)."
 
-    def test_the_recorder_writes_the_words_of_every_cue(self) -> None:
-        sources = "\n".join(path.read_text() for path in WRITER.rglob("*.py")).replace('"\n            "', "")
-        unknown = [cue.words for cue in CUES if cue.words not in sources]
-        assert unknown == []
+    def test_the_recorder_writes_the_codes_that_the_reader_knows(self) -> None:
+        sources = "\n".join(path.read_text() for path in WRITER.rglob("*.py"))
+        assert set(re.findall(r'reason_code="(\w+)"', sources)) == set(REASON_KINDS)
+
+    def test_a_reason_without_a_code_gets_the_general_advice(self, tmp_path: Path) -> None:
+        run = healthy()
+        stat(run, "dropped", "event", "The spool had no room: events came faster.", num_events=7)
+        (finding,) = doctor(run.write(tmp_path)).findings
+        assert finding.advice == STAT_KINDS["dropped"].advice
 
     def test_every_kind_in_the_specification_is_declared(self) -> None:
         spec = (WRITER.parents[1] / "spec" / "README.md").read_text()

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from tfdbg_arrow.cli import app
 from tfdbg_arrow.query import CallSite, Forward, Frame, NonFinite, first_nonfinite, nonfinite
-from tfdbg_arrow.query.flow.effects import LITERAL
+from tfdbg_arrow.query.flow.origins import LITERAL
 from tfdbg_arrow.query.flow.walk import ABSORBED, SKIPPED_BRANCH, SKIPPED_STEP, SKIPPED_UPDATE, UNUSED
 
 from .builder import CLEAN, INF, NAN, NEG_INF, GraphBuilder, RunBuilder, counts

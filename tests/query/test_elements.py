@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tfdbg_arrow.query.elements import DECODED_DTYPES, decode
+from tfdbg_arrow.query.values import DECODED_DTYPES, decode
 from tfdbg_arrow.schema.dtypes import DTYPES
 
 FLOAT8 = [name for name in sorted(DECODED_DTYPES) if name.startswith("float8")]

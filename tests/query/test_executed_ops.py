@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import tfdbg_arrow
-from tfdbg_arrow.query.alert_rules.alert import Alert
-from tfdbg_arrow.query.explanation.explainer import read_reasons
+from tfdbg_arrow.query.alert_rules.answer import Alert
+from tfdbg_arrow.query.explanation import read_reasons
 from tfdbg_arrow.query.flow.data_flow import DataFlow, Sources
-from tfdbg_arrow.query.nonfinite import NonFinite
+from tfdbg_arrow.query.nonfinite_search import NonFinite
 
 from .builder import CLEAN, NAN, NEG_INF, RunBuilder
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tfdbg_arrow.query import Logdir, open_logdir
-from tfdbg_arrow.query.windows.execution_tensors import execution_tensors
-from tfdbg_arrow.query.windows.executions import (
+from tfdbg_arrow.query.display.execution_window import (
     ExecutionFilter,
+    execution_tensors,
     execution_window,
     first_execution_of_step,
     next_execution,

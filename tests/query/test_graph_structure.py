@@ -8,11 +8,9 @@ import pytest
 
 from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query import open_logdir
-from tfdbg_arrow.query.structure.borders import Border, Iterations, borders, called_graphs, callers
-from tfdbg_arrow.query.structure.op_facts import op_facts
-from tfdbg_arrow.query.structure.ops import OpFilter, op_window
-from tfdbg_arrow.query.structure.run import graph_run, inner_runs
-from tfdbg_arrow.query.structure.tree import graph_path, graph_tree
+from tfdbg_arrow.query.display.graph_borders import Border, Iterations, borders, called_graphs, callers
+from tfdbg_arrow.query.display.graph_ops import OpFilter, op_facts, op_window
+from tfdbg_arrow.query.display.graph_runs import graph_path, graph_run, graph_tree, inner_runs
 
 from .builder import CLEAN, CPU, NAN, RunBuilder
 

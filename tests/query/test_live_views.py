@@ -47,7 +47,7 @@ class TestOneRun:
     def test_tables_and_views_of_one_run_are_those_of_the_logdir(
         self, max_rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("tfdbg_arrow.query.logdir.connection.MAX_LOADED_ROWS", max_rows)
+        monkeypatch.setattr("tfdbg_arrow.query.logdir.live_views._MAX_LOADED_ROWS", max_rows)
         run = program("run-a", bad=1)
         run.stack(("f.py", 3, "g", "x", "user"))
         run.write(tmp_path)

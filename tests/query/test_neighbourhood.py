@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tfdbg_arrow.query import open_logdir
+from tfdbg_arrow.query.display.neighbourhood import Neighbourhood, neighbourhood
 from tfdbg_arrow.query.recorded import Context
-from tfdbg_arrow.query.structure.neighbourhood import Neighbourhood, neighbourhood
 
 from .builder import CLEAN, NAN, GraphBuilder, RunBuilder
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tfdbg_arrow.query import open_logdir
-from tfdbg_arrow.query.logdir.questions import with_values
+from tfdbg_arrow.query.logdir.statements import with_values
 
 from .builder import CLEAN, NAN, RunBuilder
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query import Logdir, open_logdir
-from tfdbg_arrow.query.windows.rows import BLOCK_SIZE, find_window, first_matching, last_matching
+from tfdbg_arrow.query.display.row_window import BLOCK_SIZE, find_window, first_matching, last_matching
 
 from .builder import RunBuilder
 

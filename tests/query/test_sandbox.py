@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tfdbg_arrow.errors import QueryError, TfdbgArrowError
-from tfdbg_arrow.query.sandbox import Sandbox, SandboxBusyError
+from tfdbg_arrow.query.sql_sandbox import Sandbox, SandboxBusyError
 
 from .builder import CLEAN, NAN, RunBuilder
 

@@ -9,13 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfdbg_arrow.query.diff import sequences
-from tfdbg_arrow.query.diff.sequences import align, match_rest
+from tfdbg_arrow.query.run_diff.alignment import Tokens, align, match_rest
 
 TOKENS = st.lists(st.integers(0, 4), max_size=30)
 
 
-def tokens(values: list[int]) -> sequences.Tokens:
+def tokens(values: list[int]) -> Tokens:
     return np.array(values, np.int64)
 
 
@@ -47,7 +46,7 @@ def test_reordered_tokens_are_matched_last() -> None:
 
 
 def test_pairs_are_ordered_beyond_the_edit_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sequences, "_MAX_EDITS", 1)
+    monkeypatch.setattr(f"{align.__module__}._MAX_EDITS", 1)
     pairs = align([tokens([1, 2, 1, 2, 5, 5, 1])], [tokens([2, 1, 2, 1, 6, 6, 2])])
     assert pairs
     assert all(i < k and j < m for (i, j, _), (k, m, _) in itertools.pairwise(pairs))

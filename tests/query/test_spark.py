@@ -29,7 +29,7 @@ from tfdbg_arrow.query.coverage import coverage
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.spark import SparkLogdir, register
 from tfdbg_arrow.schema import TABLES
-from tfdbg_arrow.schema.logdir_layout import manifest_path
+from tfdbg_arrow.storage.layout import manifest_path
 
 from .builder import CLEAN, INF, NAN, RunBuilder
 from .manifests import resealed

@@ -11,7 +11,7 @@ import numpy as np
 from tests.recovery.driver import CAPACITY, COUNTERS, RUN_ROW, Recorder
 from tfdbg_arrow import Logdir, first_nonfinite, open_logdir, recover, schema
 from tfdbg_arrow.schema import TABLES
-from tfdbg_arrow.schema.logdir_layout import SPOOL_DIRECTORY
+from tfdbg_arrow.storage.layout import SPOOL_DIRECTORY
 
 Rows = dict[str, list[tuple[Any, ...]]]
 

@@ -19,11 +19,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tfdbg_arrow.schema.logdir_layout import SpoolPaths, spool_paths
-from tfdbg_arrow.spool.graph_links import GraphLinks
-from tfdbg_arrow.spool.journal import Journal
+from tfdbg_arrow.spool.journal import Journal, RunFiles
+from tfdbg_arrow.spool.names import GraphLinks
 from tfdbg_arrow.spool.records import NO_STEP, NO_VALUE, PAYLOAD_DTYPE, RECORD_DTYPE, Flag, Kind, Records
-from tfdbg_arrow.spool.run_files import RunFiles
+from tfdbg_arrow.storage.layout import SpoolPaths, spool_paths
 from tfdbg_arrow.writer.native import _core
 from tfdbg_arrow.writer.sink.sink import Sink
 
@@ -43,7 +42,7 @@ RUN_ROW = {
 
 
 class CoreSpool:
-    """Wraps the native spool like NativeSpool, in a process without TensorFlow."""
+    """Wraps the native spool like Backend, in a process without TensorFlow."""
 
     def __init__(self, paths: SpoolPaths, journal: Journal, *, capacity: int) -> None:
         self._paths = (paths.spool, paths.values)

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfdbg_arrow.spool import journal as journal_module
 from tfdbg_arrow.spool.journal import MAGIC, MAX_ENTRY_BYTES, Entry, Journal, JournalReader
-from tfdbg_arrow.spool.journaled_names import JournaledNames
+from tfdbg_arrow.spool.recovery import JournaledNames
 
 core = pytest.importorskip("tfdbg_arrow.writer.native._core", reason="the native core was not built")
 
@@ -142,7 +141,7 @@ def test_a_write_that_fails_once_is_retried_immediately(
 ) -> None:
     journal = Journal(tmp_path / "a.journal")
     with monkeypatch.context() as patch:
-        patch.setattr(journal_module.os, "write", failing(1, how=how))
+        patch.setattr(os, "write", failing(1, how=how))
         assert journal.append_string(1, "one")
     assert (journal.num_unwritten, [entry.string for entry in entries(journal.path)]) == (0, [(1, "one")])
 
@@ -152,7 +151,7 @@ def test_failed_entries_are_written_later_if_the_journal_keeps_them(
 ) -> None:
     kept, lost = Journal(tmp_path / "a.journal", is_kept=True), Journal(tmp_path / "b.journal")
     with monkeypatch.context() as patch:
-        patch.setattr(journal_module.os, "write", failing(100, how="error"))
+        patch.setattr(os, "write", failing(100, how="error"))
         for journal in (kept, lost):
             assert not journal.append_string(1, "one")
             assert not journal.append("function", "f", 2)

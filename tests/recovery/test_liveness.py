@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -16,9 +17,9 @@ import pytest
 
 from tests.recovery.driver import COUNTERS
 from tfdbg_arrow import open_logdir, recover
-from tfdbg_arrow.schema.logdir_layout import spool_paths
-from tfdbg_arrow.spool import run_files
-from tfdbg_arrow.spool.run_files import RunFiles, held_if_dead
+from tfdbg_arrow.spool.journal import MAX_SILENCE_S, RunFiles, held_if_dead
+from tfdbg_arrow.storage.disk import lock_file
+from tfdbg_arrow.storage.layout import spool_paths
 
 RUN_ID = "20261120T163000.123456-myhost-4242"
 
@@ -45,7 +46,7 @@ def test_a_process_counts_as_alive_until_it_releases_its_lock(files: RunFiles) -
 
 
 def test_many_readers_or_one_writer_can_hold_a_run(files: RunFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_files, "_LOCK_PATIENCE_S", 0.05)
+    monkeypatch.setattr("tfdbg_arrow.spool.journal._LOCK_PATIENCE_S", 0.05)
     journal = files.names.path
     files.close()
     with held_if_dead(journal, to_change=False) as one, held_if_dead(journal, to_change=False) as other:
@@ -74,14 +75,14 @@ def test_a_writer_waits_for_readers(files: RunFiles) -> None:
 def test_a_lock_on_a_file_that_was_replaced_does_not_count(files: RunFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     files.close()
     journal = files.names.path
-    lock = run_files._lock
+    lock = lock_file
 
     def removed_first(descriptor: int, kind: int) -> bool:
         journal.rename(journal.with_suffix(".old"))
         journal.touch()
         return lock(descriptor, kind)
 
-    monkeypatch.setattr(run_files, "_lock", removed_first)
+    monkeypatch.setattr("tfdbg_arrow.spool.journal.lock_file", removed_first)
     assert not is_dead(journal, to_change=True)
 
 
@@ -89,13 +90,13 @@ def test_a_process_on_another_machine_counts_as_alive_until_it_is_silent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as elsewhere:
-        elsewhere.setattr(run_files, "_machine", lambda: "another")
+        elsewhere.setattr("tfdbg_arrow.spool.journal._machine", lambda: "another")
         files = RunFiles(spool_paths(tmp_path, run_id=RUN_ID), run_id=RUN_ID)
     journal = files.names.path
     files.close()  # simulates a file system that does not share locks between machines
     assert not is_dead(journal)
     assert is_dead(journal, other_machines=True)
-    long_ago = time.time() - run_files.MAX_SILENCE_S - 1
+    long_ago = time.time() - MAX_SILENCE_S - 1
     os.utime(journal, (long_ago, long_ago))
     assert is_dead(journal)
 
@@ -106,11 +107,11 @@ def test_without_file_locks_the_modification_time_shows_that_a_process_lives(
     def refused(descriptor: int, kind: int) -> None:
         raise OSError(95, "Operation not supported")
 
-    monkeypatch.setattr(run_files.fcntl, "flock", refused)
+    monkeypatch.setattr(fcntl, "flock", refused)
     files = RunFiles(spool_paths(tmp_path, run_id=RUN_ID), run_id=RUN_ID)
     journal = files.names.path
     assert not is_dead(journal)
-    long_ago = time.time() - run_files.MAX_SILENCE_S - 1
+    long_ago = time.time() - MAX_SILENCE_S - 1
     os.utime(journal, (long_ago, long_ago))
     assert is_dead(journal)
     files.touch()
@@ -121,7 +122,7 @@ def test_without_file_locks_the_modification_time_shows_that_a_process_lives(
 _FORKS_AND_DIES = """
 import os, signal, sys, time
 import tfdbg_arrow
-from tfdbg_arrow.writer import session
+from tfdbg_arrow.writer import active_recording
 from tests.recovery.driver import Recorder
 import numpy as np
 from pathlib import Path

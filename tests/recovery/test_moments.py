@@ -16,9 +16,9 @@ import pytest
 from tests.recovery.checking import all_rows, check_recovery, copied, tree
 from tests.recovery.driver import COUNTERS, RUN_ID, RUN_ROW, Recorder
 from tfdbg_arrow import open_logdir, recover
-from tfdbg_arrow.schema.logdir_layout import manifest_path, spool_paths
-from tfdbg_arrow.writer import recover as recover_module
-from tfdbg_arrow.writer.sink import parts as parts_module
+from tfdbg_arrow.storage.layout import manifest_path, spool_paths
+from tfdbg_arrow.writer.recover import _write
+from tfdbg_arrow.writer.sink.parts import PartWriter
 
 
 class Killed(BaseException):
@@ -68,7 +68,7 @@ def test_a_kill_between_any_two_operations_of_the_sink_neither_loses_nor_duplica
     for number in range(200):
         recorder.call()
         if number == 20:
-            monkeypatch.setattr(parts_module.os, "rename", noting(os.rename))
+            monkeypatch.setattr(os, "replace", noting(os.replace))
             monkeypatch.setattr(recorder.sink._parts._manifest, "append", noting(recorder.sink._parts._manifest.append))
             monkeypatch.setattr(recorder.sink._spool_use, "release", noting(recorder.sink._spool_use.release))
             monkeypatch.setattr(recorder.files.rows, "release", noting(recorder.files.rows.release))
@@ -107,10 +107,10 @@ def test_a_recovery_that_was_killed_can_be_repeated(
         return called
 
     with monkeypatch.context() as patched:
-        for module, name in ((os, "rename"), (os, "fsync"), (Path, "unlink"), (os, "unlink")):
+        for module, name in ((os, "replace"), (os, "fsync"), (Path, "unlink"), (os, "unlink")):
             patched.setattr(module, name, dying(getattr(module, name)))
         with patched.context() as inner:
-            inner.setattr(parts_module.PartWriter, "_discard", lambda self, entries: None)  # the dead do not clean up
+            inner.setattr(PartWriter, "_discard", lambda self, entries: None)  # the dead do not clean up
             with contextlib.suppress(Killed):
                 recover(logdir)
     with open_logdir(logdir) as opened:
@@ -148,8 +148,8 @@ def test_only_one_of_two_concurrent_recoveries_writes(
     left: tuple[Path, dict[str, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logdir, counts = left
-    monkeypatch.setattr("tfdbg_arrow.spool.run_files._LOCK_PATIENCE_S", 0.05)
-    write = recover_module._write
+    monkeypatch.setattr("tfdbg_arrow.spool.journal._LOCK_PATIENCE_S", 0.05)
+    write = _write
     states: list[str] = []
 
     def slow(*args: Any, **kwargs: Any) -> int:
@@ -159,7 +159,7 @@ def test_only_one_of_two_concurrent_recoveries_writes(
         return write(*args, **kwargs)
 
     with monkeypatch.context() as patched:
-        patched.setattr(recover_module, "_write", slow)
+        patched.setattr("tfdbg_arrow.writer.recover._write", slow)
         assert [run.state for run in recover(logdir)] == ["recovered"]
     assert states == ["", "recording"]
     assert len(all_rows(logdir)["execution"]) == counts["calls"]
@@ -174,7 +174,7 @@ def test_a_full_disk_is_reported_and_leaves_the_files_as_they_were(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(parts_module.os, "rename", full)
+        patched.setattr(os, "replace", full)
         (run,) = recover(logdir)
     assert (run.state, run.num_events) == ("failed", 0)
     assert "No space left" in str(run.reason)

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from tests.recovery.checking import copied, left_by_a_kill
 from tests.recovery.driver import RUN_ID
 from tfdbg_arrow import open_logdir, recover
-from tfdbg_arrow.schema.logdir_layout import spool_paths
-from tfdbg_arrow.spool.journaled_names import JournaledNames
 from tfdbg_arrow.spool.records import RECORD_DTYPE
+from tfdbg_arrow.spool.recovery import JournaledNames
 from tfdbg_arrow.spool.spool_file import HEADER_SIZE
+from tfdbg_arrow.storage.layout import spool_paths
 
 NUM_CALLS = 40
 

@@ -16,8 +16,8 @@ from urllib.request import Request, urlopen
 import fsspec
 import pyarrow.parquet as pq
 
-from tfdbg_arrow.schema.logdir_layout import MARKER_NAME
-from tfdbg_arrow.schema.manifest import ManifestEntry, live_parts
+from tfdbg_arrow.storage.layout import MARKER_NAME
+from tfdbg_arrow.storage.manifest import ManifestEntry, live_parts
 
 
 class Store:

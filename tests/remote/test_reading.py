@@ -14,8 +14,8 @@ from tfdbg_arrow.errors import BrokenPartError, FormatVersionError, LogdirError,
 from tfdbg_arrow.query import doctor, export, first_nonfinite, open_logdir
 from tfdbg_arrow.query.logdir import remote as remote_module
 from tfdbg_arrow.schema import TABLES
-from tfdbg_arrow.schema.logdir_layout import manifest_path
-from tfdbg_arrow.schema.manifest import replace_line
+from tfdbg_arrow.storage.layout import manifest_path
+from tfdbg_arrow.storage.manifest import replace_line
 
 from ..query.builder import CLEAN, NAN, RunBuilder
 from ..query.manifests import resealed

@@ -11,11 +11,9 @@ import pyarrow as pa
 import pytest
 
 from tfdbg_arrow.schema import arrow_schema
-from tfdbg_arrow.schema.location import RemoteLocation, parse_location
-from tfdbg_arrow.schema.manifest import read_live_parts
-from tfdbg_arrow.writer.remote import run as remote_run
-from tfdbg_arrow.writer.remote.run import RemoteRun
-from tfdbg_arrow.writer.remote.transfer import Transfer, mark_remote
+from tfdbg_arrow.storage.location import RemoteLocation, parse_location
+from tfdbg_arrow.storage.manifest import read_live_parts
+from tfdbg_arrow.writer.remote.transfer import RemoteRun, Transfer, mark_remote
 from tfdbg_arrow.writer.sink.parts import PartWriter
 
 from ..writer.test_parts import marks
@@ -160,7 +158,7 @@ def test_any_single_request_can_fail_without_loss(
 def test_rows_are_dropped_and_local_files_removed_while_requests_fail(
     tmp_path: Path, remote_store: Store, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    monkeypatch.setattr(remote_run, "EVENT_TABLES", frozenset({"mark"}))
+    monkeypatch.setattr("tfdbg_arrow.writer.remote.transfer.EVENT_TABLES", frozenset({"mark"}))
     chance = random.Random(seed)
     remote_store.fault = lambda request, name: before(request)(request, name) if chance.random() < 0.3 else None
     copying = Copying(tmp_path, remote_store, PROTOCOLS[seed % 2])

@@ -15,14 +15,11 @@ from typing import Any
 import pytest
 
 from tfdbg_arrow.errors import BrokenPartError, FormatVersionError, LogdirError
-from tfdbg_arrow.schema.location import RemoteDirectory, RemoteLocation, parse_location
-from tfdbg_arrow.schema.logdir_layout import manifest_path
-from tfdbg_arrow.schema.manifest import read_live_parts
-from tfdbg_arrow.writer.remote import transfer as transfer_module
-from tfdbg_arrow.writer.remote import uploader as uploader_module
-from tfdbg_arrow.writer.remote.settings import RemoteSettings
+from tfdbg_arrow.storage.layout import manifest_path
+from tfdbg_arrow.storage.location import RemoteDirectory, RemoteLocation, parse_location
+from tfdbg_arrow.storage.manifest import read_live_parts
 from tfdbg_arrow.writer.remote.upload_logdir import upload_logdir
-from tfdbg_arrow.writer.remote.uploader import Uploader
+from tfdbg_arrow.writer.remote.uploader import RemoteSettings, Uploader
 from tfdbg_arrow.writer.sink.parts import PartWriter
 
 from ..writer.test_parts import marks
@@ -32,10 +29,10 @@ from .stores import Store, events_in, live_in, store
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uploader_module, "_GATHER_S", 0.005)
-    monkeypatch.setattr(transfer_module, "_PUBLISH_S", 0.05)
-    monkeypatch.setattr(uploader_module, "_BACKOFF_S", (0.005, 0.02))
-    monkeypatch.setattr(uploader_module, "START_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("tfdbg_arrow.writer.remote.uploader._GATHER_S", 0.005)
+    monkeypatch.setattr("tfdbg_arrow.writer.remote.transfer._PUBLISH_S", 0.05)
+    monkeypatch.setattr("tfdbg_arrow.writer.remote.uploader._BACKOFF_S", (0.005, 0.02))
+    monkeypatch.setattr("tfdbg_arrow.writer.remote.uploader.START_TIMEOUT_S", 0.2)
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 

@@ -14,6 +14,7 @@ DIGESTS = {
     "1.1": "da304f9d315624b8e160e05d70f37a0ff9d1505065cbda3b6b13c46776c475cd",
     "1.2": "ab71e1fc683578d2eaae62cf918d8f347a6a467c12b26fb342156b69d9d1335c",
     "1.3": "7bc713fe5a825afa68c46cf81ba19a85899e45e4e1e08098c8152269a0a6ef48",
+    "1.4": "a4b00372e843e8c1d46c9b0ba8e751439f6b5cc98e71792c9e2e2f27e56534f9",
 }
 """The digest of every released format version, and of the next one."""
 

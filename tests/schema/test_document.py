@@ -12,8 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tfdbg_arrow.schema import TABLES, Column, Table, Type, arrow_schema, parquet_options
-from tfdbg_arrow.schema.document import SPEC_DIRECTORY, main, schema_json, stale_files
-from tfdbg_arrow.schema.examples import EXAMPLES
+from tfdbg_arrow.schema.document import EXAMPLES, SPEC_DIRECTORY, main, schema_json, stale_files
 
 EVERY_TABLE = pytest.mark.parametrize("table_", TABLES, ids=lambda table_: table_.name)
 

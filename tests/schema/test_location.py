@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tfdbg_arrow.errors import LogdirError, MissingDependencyError
-from tfdbg_arrow.schema.location import RemoteLocation, described, parse_location
+from tfdbg_arrow.storage.location import RemoteLocation, described, parse_location
 
 
 @pytest.mark.parametrize(

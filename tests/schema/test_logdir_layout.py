@@ -15,16 +15,8 @@ from hypothesis import strategies as st
 
 from tfdbg_arrow.errors import FormatVersionError, LogdirError
 from tfdbg_arrow.schema import FORMAT_VERSION, TABLES
-from tfdbg_arrow.schema.logdir_layout import (
-    check_run_id,
-    make_run_id,
-    manifest_path,
-    marker_text,
-    parse_marker,
-    part_path,
-    spool_paths,
-)
-from tfdbg_arrow.schema.manifest import (
+from tfdbg_arrow.storage.layout import check_run_id, make_run_id, manifest_path, part_path, spool_paths
+from tfdbg_arrow.storage.manifest import (
     ManifestEntry,
     add_line,
     checksummed,
@@ -35,6 +27,7 @@ from tfdbg_arrow.schema.manifest import (
     run_ids,
     whole_lines,
 )
+from tfdbg_arrow.storage.marker import marker_text, parse_marker
 
 RUN_ID = "20261120T163000.123456-trainer-4242"
 START_NS = 1_795_192_200_123_456_789

@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from tfdbg_arrow.schema import TABLES, Column, Table, Type, arrow_schema, parquet_options
-from tfdbg_arrow.schema.examples import EXAMPLES
-from tfdbg_arrow.schema.logdir_layout import part_path
+from tfdbg_arrow.schema.document import EXAMPLES
 from tfdbg_arrow.schema.parquet import leaf_path
+from tfdbg_arrow.storage.layout import part_path
 
 EVERY_TABLE = pytest.mark.parametrize("table_", TABLES, ids=lambda table_: table_.name)
 RUN_IDS = ("20261120T163000.123456-trainer-4242", "20261120T163000.123456-05-30")
@@ -80,11 +80,6 @@ def test_the_parquet_schema_has_field_ids(table_: Table, tmp_path: Path) -> None
     # Other readers see the file without the Arrow schema that pyarrow also stores.
     text = str(pq.ParquetFile(path).schema)
     assert [f"field_id={column.id} {column.name}" in text for column in table_.columns] == [True] * len(table_.columns)
-
-
-def test_options_are_a_copy() -> None:
-    parquet_options("run")["use_dictionary"].clear()
-    assert parquet_options("run")["use_dictionary"] != []
 
 
 def is_readable(path: Path) -> bool:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfdbg_arrow.schema.strings import decode_strings, encode_strings
+from tfdbg_arrow.schema.dtypes import decode_strings, encode_strings
 
 
 def test_the_encoding_starts_with_the_ends_of_the_strings() -> None:

@@ -14,7 +14,7 @@ from tests.query.manifests import resealed
 from tests.recovery.checking import tree
 from tfdbg_arrow import open_logdir, recover, verify
 from tfdbg_arrow.errors import FormatVersionError, LogdirError
-from tfdbg_arrow.schema.checksum import with_checksum
+from tfdbg_arrow.storage.manifest import with_checksum
 
 from .logdirs import CLEAN_RUN, KILLED_RUN, clean_run, damage, others, write_all, write_killed_run
 
@@ -186,7 +186,7 @@ class TestManifest:
         text = without_checksums((logdir / MANIFEST).read_text())
         (logdir / MANIFEST).write_text(text)
         (deviation,) = verify(logdir).deviations
-        assert (deviation.kind, deviation.what) == ("changed", "has no checksums, which format 1.3 requires")
+        assert (deviation.kind, deviation.what) == ("changed", "has no checksums, which format 1.4 requires")
         with open_logdir(logdir) as opened:
             assert opened.rows("SELECT count(*) FROM tensor_health") == [(6,)]
 
@@ -204,8 +204,8 @@ class TestMarker:
     @pytest.mark.parametrize(
         ("old", "new", "kind"),
         [
-            ('"1.3"', '"1.4"', "changed"),
-            ('"1.3"', '"2.3"', "changed"),
+            ('"1.4"', '"1.5"', "changed"),
+            ('"1.4"', '"2.4"', "changed"),
             ('"checksum"', '"chfcksum"', "changed"),
             ("format_version", "format_versiom", "changed"),
             ("}\n", "}", "missing"),

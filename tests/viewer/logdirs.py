@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from tfdbg_arrow.schema.strings import encode_strings
+from tfdbg_arrow.schema.dtypes import encode_strings
 
 from ..query.builder import CLEAN, NAN, RunBuilder, counts
 

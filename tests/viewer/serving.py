@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tfdbg_arrow.query.sandbox import Sandbox
+from tfdbg_arrow.query.sql_sandbox import Sandbox
 from tfdbg_arrow.viewer.reading import Reader
 from tfdbg_arrow.viewer.server import listen
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tfdbg_arrow.query.sandbox import Sandbox
+from tfdbg_arrow.query.sql_sandbox import Sandbox
 from tfdbg_arrow.viewer.report import write_report
 
 from ..query.builder import INF

@@ -10,7 +10,7 @@ import pytest
 from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query import diff, open_logdir
 from tfdbg_arrow.viewer import comparison
-from tfdbg_arrow.viewer.failures import NoAnswerError, TookTooLongError
+from tfdbg_arrow.viewer.page import NoAnswerError, TookTooLongError
 from tfdbg_arrow.viewer.pages.diff import DiffPage, read_diff
 
 from . import logdirs

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tfdbg_arrow.query.sandbox import Sandbox
+from tfdbg_arrow.query.sql_sandbox import Sandbox
 from tfdbg_arrow.viewer import pages
 from tfdbg_arrow.viewer.page import PageKind
 from tfdbg_arrow.viewer.pages import PAGES

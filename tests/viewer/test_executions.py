@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tfdbg_arrow.query import open_logdir
-from tfdbg_arrow.query.windows.executions import ExecutionFilter
-from tfdbg_arrow.viewer.failures import NoSuchPageError
+from tfdbg_arrow.query.display.execution_window import ExecutionFilter
+from tfdbg_arrow.viewer.page import NoSuchPageError
 from tfdbg_arrow.viewer.pages.executions import ExecutionsPage, read_executions
 
 from ..query.builder import CLEAN, NAN, RunBuilder

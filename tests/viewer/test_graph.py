@@ -13,11 +13,10 @@ import pytest
 
 from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query import Logdir, open_logdir
-from tfdbg_arrow.query.structure.ops import OpFilter
-from tfdbg_arrow.viewer.failures import NoSuchPageError
-from tfdbg_arrow.viewer.graph_drawing import Box, Drawing, draw
-from tfdbg_arrow.viewer.graph_links import GraphLinks
+from tfdbg_arrow.query.display.graph_ops import OpFilter
+from tfdbg_arrow.viewer.graph_drawing import Box, Drawing, GraphLinks, draw
 from tfdbg_arrow.viewer.links import ServerLinks
+from tfdbg_arrow.viewer.page import NoSuchPageError
 from tfdbg_arrow.viewer.pages.graph import GraphPage, GraphView, read_graph
 from tfdbg_arrow.viewer.rendering import static_files
 

@@ -10,11 +10,10 @@ from playwright.sync_api import expect
 
 from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query import open_logdir
-from tfdbg_arrow.query.windows.series import tensor_series
-from tfdbg_arrow.query.windows.tensors import TensorFilter
-from tfdbg_arrow.viewer.failures import NoSuchPageError
+from tfdbg_arrow.query.display.tensor_window import TensorFilter, tensor_series
+from tfdbg_arrow.viewer.charts import sparkline
+from tfdbg_arrow.viewer.page import NoSuchPageError
 from tfdbg_arrow.viewer.pages.history import HistoryPage, read_history
-from tfdbg_arrow.viewer.sparkline import sparkline
 
 from ..query.builder import CLEAN, NAN, RunBuilder, counts
 from .browser import chromium, watched_page

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tfdbg_arrow.query.sandbox import Sandbox
+from tfdbg_arrow.query.sql_sandbox import Sandbox
 from tfdbg_arrow.viewer.report import write_report
 
 from ..query.builder import INF

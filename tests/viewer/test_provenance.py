@@ -8,7 +8,7 @@ import pytest
 
 from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query import open_logdir
-from tfdbg_arrow.viewer.failures import NoSuchPageError
+from tfdbg_arrow.viewer.page import NoSuchPageError
 from tfdbg_arrow.viewer.pages.provenance import read_provenance
 
 from . import logdirs

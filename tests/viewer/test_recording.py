@@ -14,7 +14,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tfdbg_arrow.query import open_logdir
-from tfdbg_arrow.schema.logdir_layout import MARKER_NAME
+from tfdbg_arrow.storage.layout import MARKER_NAME
 
 from ..programs.running import Program, start_python
 from .browser import chromium, watched_page

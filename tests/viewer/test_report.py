@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tfdbg_arrow.errors import LogdirError, QueryError
-from tfdbg_arrow.json_values import to_json
 from tfdbg_arrow.query import open_logdir
+from tfdbg_arrow.safe_text import to_json
 from tfdbg_arrow.viewer.report import read_report, render_report, write_report
 
 from ..query.builder import NAN, RunBuilder

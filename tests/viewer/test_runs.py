@@ -9,8 +9,8 @@ import pytest
 from playwright.sync_api import expect
 
 from tfdbg_arrow.query import open_logdir
-from tfdbg_arrow.viewer.aligned_strips import AlignedStrips
 from tfdbg_arrow.viewer.pages.runs import RunsPage, read_runs_page
+from tfdbg_arrow.viewer.strips import AlignedStrips
 
 from ..query.builder import CLEAN, NAN, START_NS, RunBuilder
 from . import logdirs

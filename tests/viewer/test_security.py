@@ -12,8 +12,8 @@ import pytest
 
 from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query import Logdir
-from tfdbg_arrow.query.sandbox import Sandbox
-from tfdbg_arrow.viewer.failures import TookTooLongError
+from tfdbg_arrow.query.sql_sandbox import Sandbox
+from tfdbg_arrow.viewer.page import TookTooLongError
 from tfdbg_arrow.viewer.pages import PAGES
 from tfdbg_arrow.viewer.reading import Reader
 from tfdbg_arrow.viewer.security import CONTENT_SECURITY_POLICY

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from tfdbg_arrow.errors import LogdirError, SettingError
-from tfdbg_arrow.json_values import to_json
 from tfdbg_arrow.query import open_logdir
+from tfdbg_arrow.safe_text import to_json
 from tfdbg_arrow.viewer import pages
+from tfdbg_arrow.viewer.page import Parameters
 from tfdbg_arrow.viewer.pages import PAGES
-from tfdbg_arrow.viewer.parameters import Parameters
 from tfdbg_arrow.viewer.reading import Reader
 from tfdbg_arrow.viewer.server import listen
 

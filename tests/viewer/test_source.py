@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tfdbg_arrow.query import open_logdir
-from tfdbg_arrow.query.source_use import LineUse
-from tfdbg_arrow.viewer.failures import NoSuchPageError
+from tfdbg_arrow.query.stacks import LineUse
+from tfdbg_arrow.viewer.page import NoSuchPageError
 from tfdbg_arrow.viewer.pages.source import read_source
 
 from ..query.builder import CLEAN, NAN, RunBuilder

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import expect
 
-from tfdbg_arrow.query.sandbox import Sandbox
+from tfdbg_arrow.query.sql_sandbox import Sandbox
 from tfdbg_arrow.viewer.pages.sql import EXAMPLES, read_sql
 
 from . import logdirs

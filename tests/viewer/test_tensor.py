@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tfdbg_arrow.query import open_logdir
-from tfdbg_arrow.viewer.failures import NoSuchPageError
+from tfdbg_arrow.viewer.page import NoSuchPageError
 from tfdbg_arrow.viewer.pages.tensor import TensorPage, read_tensor_page
 
 from ..query.builder import CLEAN, NAN, RunBuilder

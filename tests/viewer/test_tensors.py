@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tfdbg_arrow.query import open_logdir
-from tfdbg_arrow.query.windows.tensors import TensorFilter
+from tfdbg_arrow.query.display.tensor_window import TensorFilter
 from tfdbg_arrow.viewer.pages.tensors import TensorsPage, read_tensors
 
 from ..query.builder import CLEAN, INF, NAN, RunBuilder

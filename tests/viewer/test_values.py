@@ -12,10 +12,9 @@ import pytest
 
 from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query import open_logdir
-from tfdbg_arrow.query.histogram import Histogram, count_elements, read_histogram
-from tfdbg_arrow.query.values import TensorValues, read_values
-from tfdbg_arrow.schema.strings import encode_strings
-from tfdbg_arrow.viewer.bars import bars, histogram_text
+from tfdbg_arrow.query.values import Histogram, TensorValues, count_elements, read_histogram, read_values
+from tfdbg_arrow.schema.dtypes import encode_strings
+from tfdbg_arrow.viewer.charts import bars, histogram_text
 
 from ..query.builder import CLEAN, RunBuilder
 from .serving import serving

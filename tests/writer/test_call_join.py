@@ -5,10 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tfdbg_arrow.spool import call_join
-from tfdbg_arrow.spool.batch import Batch, join_records
 from tfdbg_arrow.spool.call_join import CallJoin
-from tfdbg_arrow.spool.records import NO_VALUE, RECORD_DTYPE, Flag, Kind
+from tfdbg_arrow.spool.records import NO_VALUE, RECORD_DTYPE, Batch, Flag, Kind, join_records
 
 F, G, INNER = 1, 2, 3
 """Two outermost graphs, and one that runs inline, only in F."""
@@ -133,8 +131,8 @@ def test_tensors_without_a_step_are_not_guessed_while_two_calls_reach_them() -> 
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(call_join, "_MAX_STEPS", 5)
-    monkeypatch.setattr(call_join, "_MAX_CALLS", 4)
+    monkeypatch.setattr("tfdbg_arrow.spool.call_join._MAX_STEPS", 5)
+    monkeypatch.setattr("tfdbg_arrow.spool.call_join._MAX_CALLS", 4)
     history = History()
     events: list[tuple[Any, ...]] = []
     for call in range(40):

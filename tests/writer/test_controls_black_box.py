@@ -12,7 +12,6 @@ import tensorflow as tf
 
 import tfdbg_arrow
 from tfdbg_arrow.errors import SettingError
-from tfdbg_arrow.spool import black_box
 from tfdbg_arrow.spool.convert import EVENT_TABLES
 
 from .subprocesses import run_python
@@ -143,7 +142,7 @@ def test_it_fills_again_and_ignores_a_value_that_stays_bad(tmp_path: Path) -> No
 
 
 def test_the_number_of_dumps_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(black_box, "MAX_DUMPS", 2)
+    monkeypatch.setattr("tfdbg_arrow.spool.ring.MAX_DUMPS", 2)
     with dump(tmp_path, size=1, after=0, tensor_debug_mode="FULL_TENSOR"):
         executed([1, float("inf"), 2, 3, float("inf"), 4, 5, float("inf"), 6, 7, float("nan")])
     found = outputs(tmp_path)

@@ -14,8 +14,8 @@ import tensorflow as tf
 
 import tfdbg_arrow
 from tfdbg_arrow.errors import SettingError
-from tfdbg_arrow.schema.manifest import read_live_parts
 from tfdbg_arrow.spool.convert import EVENT_TABLES
+from tfdbg_arrow.storage.manifest import read_live_parts
 
 from .tables import rows
 

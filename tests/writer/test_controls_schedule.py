@@ -14,7 +14,8 @@ import tensorflow as tf
 
 import tfdbg_arrow
 from tfdbg_arrow.errors import SettingError
-from tfdbg_arrow.writer.schedule import StepGate, parse_schedule
+from tfdbg_arrow.writer.recording.marks import StepGate
+from tfdbg_arrow.writer.selection import parse_schedule
 
 from .tables import rows
 

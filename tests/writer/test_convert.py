@@ -10,9 +10,7 @@ import pytest
 
 from tfdbg_arrow.schema import arrow_schema
 from tfdbg_arrow.schema.dtypes import DTYPES, dtype_itemsize, dtype_name
-from tfdbg_arrow.spool.batch import Batch, join_records, num_whole, pick
-from tfdbg_arrow.spool.convert import Converter
-from tfdbg_arrow.spool.metadata_table import metadata_table
+from tfdbg_arrow.spool.convert import Converter, metadata_table
 from tfdbg_arrow.spool.names import Names
 from tfdbg_arrow.spool.records import (
     NO_STEP,
@@ -20,8 +18,12 @@ from tfdbg_arrow.spool.records import (
     PAYLOAD_DTYPE,
     PAYLOAD_LENGTH,
     RECORD_DTYPE,
+    Batch,
     Flag,
     Kind,
+    join_records,
+    num_whole,
+    pick,
 )
 
 STRINGS = ["", "CPU:0", "MatMul", "__inference_f_1", "while/body", "encoder/dense_1", "gradient"]

@@ -21,8 +21,7 @@ import tfdbg_arrow
 from tfdbg_arrow.errors import NonFiniteError
 from tfdbg_arrow.query import first_nonfinite
 from tfdbg_arrow.writer.settings import TensorDebugMode
-from tfdbg_arrow.writer.tensorflow_backend import device_graphs as made_graphs
-from tfdbg_arrow.writer.tensorflow_backend.device_graphs import device_graphs
+from tfdbg_arrow.writer.tensorflow_backend.summary import _has_kernel, device_graphs
 
 from .tables import rows
 from .test_graph_editing import MARK, PROGRAMS, imported, make_recording, marked, real_graph
@@ -196,7 +195,7 @@ def test_each_added_node_can_run_on_a_gpu(program: Any, mode: str, tmp_path: Pat
     added = [node for node in edited.node if node.name not in given]
     assert {node.device for node in added} == {GPU}
     for node in added:
-        assert made_graphs._has_kernel(node, "GPU"), node
+        assert _has_kernel(node, "GPU"), node
     imported(edited)  # checks for cycles and wrong dtypes
     records = [node for node in added if node.op == "TfdbgArrowRecordDevice"]
     counted = [key for node in records for key in node.attr["nodes"].list.i]

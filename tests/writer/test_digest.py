@@ -14,12 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfdbg_arrow.query.alert_rules.digests import COMPUTED
+from tfdbg_arrow.query.alert_rules.scan import COMPUTED
 from tfdbg_arrow.schema import arrow_schema
-from tfdbg_arrow.schema.logdir_layout import manifest_path, part_number
-from tfdbg_arrow.schema.manifest import read_live_parts
-from tfdbg_arrow.writer.sink.digest import PartDigest
-from tfdbg_arrow.writer.sink.norm_jumps import NormJumps
+from tfdbg_arrow.storage.layout import manifest_path, part_number
+from tfdbg_arrow.storage.manifest import read_live_parts
+from tfdbg_arrow.writer.sink.digest import NormJumps, PartDigest
 from tfdbg_arrow.writer.sink.parts import PartWriter
 
 SUMS = ("sum_log", "sum_log_square")

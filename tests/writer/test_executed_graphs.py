@@ -22,7 +22,7 @@ import tfdbg_arrow
 from tests.programs.running import run_to_end
 from tfdbg_arrow.errors import SettingError
 from tfdbg_arrow.query import Logdir, read_reasons
-from tfdbg_arrow.writer.graphs.own_ops import MARK
+from tfdbg_arrow.writer.graphs.node_defs import MARK
 
 from . import trainings
 from .programs import PROGRAMS

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tfdbg_arrow.schema.logdir_layout import spool_paths
-from tfdbg_arrow.spool.failures import Failures
+from tfdbg_arrow.spool.convert import Failures, rows_of_columns
 from tfdbg_arrow.spool.journal import Journal, JournalReader
-from tfdbg_arrow.spool.metadata_table import rows_of_columns
-from tfdbg_arrow.writer.sink.metadata import MetadataQueue
+from tfdbg_arrow.storage.layout import spool_paths
+from tfdbg_arrow.writer.sink.backlog import MetadataQueue
 
 RUN_ID = "run1"
 COLUMNS = {"stack_trace_id": [5, 5, 6], "depth": [0, 1, 0], "stack_frame_id": [7, 8, 7]}

@@ -14,9 +14,7 @@ import pytest
 from tests.durability.parts_on_disk import events_on_disk, files, marks
 from tfdbg_arrow.errors import BrokenPartError
 from tfdbg_arrow.schema import arrow_schema
-from tfdbg_arrow.schema.logdir_layout import manifest_path
-from tfdbg_arrow.writer.sink import part_file
-from tfdbg_arrow.writer.sink import row_groups as row_groups_module
+from tfdbg_arrow.storage.layout import manifest_path
 from tfdbg_arrow.writer.sink.parts import PartWriter
 
 
@@ -47,14 +45,14 @@ def test_a_table_holds_only_whole_parts_at_any_moment(
     writer: PartWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Readers that ignore the manifest open every file of a table."""
-    rename, seen = os.rename, []
+    rename, seen = os.replace, []
 
     def look_and_rename(source: Path, target: Path) -> None:
         seen.append(ds.dataset(tmp_path / "mark").to_table()["event_index"].to_pylist())
         rename(source, target)
 
     writer.write("mark", marks())
-    monkeypatch.setattr(os, "rename", look_and_rename)
+    monkeypatch.setattr(os, "replace", look_and_rename)
     for event in (1, 2, 3):
         writer.write("mark", marks(event))
     assert seen == [[], [1], [1, 2]]
@@ -128,7 +126,7 @@ def fail_at(monkeypatch: pytest.MonkeyPatch, name: str, number: int) -> None:
     monkeypatch.setattr(os, name, failing)
 
 
-@pytest.mark.parametrize(("name", "number"), [("fsync", 1), ("fsync", 2), ("fsync", 3), ("rename", 1)])
+@pytest.mark.parametrize(("name", "number"), [("fsync", 1), ("fsync", 2), ("fsync", 3), ("replace", 1)])
 def test_a_part_that_cannot_be_sealed_leaves_no_file(
     writer: PartWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, number: int
 ) -> None:
@@ -142,7 +140,7 @@ def test_a_part_that_cannot_be_sealed_leaves_no_file(
     assert events_on_disk(tmp_path) == [1, 2]
 
 
-@pytest.mark.parametrize(("name", "number"), [("fsync", 1), ("fsync", 2), ("fsync", 3), ("rename", 1)])
+@pytest.mark.parametrize(("name", "number"), [("fsync", 1), ("fsync", 2), ("fsync", 3), ("replace", 1)])
 def test_a_failed_compaction_keeps_the_parts(
     writer: PartWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, number: int
 ) -> None:
@@ -177,8 +175,8 @@ def test_a_manifest_line_cut_off_by_a_failure_is_removed_before_the_next(writer:
 
 
 def test_large_row_groups_are_split_by_rows_and_by_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(part_file, "ROW_GROUP_ROWS", 8)
-    monkeypatch.setattr(row_groups_module, "ROW_GROUP_ROWS", 8)
+    monkeypatch.setattr("tfdbg_arrow.storage.part_files.ROW_GROUP_ROWS", 8)
+    monkeypatch.setattr("tfdbg_arrow.storage.part_files.ROW_GROUP_ROWS", 8)
     writer = PartWriter(tmp_path, "r", row_group_bytes=200)
     writer.start()
     for start in range(0, 20, 2):

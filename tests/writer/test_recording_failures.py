@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 import tfdbg_arrow
-from tfdbg_arrow.writer.graphs.instrument import GraphInstrumenter
+from tfdbg_arrow.writer.recording.function_observer import FunctionObserver
 
 from .lifecycle import X, doubling, stats
 from .tables import rows
@@ -85,7 +85,7 @@ class TestFailures:
         def fail(*_: Any, **__: Any) -> None:
             raise ValueError("broken")
 
-        monkeypatch.setattr(GraphInstrumenter, "prepare", fail)
+        monkeypatch.setattr(FunctionObserver, "_prepare", fail)
         match = "could not be instrumented: ValueError: broken"
         with pytest.warns(RuntimeWarning, match=match) as warned, tfdbg_arrow.capture(tmp_path):
             results = [doubling()(X).numpy().tolist() for _ in range(2)]
@@ -99,7 +99,7 @@ class TestFailures:
         def fail(*_: Any, **__: Any) -> None:
             raise ValueError("broken")
 
-        monkeypatch.setattr(GraphInstrumenter, "prepare", fail)
+        monkeypatch.setattr(FunctionObserver, "_prepare", fail)
         with warnings.catch_warnings(), tfdbg_arrow.capture(tmp_path):
             warnings.simplefilter("error")
             assert doubling()(X).numpy().tolist() == [4.0, 0.0]

@@ -17,7 +17,7 @@ import pytest
 import tensorflow as tf
 
 import tfdbg_arrow
-from tfdbg_arrow.schema.logdir_layout import spool_paths
+from tfdbg_arrow.storage.layout import spool_paths
 from tfdbg_arrow.writer.program import EXECUTE_MAIN_CODE
 from tfdbg_arrow.writer.stacks import FrameOwners, StackTable, lineno_of
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import tfdbg_arrow
 from tfdbg_arrow.query import history
-from tfdbg_arrow.schema.strings import decode_strings
+from tfdbg_arrow.schema.dtypes import decode_strings
 
 TEXTS = [[b"", b"a"], ["ünïcode".encode(), b"x" * 100], [b"\x00\xff\x00", b"end\x00"]]
 FLAT = tuple(item for row in TEXTS for item in row)

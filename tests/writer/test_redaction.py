@@ -20,9 +20,9 @@ from tests.programs.running import Program, start_python
 from tfdbg_arrow import open_logdir, recover
 from tfdbg_arrow.cli.app import app
 from tfdbg_arrow.errors import SettingError
-from tfdbg_arrow.viewer.excerpt import read_excerpt
 from tfdbg_arrow.viewer.pages.source import read_source
-from tfdbg_arrow.writer.redaction import Redaction, parse_redact
+from tfdbg_arrow.viewer.source_text import read_excerpt
+from tfdbg_arrow.writer.rows import Redaction, parse_redact
 from tfdbg_arrow.writer.settings import Request
 
 HELPER = """
@@ -49,7 +49,8 @@ def train(x):
     return logarithm(x) + 1.0  # hush-comment in the program
 
 train(tf.constant([0.0, 1.0]))
-tfdbg_arrow.writer.session._active._stats.note_failure("a hook", FileNotFoundError(2, "No such file", elsewhere))
+stats = tfdbg_arrow.writer.active_recording._active._stats
+stats.note_failure("a hook", FileNotFoundError(2, "No such file", elsewhere))
 train(tf.constant([2.0, 1.0]))
 if how == "wait":
     print("ready", flush=True)

@@ -11,8 +11,7 @@ import pyarrow as pa
 import pytest
 
 from tfdbg_arrow.schema import ROW_GROUP_ROWS, arrow_schema
-from tfdbg_arrow.writer.sink.part_file import seal_part
-from tfdbg_arrow.writer.sink.row_groups import RowGroups
+from tfdbg_arrow.storage.part_files import RowGroups, seal_part
 
 NUM_ROWS = 20_000
 MAX_BYTES = 2**30

@@ -17,12 +17,11 @@ import pytest
 from tfdbg_arrow.errors import FormatVersionError, LogdirError
 from tfdbg_arrow.schema import TABLES
 from tfdbg_arrow.schema.dtypes import dtype_itemsize
-from tfdbg_arrow.schema.logdir_layout import part_number, spool_paths
-from tfdbg_arrow.schema.manifest import read_live_parts
-from tfdbg_arrow.spool.batch import join_records
-from tfdbg_arrow.spool.records import NO_STEP, NO_VALUE, RECORD_DTYPE, Flag, Kind
-from tfdbg_arrow.spool.run_files import RunFiles
-from tfdbg_arrow.writer.memory import MemoryShares
+from tfdbg_arrow.spool.journal import RunFiles
+from tfdbg_arrow.spool.records import NO_STEP, NO_VALUE, RECORD_DTYPE, Flag, Kind, join_records
+from tfdbg_arrow.storage.layout import part_number, spool_paths
+from tfdbg_arrow.storage.manifest import read_live_parts
+from tfdbg_arrow.writer.settings import MemoryShares
 from tfdbg_arrow.writer.sink.sink import Sink
 
 RUN_ID = "run1"
@@ -402,7 +401,7 @@ class TestFailures:
         self, recording: Recording, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         with monkeypatch.context() as patch:
-            patch.setattr("tfdbg_arrow.writer.sink.parts.os.rename", _full_disk)
+            patch.setattr("tfdbg_arrow.storage.disk.os.replace", _full_disk)
             recording.call(0, step_id=50)
             recording.sink.append("graph_function", [{"function_name": "f", "graph_id": 7}])
             recording.sink.flush()
@@ -423,7 +422,7 @@ class TestFailures:
         monkeypatch.setattr(MemoryShares, "waiting_bytes", 300_000)
         recording = Recording(tmp_path).start()
         with monkeypatch.context() as patch:
-            patch.setattr("tfdbg_arrow.writer.sink.parts.os.rename", _full_disk)
+            patch.setattr("tfdbg_arrow.storage.disk.os.replace", _full_disk)
             recording.sink.append("graph_function", [{"function_name": "f", "graph_id": 7}])
             for _ in range(40):
                 recording.recorder.record(Kind.GRAPH_TENSOR, node=0, flags=MEASURED)

@@ -24,7 +24,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 import tfdbg_arrow
 from tfdbg_arrow.errors import RecordingError
 from tfdbg_arrow.writer import backend
-from tfdbg_arrow.writer.graphs.own_ops import OWN_NAME_PREFIX
+from tfdbg_arrow.writer.graphs.node_defs import OWN_NAME_PREFIX
 from tfdbg_arrow.writer.hooks import runtime
 from tfdbg_arrow.writer.native import reference
 from tfdbg_arrow.writer.settings import TensorDebugMode

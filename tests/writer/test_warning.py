@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tfdbg_arrow.writer.warning import warn
+from tfdbg_arrow.writer.recording.capture_stats import warn
 
 
 def _refuse(*_: Any, **__: Any) -> None:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tfdbg_arrow.cli.output import JsonOption, console, print_json, printable_line, styled
-from tfdbg_arrow.cli.reading import MemoryLimitOption, SkipBrokenOption, reading
+from tfdbg_arrow.cli.output import JsonOption, MemoryLimitOption, SkipBrokenOption, console, print_json, reading, styled
 from tfdbg_arrow.errors import QueryError
+from tfdbg_arrow.safe_text import number_of, printable_line
 
 if TYPE_CHECKING:
     from tfdbg_arrow.query import Alert, AlertFinding, Alerts, Frame
@@ -158,7 +158,9 @@ def _print(found: Alerts, *, expand: bool, limit: int) -> None:
             rolled_up[finding.kind] += finding.num_alerts
         for kind, number in found.num_found.items():
             if number > rolled_up[kind]:
-                text = f"{kind} has {number:,} alerts; the findings cover only the first {rolled_up[kind]:,}."
+                text = (
+                    f"{kind} has {number_of(number, 'alert')}; the findings cover only the first {rolled_up[kind]:,}."
+                )
                 out.print(styled((text, "bold")))
         if any(finding.num_alerts > 1 for finding in found.findings):
             out.print(styled(("--all lists every alert.", "dim")))

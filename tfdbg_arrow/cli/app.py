@@ -20,7 +20,6 @@ from tfdbg_arrow.cli import (
     import_dump,
     info,
     recover,
-    report,
     run,
     schema,
     show,
@@ -30,11 +29,9 @@ from tfdbg_arrow.cli import (
     view,
     why,
 )
-from tfdbg_arrow.cli.output import printable
 from tfdbg_arrow.errors import TfdbgArrowError
+from tfdbg_arrow.safe_text import printable
 
-EXIT_CLEAN = 0
-EXIT_FINDINGS = 1
 EXIT_ERROR = 2
 
 
@@ -90,7 +87,7 @@ app.command("coverage")(coverage.coverage)
 app.command("doctor")(doctor.doctor)
 app.command("info")(info.info)
 app.command("view")(view.view)
-app.command("report")(report.report)
+app.command("report")(view.report)
 app.command("recover")(recover.recover)
 app.command("verify")(verify.verify)
 app.command("upload")(upload.upload)

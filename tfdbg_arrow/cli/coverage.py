@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tfdbg_arrow.cli.output import JsonOption, console, print_json, styled
-from tfdbg_arrow.cli.reading import MemoryLimitOption, SkipBrokenOption, reading
+from tfdbg_arrow.cli.output import JsonOption, MemoryLimitOption, SkipBrokenOption, console, print_json, reading, styled
+from tfdbg_arrow.safe_text import number_of
 
 if TYPE_CHECKING:
     from tfdbg_arrow.query import Coverage, UnobservedOps
@@ -62,18 +62,18 @@ def _print_coverage(found: Coverage) -> None:
         out.print()
         out.print(styled(("raised an error", "bold")))
     for failed in found.failed:
-        text = f"  {failed.op_type}: {failed.error_type}, {failed.num_executions:,} times"
+        text = f"  {failed.op_type}: {failed.error_type}, {number_of(failed.num_executions, 'time')}"
         out.print(styled(text + ("; some of its tensors may be missing" if failed.is_lossy else "")))
     if found.stats:
         out.print()
         out.print(styled(("noted while recording", "bold")))
     for stat in found.stats:
-        number = "" if stat.num_events is None else f" ({stat.num_events:,} events)"
+        number = "" if stat.num_events is None else f" ({number_of(stat.num_events, 'event')})"
         out.print(styled(f"  {stat.stat}: {stat.subject}{number}: {stat.reason}"))
 
 
 def _group_text(group: UnobservedOps) -> str:
-    text = f"{group.num_outputs:,} outputs of {len(group.ops):,} ops: {group.reason}"
+    text = f"{number_of(group.num_outputs, 'output')} of {number_of(len(group.ops), 'op')}: {group.reason}"
     if group.num_could_be_bad < group.num_outputs:
         text += (
             f"; {group.num_could_be_bad:,} of them could be bad" if group.num_could_be_bad else "; none could be bad"
@@ -87,7 +87,9 @@ def _changed_text(changed: ChangedOps) -> str:
         (changed.num_folded, "computed in advance"),
         (changed.num_absorbed, "absorbed by others or not needed"),
     )
-    return f"of {changed.num_ops:,} ops " + ", ".join(f"{number:,} {what}" for number, what in counts if number)
+    return f"of {number_of(changed.num_ops, 'op')} " + ", ".join(
+        f"{number:,} {what}" for number, what in counts if number
+    )
 
 
 def _ops_text(group: UnobservedOps) -> str:

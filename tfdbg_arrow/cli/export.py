@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
-from tfdbg_arrow.cli.output import JsonOption, console, print_json, printable, styled
-from tfdbg_arrow.cli.reading import MemoryLimitOption, SkipBrokenOption, reading
+from tfdbg_arrow.cli.output import (
+    JsonOption,
+    MemoryLimitOption,
+    SkipBrokenOption,
+    console,
+    print_json,
+    progress_bar,
+    reading,
+    styled,
+)
 from tfdbg_arrow.errors import SettingError
+from tfdbg_arrow.safe_text import number_of
 
 if TYPE_CHECKING:
+    from tfdbg_arrow.debugger_v2.export import ExportedRun
     from tfdbg_arrow.query import Exported
-    from tfdbg_arrow.writer.debugger_v2.export import ExportedRun
 
 
 def export(
@@ -78,29 +83,41 @@ def export(
         options = ", ".join(f"--{name}" for name in asked)
         what = "several formats were given" if formats else "no format was given"
         raise SettingError(f"{what}; give one of {options}.")
-    if not debugger_v2:
-        if tensor_debug_mode is not None:
-            raise SettingError(f"--tensor-debug-mode was given with --{formats[0]}; it works only with --debugger-v2.")
-        _export_tables(
-            logdir,
+    if debugger_v2:
+        for option, is_given in (("--table", table), ("--overwrite", overwrite), ("--skip-broken", skip_broken)):
+            if is_given:
+                raise SettingError(
+                    f"{option} was given with --debugger-v2; its dumps are always complete and are never replaced."
+                )
+        _export_dumps(logdir, target, run_id=run_id, tensor_debug_mode=tensor_debug_mode, json=json)
+        return
+    if tensor_debug_mode is not None:
+        raise SettingError(f"--tensor-debug-mode was given with --{formats[0]}; it works only with --debugger-v2.")
+    from tfdbg_arrow.query import export as export_to
+
+    with (
+        reading(logdir, skip_broken=skip_broken, memory_limit=memory_limit, what=None) as opened,
+        progress_bar("Exporting", MofNCompleteColumn(), TextColumn("{task.fields[now]}"), now="") as show,
+    ):
+        exported = export_to(
+            opened,
             target,
-            formats[0],
-            tables=table,
+            format=formats[0],
+            tables=table or None,
             run_id=run_id,
             overwrite=overwrite,
-            skip_broken=skip_broken,
-            memory_limit=memory_limit,
-            json=json,
+            progress=lambda name, num_rows, done, total: show(done, total, now=f"{name}, {number_of(num_rows, 'row')}"),
         )
-        return
-    for option, is_given in (("--table", table), ("--overwrite", overwrite), ("--skip-broken", skip_broken)):
-        if is_given:
-            raise SettingError(
-                f"{option} was given with --debugger-v2; its dumps are always complete and are never replaced."
-            )
-    from tfdbg_arrow.writer.debugger_v2.export import export_logdir
+    if json:
+        print_json({"logdir": logdir, **vars(exported)})
+    else:
+        _print_exported(exported)
 
-    with _progress_bar("Exporting") as progress:
+
+def _export_dumps(logdir: str, target: str, *, run_id: str | None, tensor_debug_mode: str | None, json: bool) -> None:
+    from tfdbg_arrow.debugger_v2.export import export_logdir
+
+    with progress_bar("Exporting", MofNCompleteColumn(), TimeRemainingColumn()) as progress:
         runs = export_logdir(
             Path(logdir), Path(target), run_id=run_id, tensor_debug_mode=tensor_debug_mode, progress=progress
         )
@@ -111,80 +128,20 @@ def export(
             _print_run(run)
 
 
-def _export_tables(
-    logdir: str,
-    target: str,
-    format_: str,
-    *,
-    tables: list[str] | None,
-    run_id: str | None,
-    overwrite: bool,
-    skip_broken: bool,
-    memory_limit: str | None,
-    json: bool,
-) -> None:
-    from tfdbg_arrow.query import export as export_to
-
-    with (
-        reading(logdir, skip_broken=skip_broken, memory_limit=memory_limit, what=None) as opened,
-        _table_progress_bar() as progress,
-    ):
-        exported = export_to(
-            opened,
-            target,
-            format=format_,
-            tables=tables or None,
-            run_id=run_id,
-            overwrite=overwrite,
-            progress=progress,
-        )
-    if json:
-        print_json({"logdir": logdir, **vars(exported)})
-    else:
-        _print_exported(exported)
-
-
-@contextlib.contextmanager
-def _table_progress_bar() -> Iterator[Callable[[str, int, int, int], None]]:
-    """Yields a progress callback for an export of tables; it draws a bar on stderr if that is a terminal."""
-    if not sys.stderr.isatty():
-        yield lambda name, num_rows, num_done, num_all: None
-        return
-    columns = (
-        TextColumn("Exporting"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[now]}"),
-    )  # fmt: skip
-    with Progress(*columns, console=Console(stderr=True, markup=False, emoji=False), transient=True) as bar:
-        task = bar.add_task("export", total=None, now="")
-
-        def show(name: str, num_rows: int, num_done: int, num_all: int) -> None:
-            bar.update(task, completed=num_done, total=num_all, now=f"{name}, {num_rows:,} rows")
-
-        yield show
-
-
-@contextlib.contextmanager
-def _progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Yields a callback for (done, total); it draws a progress bar on stderr if that is a terminal."""
-    if not sys.stderr.isatty():
-        yield lambda done, total: None
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True, markup=False, emoji=False), transient=True) as bar:
-        task = bar.add_task(printable(what), total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
-
-
 def _print_run(run: ExportedRun) -> None:
     out = console()
     source = "the imported dump, unchanged" if run.is_imported else run.tensor_debug_mode or ""
     out.print(styled(("run ", "dim"), (run.run_id, "bold"), f", {source}"))
     out.print(styled(f"  {run.dump}: {run.size_bytes:,} bytes"))
-    counts = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in run.num_records.items())
+    files = {name: name.replace("_", " ") for name in run.num_records}
+    counts = ", ".join(
+        number_of(count, files[name].removesuffix("s"), files[name]) for name, count in run.num_records.items()
+    )
     out.print(styled(f"  records: {counts}"))
     for note in run.notes:
         out.print(styled(f"  {note}"))
     for item in run.left_out:
-        out.print(styled(f"  left out: {item.num_rows:,} rows of {item.table}. {item.reason}"))
+        out.print(styled(f"  left out: {number_of(item.num_rows, 'row')} of {item.table}. {item.reason}"))
 
 
 def _print_exported(exported: Exported) -> None:
@@ -192,5 +149,5 @@ def _print_exported(exported: Exported) -> None:
     out.print(styled((str(exported.path), "bold"), f": {exported.format}, {exported.size_bytes:,} bytes"))
     for table in exported.tables:
         of_a_view = " of a view" if table.kind == "rows of a view" else ""
-        what = "a view" if table.num_rows is None else f"{table.num_rows:,} rows{of_a_view}"
+        what = "a view" if table.num_rows is None else f"{number_of(table.num_rows, 'row')}{of_a_view}"
         out.print(styled(f"  {table.name}: {what}"))

@@ -12,9 +12,10 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from tfdbg_arrow.cli.output import JsonOption, console, print_json, styled
+from tfdbg_arrow.safe_text import number_of
 
 if TYPE_CHECKING:
-    from tfdbg_arrow.writer.debugger_v2.importer import Imported, ImportedRun
+    from tfdbg_arrow.debugger_v2.importer import Imported, ImportedRun
 
 
 def import_dump(
@@ -26,7 +27,7 @@ def import_dump(
 
     Runs that were imported before are skipped; an interrupted import starts over.
     """
-    from tfdbg_arrow.writer.debugger_v2.importer import import_dump as run_import
+    from tfdbg_arrow.debugger_v2.importer import import_dump as run_import
 
     with _bar() as progress:
         found = run_import(dump, logdir, progress=progress)
@@ -65,13 +66,13 @@ def _print(found: Imported) -> None:
     for run in found.runs:
         out.print(styled(("run ", "dim"), (run.run_id, "bold")))
         if run.is_new:
-            out.print(styled(f"  {run.num_events:,} records: {_counts(run)}"))
+            out.print(styled(f"  {number_of(run.num_events, 'record')}: {_counts(run)}"))
         else:
-            out.print(styled(f"  is already in the logdir, with {run.num_events:,} records; skipped"))
+            out.print(styled(f"  is already in the logdir, with {number_of(run.num_events, 'record')}; skipped"))
         for stat in run.dropped:
             count = "" if stat["num_events"] is None else f" ({stat['num_events']:,})"
             out.print(styled((f"  {stat['stat']}: {stat['subject']}: {stat['reason']}{count}", "yellow")))
-    out.print(styled(f"{found.num_events:,} records in {found.seconds:.1f} s"))
+    out.print(styled(f"{number_of(found.num_events, 'record')} in {found.seconds:.1f} s"))
 
 
 def _counts(run: ImportedRun) -> str:

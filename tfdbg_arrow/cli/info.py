@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from tfdbg_arrow.cli.output import JsonOption, console, print_json, styled
-from tfdbg_arrow.cli.reading import MemoryLimitOption, SkipBrokenOption, reading
+from tfdbg_arrow.cli.output import JsonOption, MemoryLimitOption, SkipBrokenOption, console, print_json, reading, styled
+from tfdbg_arrow.safe_text import number_of
 
 if TYPE_CHECKING:
     from tfdbg_arrow.query import LogdirInfo, Run
@@ -34,7 +34,11 @@ def info(
 def _print_info(found: LogdirInfo) -> None:
     out = console()
     out.print(styled((found.path, "bold")))
-    out.print(styled(f"  {found.bytes:,} bytes, {found.num_tensors:,} tensors, {found.num_nonfinite:,} of them bad"))
+    out.print(
+        styled(
+            f"  {found.bytes:,} bytes, {number_of(found.num_tensors, 'tensor')}, {found.num_nonfinite:,} of them bad"
+        )
+    )
     if found.unobserved is not None:
         out.print(styled(f"  not looked at: {found.unobserved}; see coverage"))
     if found.first_wall_time_ns is not None and found.last_wall_time_ns is not None:

@@ -1,4 +1,4 @@
-"""Printing functions that the subcommands share: safe text, JSON, CSV, progress."""
+"""What the subcommands share: common options, an open logdir, and printing of safe text, JSON, CSV and progress."""
 
 from __future__ import annotations
 
@@ -7,33 +7,77 @@ import csv
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, DownloadColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from tfdbg_arrow.json_values import to_json
-from tfdbg_arrow.printable import printable, printable_line
+from tfdbg_arrow.safe_text import number_of, printable, to_json
 
-__all__ = [
-    "JsonOption",
-    "byte_progress",
-    "cell_text",
-    "console",
-    "print_csv",
-    "print_json",
-    "printable",
-    "printable_line",
-    "progress",
-    "styled",
-    "to_json",
-]
+if TYPE_CHECKING:
+    from tfdbg_arrow.query import BrokenPart, Logdir
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-
 _WIDTH_OF_A_FILE = 100_000
+SkipBrokenOption = Annotated[
+    bool,
+    typer.Option(
+        "--skip-broken",
+        help="Skip parts that are changed, truncated or missing, and list them on stderr. Checks every part, which "
+        "takes time.",
+    ),
+]
+MemoryLimitOption = Annotated[
+    str | None,
+    typer.Option(
+        "--memory-limit",
+        metavar="SIZE",
+        help="Memory limit of the queries, e.g. 500MB. Default: TFDBG_ARROW_MEMORY_LIMIT, or 2GiB if that is not set.",
+    ),
+]
+_MAX_SHOWN = 3
+
+
+@contextlib.contextmanager
+def reading(
+    logdir: str, *, skip_broken: bool, memory_limit: str | None, what: str | None = "Reading …"
+) -> Iterator[Logdir]:
+    """Yields an open logdir. On exit, prints the parts that were skipped on stderr.
+
+    Args:
+        logdir: The logdir's path or URL.
+        skip_broken: Whether to skip broken parts.
+        memory_limit: The memory limit of the queries; None means the default.
+        what: The status text shown while the logdir is read, if stderr is a terminal; None shows nothing.
+    """
+    from tfdbg_arrow.query import open_logdir
+
+    broken: Sequence[BrokenPart] = ()
+    try:
+        with contextlib.ExitStack() as stack:
+            if what is not None:
+                stack.enter_context(progress(what))
+            opened = stack.enter_context(open_logdir(logdir, skip_broken=skip_broken, memory_limit=memory_limit))
+            try:
+                yield opened
+            finally:
+                broken = opened.broken_parts
+    finally:
+        tell_broken(logdir, broken)
+
+
+def tell_broken(logdir: str, broken: Sequence[BrokenPart]) -> None:
+    """Prints the parts of a logdir that were skipped on stderr; prints nothing if there are none."""
+    if not broken:
+        return
+    named = "; ".join(f"{part.path} {part.reason}" for part in broken[:_MAX_SHOWN])
+    more = f"; and {len(broken) - _MAX_SHOWN:,} more" if len(broken) > _MAX_SHOWN else ""
+    rows = sum(part.rows or 0 for part in broken)
+    number = f"{number_of(len(broken), 'broken file')} of {logdir} with {number_of(rows, 'known row')}"
+    typer.echo(printable(f"tfdbg-arrow: warning: left out {number}: {named}{more}; see: tfdbg-arrow verify"), err=True)
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -83,12 +127,23 @@ def progress(what: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def byte_progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Yields a callback for (bytes read, total bytes); it draws a bar on stderr if that is a terminal."""
+def progress_bar(what: str, *columns: ProgressColumn, **fields: Any) -> Iterator[Callable[..., None]]:
+    """Yields a callback for (done, total, **fields); it draws a bar on stderr if that is a terminal.
+
+    Args:
+        what: The text before the bar.
+        *columns: What to show behind the bar.
+        **fields: The first values of the fields that the columns show.
+    """
     if not sys.stderr.isatty():
-        yield lambda done, total: None
+        yield lambda done, total, **fields: None
         return
-    columns = (TextColumn(printable(what)), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True, markup=False, emoji=False), transient=True) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+    shown = (TextColumn("{task.description}"), BarColumn(), *columns)
+    with Progress(*shown, console=Console(stderr=True, markup=False, emoji=False), transient=True) as bar:
+        task = bar.add_task(printable(what), total=None, **fields)
+        yield lambda done, total, **fields: bar.update(task, completed=done, total=total, **fields)
+
+
+def byte_progress(what: str) -> AbstractContextManager[Callable[[int, int], None]]:
+    """Yields a callback for (bytes read, total bytes); it draws a bar on stderr if that is a terminal."""
+    return progress_bar(what, DownloadColumn(), TimeRemainingColumn())

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from tfdbg_arrow.cli.output import JsonOption, print_json, printable, progress
+from tfdbg_arrow.cli.output import JsonOption, print_json, progress
+from tfdbg_arrow.safe_text import number_of, printable
 
 
 def recover(
@@ -37,7 +38,7 @@ def recover(
     else:
         for run in runs:
             what = {
-                "recovered": f"recovered {run.num_events:,} events",
+                "recovered": f"recovered {number_of(run.num_events, 'event')}",
                 "recording": "may still be recording; left alone",
                 "failed": f"could not be recovered: {run.reason}",
             }[run.state]

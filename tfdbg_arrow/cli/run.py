@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from tfdbg_arrow.cli.output import printable, progress, to_json
+from tfdbg_arrow.cli.output import progress
 from tfdbg_arrow.errors import SettingError, TfdbgArrowError, TimeLimitError
+from tfdbg_arrow.safe_text import number_of, printable, to_json
 
 if TYPE_CHECKING:
     from tfdbg_arrow.query import Logdir, NonFinite, Run
@@ -212,32 +213,21 @@ def run(
     no harm (see first-nonfinite), 1 a bad value was found, 2 an error. The search stops after 2 seconds. If it has
     found nothing by then, the exit code is 1 if a NaN was written to a variable, else 0.
     """
+    options = dict(locals())
     import tfdbg_arrow.stop  # noqa: F401  (registers the look-up of origins for --on-nonfinite raise)
-    from tfdbg_arrow.schema.location import parse_location
+    from tfdbg_arrow.storage.location import parse_location
     from tfdbg_arrow.writer.launch import record_program
-    from tfdbg_arrow.writer.memory import DEFAULT_MAX_MEMORY_BYTES
-    from tfdbg_arrow.writer.settings import Request
+    from tfdbg_arrow.writer.settings import DEFAULT_MAX_MEMORY_BYTES, Request
 
     location = parse_location(logdir)
-    request = Request(
-        logdir=location.expanduser().absolute() if isinstance(location, Path) else location.url,
-        tensor_debug_mode=mode,
-        circular_buffer_size=circular_buffer_size,
-        op_regex=op_regex,
-        tensor_dtypes=None if tensor_dtypes is None else [name.strip() for name in tensor_dtypes.split(",")],
-        health_backend=health_backend,
-        xla=xla,
-        graphs=graphs,
-        values=values,
-        steps=steps,
-        max_bytes=max_bytes,
-        when_full=when_full,
-        max_memory_bytes=DEFAULT_MAX_MEMORY_BYTES if max_memory_bytes is None else max_memory_bytes,
-        dump_on=dump_on,
-        dump_after=dump_after,
-        on_nonfinite=on_nonfinite,
-        redact=redact,
-    )
+    changed = {
+        "logdir": location.expanduser().absolute() if isinstance(location, Path) else location.url,
+        "tensor_debug_mode": mode,
+        "tensor_dtypes": None if tensor_dtypes is None else [name.strip() for name in tensor_dtypes.split(",")],
+        "max_memory_bytes": DEFAULT_MAX_MEMORY_BYTES if max_memory_bytes is None else max_memory_bytes,
+    }
+    names = {field.name for field in dataclasses.fields(Request)}
+    request = Request(**{name: value for name, value in options.items() if name in names} | changed)
     try:
         outcome = record_program(_program(module, program or []), request)
         if outcome.is_child:
@@ -308,7 +298,7 @@ def _read(summary: Summary) -> tuple[Summary, list[Run]]:
 
 def _facts(logdir: Logdir, runs: list[Run]) -> Iterator[dict[str, Any]]:
     """Yields attributes of the summary, the cheapest queries first."""
-    from tfdbg_arrow.query.nonfinite import has_nan_variable, most_harmful
+    from tfdbg_arrow.query.nonfinite_search import has_nan_variable, most_harmful
 
     run_ids = [run.run_id for run in runs]
     ((num_tensors, num_nonfinite),) = logdir.rows(
@@ -325,7 +315,7 @@ def _facts(logdir: Logdir, runs: list[Run]) -> Iterator[dict[str, Any]]:
 
 def _print_stop(logdir: str, found: NonFinite) -> None:
     """Prints the tensor that stopped the program on stderr, in the format of `first-nonfinite`."""
-    from tfdbg_arrow.cli.first_nonfinite_text import print_nonfinite
+    from tfdbg_arrow.cli.first_nonfinite import print_nonfinite
     from tfdbg_arrow.query import open_logdir, read_reasons, source_lines
 
     _say("the program was stopped by")
@@ -342,14 +332,16 @@ def _summary_lines(summary: Summary, runs: list[Run], shown_logdir: str) -> list
         return [f"nothing was recorded: {why}"]
     if not summary.is_searched:
         numbers = (
-            f" {summary.num_tensors:,} tensors, {summary.num_nonfinite:,} of them bad," if summary.num_tensors else ""
+            f" {number_of(summary.num_tensors, 'tensor')}, {summary.num_nonfinite:,} of them bad,"
+            if summary.num_tensors
+            else ""
         )
         return [
             f"recorded{numbers} in {shown_logdir}; the search for the first bad one took longer than {_SUMMARY_S:g} s",
             *(["a NaN was written to a variable"] if summary.has_nan_variable else []),
             f"to find it: tfdbg-arrow first-nonfinite {shlex.quote(shown_logdir)}",
         ]
-    recorded = f"recorded {summary.num_tensors:,} tensors in {shown_logdir}"
+    recorded = f"recorded {number_of(summary.num_tensors, 'tensor')} in {shown_logdir}"
     left_out = [f"the recording is incomplete: {text}" for run in runs for text in run.left_out]
     if summary.nonfinite is not None:
         command = f"tfdbg-arrow first-nonfinite {shlex.quote(shown_logdir)} --run-id {summary.nonfinite.run_id}"

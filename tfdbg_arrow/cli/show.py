@@ -7,8 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tfdbg_arrow.cli.output import JsonOption, console, print_json, progress, styled
-from tfdbg_arrow.cli.reading import MemoryLimitOption, SkipBrokenOption, reading
+from tfdbg_arrow.cli.output import (
+    JsonOption,
+    MemoryLimitOption,
+    SkipBrokenOption,
+    console,
+    print_json,
+    progress,
+    reading,
+    styled,
+)
 from tfdbg_arrow.errors import QueryError
 
 if TYPE_CHECKING:

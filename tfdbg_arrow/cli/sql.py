@@ -9,8 +9,17 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from tfdbg_arrow.cli.output import JsonOption, cell_text, console, print_csv, print_json, styled
-from tfdbg_arrow.cli.reading import MemoryLimitOption, SkipBrokenOption, reading
+from tfdbg_arrow.cli.output import (
+    JsonOption,
+    MemoryLimitOption,
+    SkipBrokenOption,
+    cell_text,
+    console,
+    print_csv,
+    print_json,
+    reading,
+    styled,
+)
 
 
 class Format(StrEnum):

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from tfdbg_arrow.cli.output import JsonOption, print_json, printable, progress
+from tfdbg_arrow.cli.output import JsonOption, print_json, progress
 from tfdbg_arrow.errors import LogdirError
+from tfdbg_arrow.safe_text import number_of, printable
 
 
 def upload(
@@ -21,7 +22,7 @@ def upload(
 
     A recording to a URL that could not send everything in time leaves a local directory and prints its path.
     """
-    from tfdbg_arrow.schema.location import RemoteLocation, parse_location
+    from tfdbg_arrow.storage.location import RemoteLocation, parse_location
     from tfdbg_arrow.writer.remote.upload_logdir import upload_logdir
 
     source, target = parse_location(local), parse_location(url)
@@ -35,6 +36,5 @@ def upload(
         print_json({"local": str(source), "url": str(target), "runs": runs})
         return
     for run in runs:
-        typer.echo(
-            printable(f"{run.run_id}: sent {run.num_parts:,} parts ({run.size_bytes:,} bytes); complete at {target}")
-        )
+        sent = f"{number_of(run.num_parts, 'part')} ({run.size_bytes:,} bytes)"
+        typer.echo(printable(f"{run.run_id}: sent {sent}; complete at {target}"))

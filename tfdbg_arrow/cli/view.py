@@ -1,17 +1,19 @@
-"""`tfdbg-arrow view`: serves the pages of a logdir on this machine."""
+"""`tfdbg-arrow view` and `tfdbg-arrow report`: show the pages of a logdir, served on this machine or in one file."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
 import webbrowser
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from tfdbg_arrow.cli.output import JsonOption, print_json, printable, progress
-from tfdbg_arrow.cli.reading import MemoryLimitOption, SkipBrokenOption
-from tfdbg_arrow.cli.viewer_extra import viewer_extra
+from tfdbg_arrow.cli.output import JsonOption, MemoryLimitOption, SkipBrokenOption, print_json, progress, reading
+from tfdbg_arrow.errors import MissingDependencyError, install_command
+from tfdbg_arrow.safe_text import printable
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -43,7 +45,7 @@ def view(
     Exit codes: 0 it was interrupted, 2 an error.
     """
     with viewer_extra("view"):
-        from tfdbg_arrow.query.sandbox import Sandbox
+        from tfdbg_arrow.query.sql_sandbox import Sandbox
         from tfdbg_arrow.viewer.reading import Reader
         from tfdbg_arrow.viewer.security import new_token
         from tfdbg_arrow.viewer.server import listen
@@ -67,3 +69,57 @@ def view(
             if is_opened:
                 webbrowser.open(server.url)
             server.run()
+
+
+@contextlib.contextmanager
+def viewer_extra(command: str) -> Iterator[None]:
+    """Turns a failed import in its body into an error that says what to install.
+
+    Args:
+        command: The subcommand that needs the packages.
+
+    Raises:
+        MissingDependencyError: A package is not installed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package in ("", "tfdbg_arrow"):
+            raise
+        raise MissingDependencyError(
+            f"tfdbg-arrow {command} needs the package {package}; run: {install_command('viewer')}"
+        ) from error
+
+
+def report(
+    logdir: Annotated[str, typer.Argument(metavar="LOGDIR", help="The directory or URL that a recording wrote.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The file to write.")] = Path(
+        "report.html"
+    ),
+    run_id: Annotated[str | None, typer.Option("--run-id", metavar="ID", help="Read only this run.")] = None,
+    max_bytes: Annotated[
+        int, typer.Option(metavar="N", min=200_000, help="Maximum size of the file; omitted content is listed.")
+    ] = 10_000_000,
+    skip_broken: SkipBrokenOption = False,
+    memory_limit: MemoryLimitOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Writes one HTML file to attach to a bug report: the first bad tensor, the alerts and their source code.
+
+    The pages are those of `view`. The file opens from disk, loads nothing and sends nothing. It contains source code
+    of the recorded program.
+
+    Exit codes: 0 the file was written, 2 an error.
+    """
+    with viewer_extra("report"):
+        from tfdbg_arrow.viewer.report import write_report
+
+    with reading(logdir, skip_broken=skip_broken, memory_limit=memory_limit) as opened:
+        written = write_report(opened, output, run_id=run_id, max_bytes=max_bytes)
+    if json:
+        print_json({"logdir": logdir, "report": str(output), "bytes": written.size, "left_out": written.left_out})
+        return
+    typer.echo(f"{printable(str(output))}: {written.size:,} bytes")
+    for text in written.left_out:
+        typer.echo(printable(f"left out: {text}"))

@@ -2,16 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tfdbg_arrow.cli.output import JsonOption, print_csv, print_json
-from tfdbg_arrow.cli.reading import MemoryLimitOption, SkipBrokenOption, reading
+from tfdbg_arrow.cli.output import (
+    JsonOption,
+    MemoryLimitOption,
+    SkipBrokenOption,
+    console,
+    print_csv,
+    print_json,
+    reading,
+    styled,
+)
 from tfdbg_arrow.errors import QueryError
+from tfdbg_arrow.safe_text import printable_line
 
 if TYPE_CHECKING:
-    from tfdbg_arrow.query import Logdir
+    from tfdbg_arrow.query import Growth, Hop, Logdir, Provenance, Spread, SpreadHop, TensorHop
+
+_NUM_FIRST = 3
+_NUM_LAST = 7
+_MAX_INDENT = 20
+_NUM_SPREAD = 20
+_NUM_NAMES = 5
+_ROLES = {
+    "origin": "it went bad here",
+    "candidate": "bad here; an input was not recorded",
+    "cause": "healthy",
+    "unfollowed": "not followed any further",
+}
+_HOW = {
+    "argument": "passed as an argument",
+    "capture": "captured by the function",
+    "loop": "passed on by the loop",
+    "call": "returned by a call",
+    "variable": "written to the variable that was read",
+    "external": "from outside",
+    "unrecorded": "through unrecorded tensors",
+}
 
 
 def why(
@@ -48,7 +79,6 @@ def why(
 
     Exit codes: 0 nothing is bad, 1 something is bad, 2 an error.
     """
-    from tfdbg_arrow.cli.why_text import print_provenance, print_spread
     from tfdbg_arrow.query import Provenance, Spread
 
     if csv and json:
@@ -100,3 +130,162 @@ def _find(logdir: Logdir, tensor: str | None, *, run_id: str | None) -> tuple[st
             f"{logdir.path} has no recorded tensor named {tensor}; see SELECT DISTINCT op_name FROM graph_op."
         )
     return (rows[0][0], rows[0][1]) if rows[0][2] else None
+
+
+def print_provenance(found: Provenance, *, tree: bool, full: bool) -> None:
+    """Prints the path from a bad tensor back to its origin.
+
+    Args:
+        found: The path or paths.
+        tree: Whether to print all paths.
+        full: Whether to print every tensor of a long path.
+    """
+    out = console()
+    origin = found.origin
+    reasons = () if origin is None else reason_lines(why=origin.why, repair=origin.repair, growth=found.growth)
+    for line in reasons:
+        out.print(styled(line))
+    if reasons:
+        out.print()
+    if tree:
+        _print_tree(found)
+    else:
+        way = list(reversed(found.path))
+        num_folded = 0 if full else max(0, len(way) - _NUM_FIRST - _NUM_LAST)
+        for index, hop in enumerate(way):
+            if _NUM_FIRST <= index < _NUM_FIRST + num_folded:
+                if index == _NUM_FIRST:
+                    out.print(styled((f"... {num_folded:,} more tensors on the path; --full shows them", "dim")))
+                continue
+            _print_hop(hop, note=_ROLES.get(hop.role), indent="    " if hop.role == "cause" else "")
+    if found.is_cut:
+        _print_cut(len(found.hops))
+
+
+def reason_lines(*, why: str | None, repair: str | None, growth: Growth | None) -> list[tuple[str, str]]:
+    """Returns (line, style) pairs that say why a tensor went bad and how to fix it."""
+    lines = [(why, "bold")] if why is not None else []
+    if repair is not None:
+        lines.append((f"To fix it: {repair}", ""))
+    if growth is not None:
+        lines += [(growth.sentence, "bold"), (f"To fix it: {growth.repair}", "")]
+    return lines
+
+
+def print_spread(found: Spread, *, full: bool) -> None:
+    """Prints where a bad tensor went: totals, then each tensor once, below the one that it was computed from.
+
+    Args:
+        found: The tensors that became bad.
+        full: Whether to print every tensor, not only the first ones.
+    """
+    out = console()
+    parts = [f"{len(found.hops) - 1:,} tensors were computed from it and are bad"]
+    if found.returned_by:
+        parts.append("returned to eager code by " + _some(found.returned_by))
+    if found.variables:
+        parts.append("written to variables " + _some([f"#{variable}" for variable in found.variables]))
+    out.print(styled(("; ".join(parts) + ".", "bold")))
+    out.print()
+    depths: dict[int, int] = {}
+    num_shown = num_left_out = 0
+    for hop in _in_tree_order(found):
+        depths[hop.hop_index] = 0 if hop.source_hop_index is None else depths[hop.source_hop_index] + 1
+        if not full and num_shown >= _NUM_SPREAD:
+            num_left_out += 1
+            continue
+        num_shown += 1
+        _print_hop(hop, note=_reach(hop), indent="  " * min(depths[hop.hop_index], _MAX_INDENT))
+    if num_left_out:
+        out.print(styled((f"... {num_left_out:,} more tensors; --full shows them", "dim")))
+    if found.is_cut:
+        _print_cut(len(found.hops))
+
+
+def _in_tree_order(found: Spread) -> Iterator[SpreadHop]:
+    users: dict[int | None, list[SpreadHop]] = {}
+    for hop in found.hops:
+        users.setdefault(hop.source_hop_index, []).append(hop)
+    waiting = list(reversed(users[None]))
+    while waiting:
+        hop = waiting.pop()
+        yield hop
+        waiting += reversed(users.get(hop.hop_index, []))
+
+
+def _reach(hop: SpreadHop) -> str | None:
+    """Returns which functions returned a tensor and which variables hold it; None if it did not leave its graph."""
+    parts = []
+    if hop.returned_by:
+        parts.append("returned by " + _some(hop.returned_by))
+    if hop.variables:
+        parts.append("written to variable " + _some([f"#{variable}" for variable in hop.variables]))
+    return "; ".join(parts) or None
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - _NUM_NAMES
+    return ", ".join(names[:_NUM_NAMES]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def _print_cut(num_hops: int) -> None:
+    out = console()
+    out.print()
+    out.print(styled((f"The search stopped after {num_hops:,} tensors; --limit raises the limit.", "bold")))
+
+
+def _print_tree(found: Provenance) -> None:
+    """Prints each tensor once, below the one that led to it."""
+    inputs: dict[int | None, list[Hop]] = {}
+    for hop in found.hops:
+        inputs.setdefault(hop.user_hop_index, []).append(hop)
+    waiting = [(hop, 0) for hop in reversed(inputs[None])]
+    while waiting:
+        hop, depth = waiting.pop()
+        _print_hop(hop, note=_ROLES.get(hop.role), indent="  " * min(depth, _MAX_INDENT))
+        waiting += [(input_, depth + 1) for input_ in reversed(inputs.get(hop.hop_index, []))]
+
+
+def _print_hop(hop: TensorHop, *, note: str | None, indent: str) -> None:
+    from tfdbg_arrow.query.wording import facts_text
+
+    out = console()
+    head: list[str | tuple[str, str]] = [
+        indent,
+        (_name(hop), "bold red" if hop.has_inf_or_nan else "bold"),
+        _where(hop),
+    ]
+    if note is not None:
+        head.append((f"  <- {note}", "bold" if note == _ROLES["origin"] else "dim"))
+    out.print(styled(*head))
+    out.print(styled(indent, "    ", facts_text(hop)))
+    if hop.source is not None:
+        line = f"{hop.source.file_path}:{hop.source.lineno}"
+        code = "" if hop.source.code is None else f"  {printable_line(hop.source.code)}"
+        out.print(styled(indent, "    ", (line + code, "dim")))
+
+
+def _name(hop: TensorHop) -> str:
+    from tfdbg_arrow.query.wording import op_type_text
+
+    if hop.op_type is None:
+        return "a tensor from outside"
+    slot = "" if hop.output_slot is None else f":{hop.output_slot}"
+    if hop.op_name is None:
+        return f"{hop.op_type}{slot}, run eagerly"
+    return f"{hop.op_name}{slot} ({op_type_text(hop.op_type, hop.program_ops)})"
+
+
+def _where(hop: TensorHop) -> str:
+    facts = [
+        None if hop.graph_name is None else f"in {hop.graph_name}",
+        None if hop.forward_op_type is None else f"gradient of {hop.forward_op_type}",
+        None if hop.layer is None else f"layer {hop.layer}",
+        f"iteration {hop.iteration}" if hop.iteration else None,
+        None if hop.step is None else f"step {hop.step}",
+        _HOW.get(hop.how),
+    ]
+    known = [fact for fact in facts if fact is not None]
+    return ("" if hop.graph_name is None or not known else " ") + ", ".join(
+        ["", *known] if hop.graph_name is None else known
+    )

@@ -1,54 +1,94 @@
 """The query layer: reads logdirs with DuckDB. It needs neither TensorFlow nor the writer.
 
+The names below are imported on first use.
+
 * `logdir`: an open logdir, as tables and views over its live parts. `engine.py` defines the interface of every engine;
-  `spark.py` is an engine on Spark, and `sandbox` runs SQL in a separate process.
-* `flow`: which tensors were computed from which. `nonfinite.py`, `provenance.py`, `spread.py` and `explanation` use it.
-* `alert_rules`, `diff`, `coverage.py`, `diagnosis`: anomalies in a run, differences between two runs, tensors that were
-  not recorded, and problems of a logdir.
-* `verification`: checks that a logdir is unchanged since it was written.
-* `structure`, `windows`, `history.py`, `values.py`: graphs, rows and series for display.
+  `spark.py` is an engine on Spark, and `sql_sandbox.py` runs SQL in a separate process.
+* `flow`: which tensors were computed from which. `nonfinite_search.py`, `trace_back.py`, `trace_forward.py` and
+  `explanation` use it.
+* `alert_rules`, `run_diff`, `coverage.py`: anomalies in a run, differences between two runs, and tensors that were not
+  recorded.
+* `integrity`: finds damage of a logdir, and reads the rest.
+* `display`, `tensor_history.py`, `values.py`: graphs, rows and series for display.
 * `exports`, `results.py`: the same data for other tools.
 """
 
 from __future__ import annotations
 
-from tfdbg_arrow.query.alert_rules.alert import Alert
-from tfdbg_arrow.query.alert_rules.answer import Alerts, alerts
-from tfdbg_arrow.query.alert_rules.rollup import AlertFinding
-from tfdbg_arrow.query.alert_rules.rules import Parameter, Rule, builtin_rules
-from tfdbg_arrow.query.bad_tensor import CallSite, Forward, InputTensor, NonFinite, Producer
-from tfdbg_arrow.query.capture_stats import CaptureStat
-from tfdbg_arrow.query.coverage import Coverage, UnobservedOp, UnobservedOps
-from tfdbg_arrow.query.diagnosis import Diagnosis, doctor
-from tfdbg_arrow.query.diagnosis.findings import Finding
-from tfdbg_arrow.query.diff import (
-    Diff,
-    DiffInput,
-    DiffTensor,
-    Divergence,
-    DtypeChange,
-    Setting,
-    Unaligned,
-    UnalignedOp,
-    WorstElement,
-    diff,
-)
-from tfdbg_arrow.query.explanation import Explanation, Growth, Reasons, read_reasons
-from tfdbg_arrow.query.exports import Exported, ExportedTable, ExportFormat, export
-from tfdbg_arrow.query.health import TensorHealth
-from tfdbg_arrow.query.history import HistoryRow, history
-from tfdbg_arrow.query.hops import TensorHop
-from tfdbg_arrow.query.info import LogdirInfo, Run, TableInfo
-from tfdbg_arrow.query.logdir import Logdir, open_logdir
-from tfdbg_arrow.query.logdir.broken_parts import BrokenPart
-from tfdbg_arrow.query.logdir.public_views import View, public_views, views_sql
-from tfdbg_arrow.query.nonfinite import first_nan, first_nonfinite, nonfinite
-from tfdbg_arrow.query.provenance import Hop, Provenance, provenance
-from tfdbg_arrow.query.results import to_arrow, to_pandas, to_polars
-from tfdbg_arrow.query.spread import Spread, SpreadHop, spread
-from tfdbg_arrow.query.stacks import Frame, SourceLine, source_lines, user_source
-from tfdbg_arrow.query.verification import Verification, verify
-from tfdbg_arrow.query.verification.findings import Deviation
+from typing import TYPE_CHECKING
+
+from tfdbg_arrow.facade import lazy_names
+
+if TYPE_CHECKING:
+    from tfdbg_arrow.query.alert_rules.answer import Alert, AlertFinding, Alerts, alerts
+    from tfdbg_arrow.query.alert_rules.rules import Parameter, Rule, builtin_rules
+    from tfdbg_arrow.query.bad_tensor import CallSite, Forward, InputTensor, NonFinite, Producer
+    from tfdbg_arrow.query.capture_stats import CaptureStat
+    from tfdbg_arrow.query.coverage import Coverage, UnobservedOp, UnobservedOps
+    from tfdbg_arrow.query.explanation import Explanation, Growth, Reasons, read_reasons
+    from tfdbg_arrow.query.exports import Exported, ExportedTable, ExportFormat, export
+    from tfdbg_arrow.query.info import LogdirInfo, Run, TableInfo
+    from tfdbg_arrow.query.integrity.broken_parts import BrokenPart
+    from tfdbg_arrow.query.integrity.diagnosis import Diagnosis, doctor
+    from tfdbg_arrow.query.integrity.run_findings import Finding
+    from tfdbg_arrow.query.integrity.verification import Deviation, Verification, verify
+    from tfdbg_arrow.query.logdir import Logdir, open_logdir
+    from tfdbg_arrow.query.logdir.public_views import View, public_views, views_sql
+    from tfdbg_arrow.query.nonfinite_search import first_nan, first_nonfinite, nonfinite
+    from tfdbg_arrow.query.recorded import TensorHealth
+    from tfdbg_arrow.query.results import to_arrow, to_pandas, to_polars
+    from tfdbg_arrow.query.run_diff import (
+        Diff,
+        DiffInput,
+        DiffTensor,
+        Divergence,
+        DtypeChange,
+        Setting,
+        Unaligned,
+        UnalignedOp,
+        WorstElement,
+        diff,
+    )
+    from tfdbg_arrow.query.stacks import Frame, SourceLine, source_lines, user_source
+    from tfdbg_arrow.query.tensor_history import HistoryRow, history
+    from tfdbg_arrow.query.trace_back import Hop, Provenance, TensorHop, provenance
+    from tfdbg_arrow.query.trace_forward import Spread, SpreadHop, spread
+
+_NAMES_OF = {
+    "tfdbg_arrow.query.alert_rules.answer": ["Alert", "AlertFinding", "Alerts", "alerts"],
+    "tfdbg_arrow.query.alert_rules.rules": ["Parameter", "Rule", "builtin_rules"],
+    "tfdbg_arrow.query.bad_tensor": ["CallSite", "Forward", "InputTensor", "NonFinite", "Producer"],
+    "tfdbg_arrow.query.capture_stats": ["CaptureStat"],
+    "tfdbg_arrow.query.coverage": ["Coverage", "UnobservedOp", "UnobservedOps"],
+    "tfdbg_arrow.query.explanation": ["Explanation", "Growth", "Reasons", "read_reasons"],
+    "tfdbg_arrow.query.exports": ["ExportFormat", "Exported", "ExportedTable", "export"],
+    "tfdbg_arrow.query.info": ["LogdirInfo", "Run", "TableInfo"],
+    "tfdbg_arrow.query.integrity.broken_parts": ["BrokenPart"],
+    "tfdbg_arrow.query.integrity.diagnosis": ["Diagnosis", "doctor"],
+    "tfdbg_arrow.query.integrity.run_findings": ["Finding"],
+    "tfdbg_arrow.query.integrity.verification": ["Deviation", "Verification", "verify"],
+    "tfdbg_arrow.query.logdir": ["Logdir", "open_logdir"],
+    "tfdbg_arrow.query.logdir.public_views": ["View", "public_views", "views_sql"],
+    "tfdbg_arrow.query.nonfinite_search": ["first_nan", "first_nonfinite", "nonfinite"],
+    "tfdbg_arrow.query.recorded": ["TensorHealth"],
+    "tfdbg_arrow.query.results": ["to_arrow", "to_pandas", "to_polars"],
+    "tfdbg_arrow.query.run_diff": [
+        "Diff",
+        "DiffInput",
+        "DiffTensor",
+        "Divergence",
+        "DtypeChange",
+        "Setting",
+        "Unaligned",
+        "UnalignedOp",
+        "WorstElement",
+        "diff",
+    ],
+    "tfdbg_arrow.query.stacks": ["Frame", "SourceLine", "source_lines", "user_source"],
+    "tfdbg_arrow.query.tensor_history": ["HistoryRow", "history"],
+    "tfdbg_arrow.query.trace_back": ["Hop", "Provenance", "TensorHop", "provenance"],
+    "tfdbg_arrow.query.trace_forward": ["Spread", "SpreadHop", "spread"],
+}
 
 __all__ = [
     "Alert",
@@ -121,3 +161,9 @@ __all__ = [
     "verify",
     "views_sql",
 ]
+
+__getattr__ = lazy_names(__name__, _NAMES_OF)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

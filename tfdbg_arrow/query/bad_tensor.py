@@ -9,14 +9,10 @@ from functools import cached_property
 from tfdbg_arrow.query.capture_stats import gap_sentences, read_capture_stats
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow, Input
-from tfdbg_arrow.query.flow.effects import Effect, Effects
-from tfdbg_arrow.query.flow.forward_ops import forward_op
-from tfdbg_arrow.query.flow.labels import Label
-from tfdbg_arrow.query.flow.origins import Origins
-from tfdbg_arrow.query.flow.places import EagerValue
+from tfdbg_arrow.query.flow.events import Label
+from tfdbg_arrow.query.flow.origins import Effect, Effects, Origins
 from tfdbg_arrow.query.flow.sinks import Sinks
-from tfdbg_arrow.query.health import TensorHealth, health_facts
-from tfdbg_arrow.query.recorded import TensorEvent
+from tfdbg_arrow.query.recorded import EagerValue, TensorEvent, TensorHealth, health_facts
 from tfdbg_arrow.query.results import FLAT
 from tfdbg_arrow.query.stacks import Frame, StackReader, user_source
 
@@ -289,7 +285,7 @@ class BadTensorReader:
 
     def _forward(self, label: Label) -> Forward | None:
         """Returns the op whose gradient an op computes, or None."""
-        forward = forward_op(self.flow, label)
+        forward = self.flow.labels.forward_op(label)
         if forward is None:
             return None
         return Forward(

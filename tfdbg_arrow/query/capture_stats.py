@@ -12,143 +12,104 @@ from dataclasses import dataclass, replace
 from tfdbg_arrow.query.engine import Engine
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class StatKind:
     """The meaning of a `stat`.
 
     Attributes:
-        stat: The value of the column.
         words: What happened to the subject, such as `was dropped`.
+        advice: What to do.
         is_loss: Whether something that could be bad may not have been examined.
         is_gap: Whether the missing part ran between recorded parts, so that it may contain an earlier bad value. Every
             answer mentions such rows.
         is_asked: Whether the user requested it, as far as the kind shows.
-        advice: What to do.
     """
 
-    stat: str
     words: str
-    is_loss: bool
+    advice: str
+    is_loss: bool = False
     is_gap: bool = False
     is_asked: bool = False
-    advice: str
 
 
 STAT_KINDS: Mapping[str, StatKind] = {
-    kind.stat: kind
-    for kind in (
-        StatKind(
-            stat="dropped",
-            words="was dropped",
-            is_loss=True,
-            is_gap=True,
-            advice="Record less by op_regex, tensor_dtypes or steps, or write to a faster disk.",
-        ),
-        StatKind(
-            stat="disabled",
-            words="was left out as requested",
-            is_loss=True,
-            is_gap=True,
-            is_asked=True,
-            advice="Record without that setting to see what was left out.",
-        ),
-        StatKind(
-            stat="unobservable",
-            words="could not be observed",
-            is_loss=True,
-            advice="Inspect what runs there by other means.",
-        ),
-        StatKind(
-            stat="failed",
-            words="was not recorded in full because of an error",
-            is_loss=True,
-            advice="Report this reason to the developers of tfdbg_arrow.",
-        ),
-        StatKind(
-            stat="changed",
-            words="ran differently than without recording",
-            is_loss=False,
-            is_asked=True,
-            advice="No action is needed, unless the change is what you are looking for.",
-        ),
-        StatKind(
-            stat="masked",
-            words="was bad and did not stop the program",
-            is_loss=False,
-            is_asked=True,
-            advice="No action is needed, unless that value should have stopped it: see docs/live_stop.md.",
-        ),
-        StatKind(
-            stat="recovered",
-            words="were recovered",
-            is_loss=False,
-            is_asked=True,
-            advice="No action is needed: what the program recorded before it died is available.",
-        ),
-    )
+    "dropped": StatKind(
+        "was dropped",
+        "Record less by op_regex, tensor_dtypes or steps, or write to a faster disk.",
+        is_loss=True,
+        is_gap=True,
+    ),
+    "disabled": StatKind(
+        "was left out as requested",
+        "Record without that setting to see what was left out.",
+        is_loss=True,
+        is_gap=True,
+        is_asked=True,
+    ),
+    "unobservable": StatKind("could not be observed", "Inspect what runs there by other means.", is_loss=True),
+    "failed": StatKind(
+        "was not recorded in full because of an error",
+        "Report this reason to the developers of tfdbg_arrow.",
+        is_loss=True,
+    ),
+    "changed": StatKind(
+        "ran differently than without recording",
+        "No action is needed, unless the change is what you are looking for.",
+        is_asked=True,
+    ),
+    "masked": StatKind(
+        "was bad and did not stop the program",
+        "No action is needed, unless that value should have stopped it: see docs/live_stop.md.",
+        is_asked=True,
+    ),
+    "recovered": StatKind(
+        "were recovered",
+        "No action is needed: what the program recorded before it died is available.",
+        is_asked=True,
+    ),
 }
 """The kinds by the value of `stat`."""
-
-_OTHER = StatKind(
-    stat="",
-    words="was noted",
-    is_loss=True,
-    advice="Install the latest tfdbg_arrow, which may know the meaning.",
-)
+_OTHER = StatKind("was noted", "Install the latest tfdbg_arrow, which may know the meaning.", is_loss=True)
 
 
 @dataclass(frozen=True)
-class Cue:
-    """Additional meaning of a row that follows from its reason.
+class ReasonKind:
+    """Additional meaning of a row that follows from its `reason_code`.
 
     Attributes:
-        words: A part of the reason.
         advice: What to do.
         is_asked: Whether the user requested it.
     """
 
-    words: str
     advice: str
     is_asked: bool = False
 
 
-CUES: tuple[Cue, ...] = (
-    Cue("The spool had no room", "Raise max_memory_bytes, or record less by op_regex, tensor_dtypes or steps."),
-    Cue(
-        "The circular buffer kept only the last ones",
-        "Record with a larger circular_buffer_size, or with 0 to keep all events.",
-        is_asked=True,
+REASON_KINDS: Mapping[str, ReasonKind] = {
+    "spool_full": ReasonKind("Raise max_memory_bytes, or record less by op_regex, tensor_dtypes or steps."),
+    "circular_buffer": ReasonKind(
+        "Record with a larger circular_buffer_size, or with 0 to keep all events.", is_asked=True
     ),
-    Cue(
-        "The black box wrote only",
-        "Record without dump_on to keep all events, or with a larger circular_buffer_size.",
-        is_asked=True,
+    "black_box": ReasonKind(
+        "Record without dump_on to keep all events, or with a larger circular_buffer_size.", is_asked=True
     ),
-    Cue("the middle of the run", "Record with a larger max_bytes, or narrow the recording down.", is_asked=True),
-    Cue("outside of the schedule", "Record with different steps to see these.", is_asked=True),
-    Cue("The logdir's store could not be reached", "Check the store, and raise max_local_bytes so that more can wait."),
-    Cue("parts wait in", "Upload the waiting parts with: tfdbg-arrow upload --remove DIRECTORY URL."),
-    Cue("Parts could not be written", "Free space on the disk of the logdir, and record again."),
-    Cue(
-        "was traced before recording began",
-        "Call enable() before a concrete function is taken, or call the tf.function itself.",
+    "max_bytes": ReasonKind("Record with a larger max_bytes, or narrow the recording down.", is_asked=True),
+    "schedule": ReasonKind("Record with different steps to see these.", is_asked=True),
+    "store_unreachable": ReasonKind("Check the store, and raise max_local_bytes so that more can wait."),
+    "upload_waits": ReasonKind("Upload the waiting parts with: tfdbg-arrow upload --remove DIRECTORY URL."),
+    "parts_unwritable": ReasonKind("Free space on the disk of the logdir, and record again."),
+    "traced_before": ReasonKind("Call enable() before a concrete function is taken, or call the tf.function itself."),
+    "xla_kept": ReasonKind("Record with xla='inside', or with xla='observe' without XLA.", is_asked=True),
+    "xla_refused": ReasonKind("Record with xla='observe', which runs such functions without XLA."),
+    "xla_left_out": ReasonKind("Record with xla='observe', which runs such functions without XLA."),
+    "ran_without_xla": ReasonKind("Record with xla='inside' if it must stay compiled.", is_asked=True),
+    "other_devices": ReasonKind("Record in those processes too: each writes a run of its own."),
+    "other_process": ReasonKind("Record in that process too: it writes a run of its own."),
+    "forked": ReasonKind(
+        "Call enable() in the child, or start it with the spawn method. It then writes a run of its own."
     ),
-    Cue("is compiled by XLA, as xla=", "Record with xla='inside', or with xla='observe' without XLA.", is_asked=True),
-    Cue("which refuses the summaries", "Record with xla='observe', which runs such functions without XLA."),
-    Cue("since XLA compiles it", "Record with xla='observe', which runs such functions without XLA."),
-    Cue(
-        "runs without XLA while recording",
-        "Record with xla='inside' if it must stay compiled.",
-        is_asked=True,
-    ),
-    Cue("on devices of other processes", "Record in those processes too: each writes a run of its own."),
-    Cue("runs in another process", "Record in that process too: it writes a run of its own."),
-    Cue(
-        "a fork of this process records nothing",
-        "Call enable() in the child, or start it with the spawn method. It then writes a run of its own.",
-    ),
-)
-"""The first cue whose words are contained in a reason applies. A test checks that the recorder writes these words."""
+}
+"""The meanings by the value of `reason_code`. A test checks that the recorder writes exactly these codes."""
 
 
 @dataclass(frozen=True)
@@ -161,6 +122,7 @@ class CaptureStat:
         subject: What it happened to.
         reason: Why it happened.
         num_events: Number of affected events; None if it cannot be counted.
+        reason_code: The kind of the reason; None for a reason without a code, and in logdirs before format 1.4.
     """
 
     run_id: str
@@ -168,6 +130,7 @@ class CaptureStat:
     subject: str
     reason: str
     num_events: int | None
+    reason_code: str | None = None
 
     @property
     def kind(self) -> StatKind:
@@ -175,19 +138,19 @@ class CaptureStat:
         return STAT_KINDS.get(self.stat, _OTHER)
 
     @property
-    def cue(self) -> Cue | None:
-        """The additional meaning of the reason, or None."""
-        return next((cue for cue in CUES if cue.words in self.reason), None)
-
-    @property
     def is_asked(self) -> bool:
         """Whether the user requested it."""
-        return self.kind.is_asked or (self.cue is not None and self.cue.is_asked)
+        reason = self._reason_kind
+        return self.kind.is_asked or (reason is not None and reason.is_asked)
 
     @property
     def advice(self) -> str:
-        """What to do about it."""
-        return self.kind.advice if self.cue is None else self.cue.advice
+        """What to do about it; the general advice for the `stat` if the reason has no code."""
+        return (self._reason_kind or self.kind).advice
+
+    @property
+    def _reason_kind(self) -> ReasonKind | None:
+        return None if self.reason_code is None else REASON_KINDS.get(self.reason_code)
 
     @property
     def sentence(self) -> str:
@@ -198,15 +161,10 @@ class CaptureStat:
 
 
 def read_capture_stats(logdir: Engine, *, run_id: str | None = None) -> tuple[CaptureStat, ...]:
-    """Returns the rows of capture_stat, by run, in order of time.
-
-    Args:
-        logdir: The logdir.
-        run_id: Only this run; None means all.
-    """
+    """Returns the rows of capture_stat, by run, in order of time."""
     rows = logdir.rows(
-        "SELECT run_id, stat, subject, reason, CAST(sum(num_events) AS BIGINT) FROM capture_stat "
-        "WHERE (run_id = ? OR ? IS NULL) GROUP BY run_id, stat, subject, reason "
+        "SELECT run_id, stat, subject, reason, CAST(sum(num_events) AS BIGINT), reason_code FROM capture_stat "
+        "WHERE (run_id = ? OR ? IS NULL) GROUP BY run_id, stat, subject, reason, reason_code "
         "ORDER BY run_id, min(event_index), stat, subject, reason",
         [run_id, run_id],
     )

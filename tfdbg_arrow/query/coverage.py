@@ -6,14 +6,30 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query.capture_stats import CaptureStat, gap_sentences, losses_text, read_capture_stats
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.graphs import NEVER_BAD
-from tfdbg_arrow.query.info import read_runs
+from tfdbg_arrow.query.info import check_run
 from tfdbg_arrow.query.logdir import opened
 
-_HANDLES = frozenset({"resource", "variant"})
+_NEVER_BAD = tuple(sorted(NEVER_BAD | {"resource", "variant"}))
+_FAILED = """
+SELECT run_id, op_type, error_type, count(*),
+    graph_id IS NOT NULL AND error_type NOT IN ('OutOfRangeError', 'StopIteration') AS is_lossy
+FROM execution_error JOIN execution USING (run_id, execution_index)
+WHERE (run_id = ? OR ? IS NULL)
+GROUP BY run_id, op_type, error_type, is_lossy
+ORDER BY run_id, min(execution_error.event_index)
+"""
+_CHANGED = """
+SELECT run_id, graph_id, any_value(graph_name), count(*), count(*) FILTER (WHERE fate = 'replaced'),
+    count(*) FILTER (WHERE fate = 'folded'), count(*) FILTER (WHERE fate = 'absorbed')
+FROM op_fate
+WHERE (run_id = ? OR ? IS NULL)
+GROUP BY run_id, graph_id
+HAVING count(*) FILTER (WHERE fate <> 'ran') > 0
+ORDER BY run_id, graph_id
+"""
 
 
 @dataclass(frozen=True)
@@ -166,49 +182,13 @@ def coverage(logdir: Engine | str | Path, *, run_id: str | None = None) -> Cover
             "ORDER BY run_id, graph_id, reason NULLS LAST, op_name",
             [*_NEVER_BAD, run_id, run_id],
         )
-        stats = read_capture_stats(open_, run_id=run_id)
-        failed = open_.rows(_FAILED, [run_id, run_id])
-        changed = open_.rows(_CHANGED, [run_id, run_id])
         return Coverage(
-            str(open_.path),
-            _grouped(rows),
-            stats,
-            tuple(FailedExecutions(*row) for row in failed),
-            tuple(ChangedOps(*row) for row in changed),
+            path=str(open_.path),
+            unobserved=_grouped(rows),
+            stats=read_capture_stats(open_, run_id=run_id),
+            failed=tuple(FailedExecutions(*row) for row in open_.rows(_FAILED, [run_id, run_id])),
+            changed=tuple(ChangedOps(*row) for row in open_.rows(_CHANGED, [run_id, run_id])),
         )
-
-
-_FAILED = """
-SELECT run_id, op_type, error_type, count(*),
-    graph_id IS NOT NULL AND error_type NOT IN ('OutOfRangeError', 'StopIteration') AS is_lossy
-FROM execution_error JOIN execution USING (run_id, execution_index)
-WHERE (run_id = ? OR ? IS NULL)
-GROUP BY run_id, op_type, error_type, is_lossy
-ORDER BY run_id, min(execution_error.event_index)
-"""
-
-_CHANGED = """
-SELECT run_id, graph_id, any_value(graph_name), count(*), count(*) FILTER (WHERE fate = 'replaced'),
-    count(*) FILTER (WHERE fate = 'folded'), count(*) FILTER (WHERE fate = 'absorbed')
-FROM op_fate
-WHERE (run_id = ? OR ? IS NULL)
-GROUP BY run_id, graph_id
-HAVING count(*) FILTER (WHERE fate <> 'ran') > 0
-ORDER BY run_id, graph_id
-"""
-
-_NEVER_BAD = tuple(sorted(NEVER_BAD | _HANDLES))
-
-
-def check_run(logdir: Engine, run_id: str | None) -> None:
-    """Checks that a logdir contains a run.
-
-    Raises:
-        QueryError: The run is not in the logdir.
-    """
-    if run_id is not None and not logdir.of_run(run_id).rows("SELECT 1 FROM run WHERE run_id = ? LIMIT 1", [run_id]):
-        known = ", ".join(run.run_id for run in read_runs(logdir))
-        raise QueryError(f"run {run_id!r} is not in {logdir.path}; it holds {known or 'no run'}.")
 
 
 def _grouped(rows: list[tuple[str, int, str | None, str, str, str | None, int, int]]) -> tuple[UnobservedOps, ...]:

@@ -13,26 +13,30 @@ written, with equal rows:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+import contextlib
+import traceback
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
-from tfdbg_arrow.query.strange_rows import strange_rows_told
-from tfdbg_arrow.schema.location import RemoteLocation
+from tfdbg_arrow.errors import LogdirError, TfdbgArrowError
+from tfdbg_arrow.storage.location import RemoteLocation
 
 if TYPE_CHECKING:
     from tfdbg_arrow.query.alert_rules.answer import Alerts
     from tfdbg_arrow.query.bad_tensor import NonFinite
     from tfdbg_arrow.query.coverage import Coverage
-    from tfdbg_arrow.query.history import HistoryRow
     from tfdbg_arrow.query.info import LogdirInfo, Run
-    from tfdbg_arrow.query.provenance import Provenance
-    from tfdbg_arrow.query.spread import Spread
+    from tfdbg_arrow.query.tensor_history import HistoryRow
+    from tfdbg_arrow.query.trace_back import Provenance
+    from tfdbg_arrow.query.trace_forward import Spread
 
 _Kept = TypeVar("_Kept")
-
 MAX_ROWS = 2**31 - 1
 """The greatest LIMIT. In Spark it is an INTEGER."""
+_STUMBLES = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, AssertionError, RecursionError)
+_READERS = frozenset(("tfdbg_arrow", "json", "re", "numpy", "pyarrow", "duckdb"))
+"""Packages in which strange rows can raise errors. An error from a callback of the caller is passed on unchanged."""
 
 
 @runtime_checkable
@@ -117,25 +121,25 @@ class Answers(Engine, Protocol):
         self, *, kinds: Iterable[str] = ("nan", "inf"), run_id: str | None = None, limit: int | None = 1000
     ) -> list[NonFinite]:
         """Returns the bad tensors in order of arrival; see `tfdbg_arrow.nonfinite`."""
-        from tfdbg_arrow.query.nonfinite import nonfinite
+        from tfdbg_arrow.query.nonfinite_search import nonfinite
 
         return nonfinite(self, kinds=kinds, run_id=run_id, limit=limit)
 
     def first_nonfinite(self, *, kinds: Iterable[str] = ("nan", "inf"), run_id: str | None = None) -> NonFinite | None:
         """Returns the earliest origin of a bad value; see `tfdbg_arrow.first_nonfinite`."""
-        from tfdbg_arrow.query.nonfinite import first_nonfinite
+        from tfdbg_arrow.query.nonfinite_search import first_nonfinite
 
         return first_nonfinite(self, kinds=kinds, run_id=run_id)
 
     def provenance(self, event_index: int, *, run_id: str | None = None, limit: int = 1000) -> Provenance:
         """Returns the path of a bad tensor back to its origins; see `tfdbg_arrow.query.provenance`."""
-        from tfdbg_arrow.query.provenance import provenance
+        from tfdbg_arrow.query.trace_back import provenance
 
         return provenance(self, event_index, run_id=run_id, limit=limit)
 
     def spread(self, event_index: int, *, run_id: str | None = None, limit: int = 1000) -> Spread:
         """Returns the tensors that a bad tensor made bad; see `tfdbg_arrow.query.spread`."""
-        from tfdbg_arrow.query.spread import spread
+        from tfdbg_arrow.query.trace_forward import spread
 
         return spread(self, event_index, run_id=run_id, limit=limit)
 
@@ -150,7 +154,7 @@ class Answers(Engine, Protocol):
         num_values: int = 0,
     ) -> list[HistoryRow]:
         """Returns the health of selected tensors over time; see `tfdbg_arrow.query.history`."""
-        from tfdbg_arrow.query.history import history
+        from tfdbg_arrow.query.tensor_history import history
 
         return history(self, pattern, steps=steps, run_id=run_id, after=after, limit=limit, num_values=num_values)
 
@@ -169,3 +173,45 @@ class Answers(Engine, Protocol):
         return alerts(
             self, kinds=kinds, parameters=parameters, rules_directory=rules_directory, run_id=run_id, limit=limit
         )
+
+
+def sql_literal(value: object) -> str:
+    """Returns a Python value as a literal in DuckDB's SQL. Values of other types than SQL has become text."""
+    if value is None:
+        return "NULL"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"CAST('{value!r}' AS DOUBLE)"
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, bytes):
+        return f"from_hex('{value.hex()}')"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(sql_literal, value))}]"
+    return "'" + str(value).replace("'", "''") + "'"
+
+
+@contextlib.contextmanager
+def strange_rows_told(path: Path | RemoteLocation) -> Iterator[None]:
+    """Turns errors of the block that strange rows cause into one LogdirError.
+
+    The tables guarantee much (no NULL in most columns, references that lead to existing rows), and the code of the
+    queries relies on it. A logdir from an untrusted source need not follow these guarantees.
+
+    Raises:
+        LogdirError: Code of this package failed on a value.
+    """
+    try:
+        yield
+    except TfdbgArrowError:
+        raise
+    except _STUMBLES as error:
+        *_, (innermost, _) = traceback.walk_tb(error.__traceback__)
+        if str(innermost.f_globals.get("__name__")).partition(".")[0] not in _READERS:
+            raise
+        what = " ".join(f"{type(error).__name__}: {error}".split())
+        raise LogdirError(
+            f"the rows of {path} do not fit together ({what[:200]}): tfdbg_arrow does not write such rows, unless it "
+            "has a bug; `tfdbg-arrow verify` compares the parts with their checksums."
+        ) from error

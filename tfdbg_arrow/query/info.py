@@ -1,11 +1,14 @@
-"""Summary of the contents of a logdir."""
+"""The runs of a logdir, and the summary of its contents."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query.capture_stats import gap_sentences, read_capture_stats
 from tfdbg_arrow.query.engine import Answers, Engine
+from tfdbg_arrow.safe_text import parse_json
 from tfdbg_arrow.schema import TABLES
 
 MODES_WITHOUT_HEALTH = frozenset({"NO_TENSOR", "SHAPE"})
@@ -89,9 +92,7 @@ def read_runs(logdir: Engine) -> tuple[Run, ...]:
 
 def read_info(logdir: Answers) -> LogdirInfo:
     """Returns the summary of a logdir."""
-    tables = []
-    for table in TABLES:
-        tables.append(TableInfo(table.name, *logdir.extent(table.name)))
+    tables = tuple(TableInfo(table.name, *logdir.extent(table.name)) for table in TABLES)
     first, last = logdir.rows(
         "SELECT min(wall_time_ns), max(wall_time_ns) FROM "
         "(SELECT wall_time_ns FROM tensor_health UNION ALL SELECT wall_time_ns FROM execution)"
@@ -100,7 +101,7 @@ def read_info(logdir: Answers) -> LogdirInfo:
     return LogdirInfo(
         path=str(logdir.path),
         runs=read_runs(logdir),
-        tables=tuple(tables),
+        tables=tables,
         bytes=sum(table.bytes for table in tables),
         first_wall_time_ns=first,
         last_wall_time_ns=last,
@@ -108,3 +109,52 @@ def read_info(logdir: Answers) -> LogdirInfo:
         num_nonfinite=num_nonfinite,
         unobserved=logdir.coverage().summary_beside_gaps,
     )
+
+
+def check_run(logdir: Engine, run_id: str | None) -> None:
+    """Checks that a logdir contains a run; None passes.
+
+    Raises:
+        QueryError: The run is not in the logdir.
+    """
+    if run_id is not None and not _has_run(logdir, run_id):
+        known = ", ".join(run.run_id for run in read_runs(logdir))
+        raise QueryError(f"run {run_id!r} is not in {logdir.path}; it holds {known or 'no run'}.")
+
+
+def check_one_run(logdir: Engine, run_id: str | None) -> str:
+    """Returns the requested run, or the only run of the logdir for None.
+
+    Raises:
+        QueryError: The run is not in the logdir, or `run_id` is None and the logdir does not have exactly one run.
+    """
+    if run_id is not None and _has_run(logdir, run_id):
+        return run_id
+    known = [run.run_id for run in read_runs(logdir)]
+    if run_id is None and len(known) == 1:
+        return known[0]
+    if run_id not in known:
+        what = f"{logdir.path} holds {len(known)} runs" if run_id is None else f"run {run_id!r} is not in {logdir.path}"
+        raise QueryError(f"{what}; set run_id to one of {', '.join(known) or '(it holds none)'}.")
+    return run_id
+
+
+def parse_settings(text: str) -> dict[str, Any]:
+    """Parses `run.settings`. Returns an empty dict if it is not a JSON object."""
+    try:
+        settings = parse_json(text)
+    except ValueError:
+        return {}
+    return settings if isinstance(settings, dict) else {}
+
+
+def withholds_source(logdir: Engine, *, run_id: str) -> bool:
+    """Returns whether a run was recorded without source text (`redact`)."""
+    for (text,) in logdir.rows("SELECT settings FROM run WHERE run_id = ? LIMIT 1", [run_id]):
+        redacted = parse_settings(text).get("redact")
+        return isinstance(redacted, list) and "source" in redacted
+    return False
+
+
+def _has_run(logdir: Engine, run_id: str) -> bool:
+    return bool(logdir.of_run(run_id).rows("SELECT 1 FROM run WHERE run_id = ? LIMIT 1", [run_id]))

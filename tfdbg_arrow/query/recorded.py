@@ -1,16 +1,75 @@
-"""Recorded tensors and executions."""
+"""Recorded tensors and executions, the places at which a tensor was, and the runs with bad tensors."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
 
 from tfdbg_arrow.query.engine import Engine
-from tfdbg_arrow.query.health import TensorHealth
+
+if TYPE_CHECKING:
+    from tfdbg_arrow.query.logdir import Logdir
 
 KINDS = ("nan", "inf")
 """The kinds of bad element."""
+_MAX_READ_SINGLY = 16
+"""Maximum number of changed runs to read one by one. If more runs changed, all runs are read in one pass."""
+_FirstTimes = dict[tuple[str, ...], int]
+"""The time of the first tensor that holds one of the kinds, by kinds."""
+_KINDS_ASKED = (KINDS, ("nan",), ("inf",))
+
+
+@dataclass(frozen=True, slots=True)
+class TensorHealth:
+    """The health of a tensor. None means not measured in this mode.
+
+    Attributes:
+        event_index: Its row in tensor_health.
+        dtype: TensorFlow's name of the dtype; None if an imported dump does not contain it.
+        shape: Dimensions.
+        size: Number of elements.
+        has_inf_or_nan: Whether any element is infinite or NaN.
+        num_neg_inf: Number of elements that are -infinity.
+        num_pos_inf: Number of elements that are +infinity.
+        num_nan: Number of elements that are NaN.
+        num_neg_finite: Number of finite elements below zero.
+        num_zero: Number of elements that are zero.
+        num_pos_finite: Number of finite elements above zero.
+        num_subnormal: Number of subnormal elements.
+        min_finite: Least finite element.
+        max_finite: Greatest finite element.
+        mean_finite: Mean of the finite elements.
+        stddev_finite: Standard deviation of the finite elements.
+        max_abs_finite: Greatest magnitude of a finite element.
+    """
+
+    event_index: int
+    dtype: str | None
+    shape: tuple[int, ...] | None
+    size: int | None
+    has_inf_or_nan: bool | None
+    num_neg_inf: int | None
+    num_pos_inf: int | None
+    num_nan: int | None
+    num_neg_finite: int | None
+    num_zero: int | None
+    num_pos_finite: int | None
+    num_subnormal: int | None
+    min_finite: float | None
+    max_finite: float | None
+    mean_finite: float | None
+    stddev_finite: float | None
+    max_abs_finite: float | None
+
+
+HEALTH_COLUMNS = tuple(field.name for field in fields(TensorHealth))
+"""The attributes of TensorHealth, which are columns of tensor_health."""
+
+
+def health_facts(tensor: TensorHealth) -> dict[str, Any]:
+    """Returns the health attributes of an answer, as keyword arguments for another answer about the same tensor."""
+    return {name: getattr(tensor, name) for name in HEALTH_COLUMNS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +201,73 @@ class Use:
     input_index: int
 
 
+@dataclass(frozen=True, slots=True)
+class GraphTensor:
+    """An output of an op, in one run of its graph.
+
+    Attributes:
+        near: event_index of its user. It selects the row if the context is not known.
+    """
+
+    context: Context
+    graph_id: int
+    op_name: str
+    output_slot: int
+    near: int
+
+    def of_op(self, op_name: str, output_slot: int = 0) -> GraphTensor:
+        """Returns an output of another op in the same run of the graph."""
+        return replace(self, op_name=op_name, output_slot=output_slot)
+
+
+@dataclass(frozen=True, slots=True)
+class EagerValue:
+    """An eager tensor, by its id."""
+
+    tensor_id: int
+
+
+Place = GraphTensor | EagerValue
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Where a tensor came from.
+
+    Attributes:
+        path: The places that it passed, from its user back to the op that computed it; never empty.
+        event: The row of the last place, or None.
+        health: The first row on the path, or None. It is the tensor's health, since all places hold equal values.
+        dtype: Its dtype; None if unknown.
+        how: The first border it crossed, from its user back: `graph` (none), `argument`, `capture`, `loop`,
+            `call`, `variable`, `eager`, `external`.
+        is_lost: Whether the path ends at a border and nothing was recorded on its other side.
+    """
+
+    path: tuple[Place, ...]
+    event: TensorEvent | None
+    health: TensorEvent | None
+    dtype: str | None
+    how: str
+    is_lost: bool
+
+    @property
+    def row(self) -> TensorEvent | None:
+        """The row of the last place, or else of the first one that has one: the row nearest to the cause."""
+        return self.event or self.health
+
+    @property
+    def place(self) -> Place:
+        """The last place: the op that computed the tensor, as far as it is known."""
+        return self.path[-1]
+
+
 _COLUMNS = tuple(field.name for field in fields(TensorEvent))
+
+
 _SHAPE = _COLUMNS.index("shape")
+
+
 _SELECT = f"SELECT {', '.join(_COLUMNS)} FROM tensor_health WHERE run_id = ? AND "
 
 
@@ -174,3 +298,34 @@ def _event(row: tuple[Any, ...]) -> TensorEvent:
     values = list(row)
     values[_SHAPE] = None if row[_SHAPE] is None else tuple(row[_SHAPE])
     return TensorEvent(*values)
+
+
+class BadRuns:
+    """Caches which runs have bad tensors. An entry is valid while the parts of its run are the same."""
+
+    def __init__(self, logdir: Logdir) -> None:
+        self._logdir = logdir
+        self._known: dict[str, tuple[tuple[str, ...], _FirstTimes]] = {}
+
+    def by_first(self, kinds: tuple[str, ...]) -> list[str]:
+        """Returns the runs with a tensor that holds one of the kinds, by the time of its first one, then by id."""
+        self._logdir.fetch("tensor_health")
+        parts = self._logdir.parts_by_run("tensor_health")
+        self._known = {run_id: fact for run_id, fact in self._known.items() if parts.get(run_id) == fact[0]}
+        unknown = [run_id for run_id in parts if run_id not in self._known]
+        if len(unknown) > _MAX_READ_SINGLY:
+            found = self._read(self._logdir)
+        else:
+            found = {run_id: times for new in unknown for run_id, times in self._read(self._logdir.of_run(new)).items()}
+        for run_id in unknown:
+            self._known[run_id] = (parts[run_id], found.get(run_id, {}))
+        firsts = {run_id: times[kinds] for run_id, (_, times) in self._known.items() if kinds in times}
+        return sorted(firsts, key=lambda run_id: (firsts[run_id], run_id))
+
+    def _read(self, logdir: Logdir) -> dict[str, _FirstTimes]:
+        firsts = ", ".join(f"min(CASE WHEN {bad_condition(kinds)} THEN wall_time_ns END)" for kinds in _KINDS_ASKED)
+        rows = logdir.rows(f"SELECT run_id, {firsts} FROM tensor_health WHERE has_inf_or_nan GROUP BY run_id")
+        return {
+            run_id: {kinds: time for kinds, time in zip(_KINDS_ASKED, times, strict=True) if time is not None}
+            for run_id, *times in rows
+        }

@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 
 from tfdbg_arrow.errors import BrokenPartError, LogdirError, MissingDependencyError, QueryError, install_command
 from tfdbg_arrow.query.engine import Answers
-from tfdbg_arrow.query.logdir.opening import list_parts
+from tfdbg_arrow.query.logdir.local_parts import list_parts
 from tfdbg_arrow.query.logdir.public_views import public_views
 from tfdbg_arrow.schema import TABLES, Table, Type
-from tfdbg_arrow.schema.location import RemoteLocation, parse_location
+from tfdbg_arrow.storage.location import RemoteLocation, parse_location
 
 _Result = TypeVar("_Result")
 

@@ -1,4 +1,4 @@
-"""Stack traces and the source text around their frames."""
+"""Stack traces, and the source files of a run: their text, and what ran on each line."""
 
 from __future__ import annotations
 
@@ -44,12 +44,7 @@ class SourceLine:
 
 
 class StackReader:
-    """Reads the stacks of one run, each of them once.
-
-    Args:
-        logdir: The logdir.
-        run_id: The run.
-    """
+    """Reads the stacks of one run, each of them once."""
 
     def __init__(self, logdir: Engine, *, run_id: str) -> None:
         self._logdir = logdir
@@ -102,15 +97,105 @@ def source_lines(logdir: Engine, frame: Frame, *, run_id: str, context: int = 3)
     Returns:
         The lines in order; none if the run kept no text of the file or the file does not have the line.
     """
-    rows = logdir.rows(
-        "SELECT source_text FROM source_file WHERE run_id = ? AND file_path = ? AND source_text IS NOT NULL LIMIT 1",
-        [run_id, frame.file_path],
-    )
-    if not rows:
-        return ()
-    # Only \n ends a line. splitlines() would also split at form feeds and count lines differently than Python.
-    lines = str(rows[0][0]).replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    lines = source_text(logdir, frame.file_path, run_id=run_id) or ()
     if not 1 <= frame.lineno <= len(lines):
         return ()
     first, last = max(1, frame.lineno - context), min(len(lines), frame.lineno + context)
     return tuple(SourceLine(lineno, lines[lineno - 1]) for lineno in range(first, last + 1))
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """One source file of a run.
+
+    Attributes:
+        run_id: The run.
+        file_path: Its path, as the interpreter used it.
+        owner: The owner of the code: `user`, `framework` or `library`; None if no frame lies in the file.
+        has_text: Whether the run kept its text.
+        num_ops: Number of graph ops whose innermost line in the user's code is in the file.
+        num_bad: Number of bad tensors of these ops.
+    """
+
+    run_id: str
+    file_path: str
+    owner: str | None
+    has_text: bool
+    num_ops: int
+    num_bad: int
+
+
+@dataclass(frozen=True)
+class LineUse:
+    """What a run did on one line of a file. For each stack, only its innermost line in the file counts.
+
+    Attributes:
+        lineno: The line, from 1.
+        num_ops: Number of graph ops that were created there.
+        num_executions: Number of eager ops and calls that ran there.
+        num_bad: Number of bad tensors that these made.
+        first_bad_event_index: The first of them; None if there is none.
+        first_op: Name of the first op created there, or else the type of the first execution.
+    """
+
+    lineno: int
+    num_ops: int
+    num_executions: int
+    num_bad: int
+    first_bad_event_index: int | None
+    first_op: str | None
+
+
+def source_files(logdir: Engine, *, run_id: str) -> tuple[SourceFile, ...]:
+    """Returns the source files of a run: those with bad tensors first, then the user's, then by path."""
+    rows = logdir.rows(
+        "WITH bad AS (SELECT graph_id, op_name, count(*) AS num_bad FROM tensor_health "
+        "WHERE run_id = ? AND has_inf_or_nan AND scope = 'graph' GROUP BY graph_id, op_name), "
+        "used AS (SELECT s.file_path, count(*) AS num_ops, CAST(sum(bad.num_bad) AS BIGINT) AS num_bad "
+        "FROM op_source AS s LEFT JOIN bad ON bad.graph_id = s.graph_id AND bad.op_name = s.op_name "
+        "WHERE s.run_id = ? AND s.file_path IS NOT NULL GROUP BY s.file_path), "
+        "owned AS (SELECT file_path, min(owner) AS owner FROM stack_frame WHERE run_id = ? GROUP BY file_path) "
+        "SELECT f.file_path, o.owner, f.source_text IS NOT NULL, coalesce(u.num_ops, 0), coalesce(u.num_bad, 0) "
+        "FROM source_file AS f LEFT JOIN used AS u ON u.file_path = f.file_path "
+        "LEFT JOIN owned AS o ON o.file_path = f.file_path WHERE f.run_id = ? "
+        "ORDER BY coalesce(u.num_bad, 0) > 0 DESC, coalesce(o.owner, '') = 'user' DESC, f.file_path",
+        [run_id] * 4,
+    )
+    return tuple(SourceFile(run_id, *row) for row in rows)
+
+
+def source_text(logdir: Engine, file_path: str, *, run_id: str) -> tuple[str, ...] | None:
+    """Returns the lines of a file as the run kept them, or None if it did not keep them."""
+    rows = logdir.rows(
+        "SELECT source_text FROM source_file WHERE run_id = ? AND file_path = ? AND source_text IS NOT NULL LIMIT 1",
+        [run_id, file_path],
+    )
+    if not rows:
+        return None
+    # Only \n ends a line. splitlines() would also split at form feeds and count lines differently than Python.
+    return tuple(str(rows[0][0]).replace("\r\n", "\n").replace("\r", "\n").split("\n"))
+
+
+def line_uses(logdir: Engine, file_path: str, *, run_id: str) -> tuple[LineUse, ...]:
+    """Returns what a run did on the lines of a file, by line. Lines without ops and executions are omitted."""
+    rows = logdir.rows(
+        "WITH place AS (SELECT stack_trace_id, min_by(lineno, depth) AS lineno FROM stack "
+        "WHERE run_id = ? AND file_path = ? GROUP BY stack_trace_id), "
+        "bad_op AS (SELECT graph_id, op_name, count(*) AS num_bad, min(event_index) AS first_bad FROM tensor_health "
+        "WHERE run_id = ? AND has_inf_or_nan AND scope = 'graph' GROUP BY graph_id, op_name), "
+        "bad_execution AS (SELECT execution_index, count(*) AS num_bad, min(event_index) AS first_bad "
+        "FROM tensor_health WHERE run_id = ? AND has_inf_or_nan AND scope <> 'graph' GROUP BY execution_index), "
+        "used AS (SELECT p.lineno, 1 AS num_ops, 0 AS num_executions, b.num_bad, b.first_bad, "
+        "o.op_name AS op, o.wall_time_ns FROM graph_op AS o "
+        "JOIN place AS p ON p.stack_trace_id = o.stack_trace_id "
+        "LEFT JOIN bad_op AS b ON b.graph_id = o.graph_id AND b.op_name = o.op_name WHERE o.run_id = ? "
+        "UNION ALL SELECT p.lineno, 0 AS num_ops, 1 AS num_executions, b.num_bad, b.first_bad, "
+        "e.op_type AS op, e.wall_time_ns FROM execution AS e "
+        "JOIN place AS p ON p.stack_trace_id = e.stack_trace_id "
+        "LEFT JOIN bad_execution AS b ON b.execution_index = e.execution_index WHERE e.run_id = ?) "
+        "SELECT lineno, CAST(sum(num_ops) AS BIGINT), CAST(sum(num_executions) AS BIGINT), "
+        "coalesce(CAST(sum(num_bad) AS BIGINT), 0), min(first_bad), "
+        "min_by(op, wall_time_ns) FROM used GROUP BY lineno ORDER BY lineno",
+        [run_id, file_path, *[run_id] * 4],
+    )
+    return tuple(LineUse(*row) for row in rows)

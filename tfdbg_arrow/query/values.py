@@ -1,25 +1,40 @@
-"""Reads the elements of recorded tensors one block at a time."""
+"""The elements of recorded tensors: reads them one block at a time, and counts them in a histogram.
+
+Formats that NumPy does not have: bfloat16 is the upper half of a float32. The names of float8 dtypes give the number of
+bits of exponent and mantissa. `fn` means that there are no infinities, and `uz` that there is only one zero, with NaN
+encoded as -0.
+Source: OCP 8-bit floating point specification, and arXiv 2206.02915 for `fnuz`.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from tfdbg_arrow.errors import QueryError
-from tfdbg_arrow.query.elements import Array, decode
+from tfdbg_arrow.errors import BrokenPartError, QueryError
 from tfdbg_arrow.query.engine import Engine
-from tfdbg_arrow.query.history import texts
-from tfdbg_arrow.schema.dtypes import DTYPES
+from tfdbg_arrow.schema.dtypes import decode_strings, itemsize_of
 
 WRAP = 10
 """Number of columns for a tensor with one dimension. Its elements continue in the next row."""
 NUM_ROWS, NUM_COLUMNS = 20, 10
 MAX_BYTES = 64 * 2**20
 """Maximum number of bytes of a tensor's elements that are read at once."""
-_ITEMSIZES = {dtype.name: dtype.itemsize for dtype in DTYPES}
+Array = npt.NDArray[np.generic]
+NUMPY_DTYPES = frozenset(
+    {"bool", "complex128", "complex64", "float16", "float32", "float64"}
+    | {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
+)
+_DECODERS: dict[str, Callable[[npt.NDArray[np.uint8]], Array]] = {
+    "bfloat16": lambda raw: (raw[: len(raw) // 2 * 2].view("<u2").astype(np.uint32) << 16).view(np.float32),
+    "float8_e5m2": lambda raw: (raw.astype(np.uint16) << 8).view(np.float16),
+}
+NUM_BINS = 40
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +120,7 @@ def read_values(
     width = (shape[-1] if len(shape) > 1 else min(WRAP, whole)) if shape else 1
     height = -(-whole // width) if width else 0
     row, column = _place(shape, at, width)
-    itemsize = _ITEMSIZES.get(dtype)
+    itemsize = itemsize_of(dtype)
     rows: tuple[ValueRow, ...] | None = None
     if itemsize is not None or dtype == "string":
         # Read fewer rows if they are very long, so that a block stays small.
@@ -147,11 +162,131 @@ def read_array(
         The elements and the total number, or None if the values were not kept or are not of DECODED_DTYPES.
     """
     kept = _kept(logdir, event_index, run_id=run_id)
-    if kept is None or _ITEMSIZES.get(kept[0]) is None:
+    if kept is None or itemsize_of(kept[0]) is None:
         return None
     dtype, shape, num_bytes = kept
     found = _array(_prefix(logdir, event_index, min(num_bytes, max_bytes), run_id=run_id), dtype)
     return None if found is None else (found, math.prod(shape))
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistogramBin:
+    """Number of finite elements in [low, high). In the last bin, and if `low` equals `high`, `high` is included."""
+
+    low: float
+    high: float
+    num_elements: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Histogram:
+    """The distribution of the elements of a tensor.
+
+    Attributes:
+        is_modulus: Whether it shows the modulus of complex elements.
+        num_elements: Number of elements of the tensor.
+        num_counted: Number of elements, starting at the first, that were counted.
+        num_nan: Number of NaN among them.
+        num_neg_inf: Number of -infinity among them.
+        num_pos_inf: Number of +infinity among them. For complex dtypes, the number with an infinite part.
+        bins: The finite elements in bins of equal width, or for few integer values one bin per value; empty if there
+            are no finite elements.
+    """
+
+    is_modulus: bool
+    num_elements: int
+    num_counted: int
+    num_nan: int
+    num_neg_inf: int
+    num_pos_inf: int
+    bins: tuple[HistogramBin, ...]
+
+    @property
+    def num_finite(self) -> int:
+        """Number of finite elements among those that were counted."""
+        return sum(bin_.num_elements for bin_ in self.bins)
+
+
+def read_histogram(
+    logdir: Engine, event_index: int, *, run_id: str, num_bins: int = NUM_BINS, max_bytes: int = MAX_BYTES
+) -> Histogram | None:
+    """Returns the distribution of a recorded tensor's elements, or None if they were not kept or are not numbers.
+
+    Args:
+        logdir: The logdir.
+        event_index: Its row in tensor_health.
+        run_id: The run.
+        num_bins: Maximum number of bins.
+        max_bytes: Only count the first elements of a larger tensor, up to this number of bytes.
+
+    Raises:
+        BrokenPartError: A part cannot be read.
+    """
+    found = read_array(logdir, event_index, run_id=run_id, max_bytes=max_bytes)
+    return None if found is None else count_elements(found[0], num_elements=found[1], num_bins=num_bins)
+
+
+def count_elements(array: npt.NDArray[Any], *, num_elements: int | None = None, num_bins: int = NUM_BINS) -> Histogram:
+    """Returns the distribution of the elements of an array.
+
+    Args:
+        array: The elements, of any shape: booleans, integers, floats or complex numbers.
+        num_elements: Number of elements of the whole tensor; None if the array holds all of them.
+        num_bins: Maximum number of bins.
+    """
+    is_modulus = array.dtype.kind == "c"
+    if is_modulus:
+        with np.errstate(over="ignore", invalid="ignore"):
+            # A number with an infinite part is infinite, even if the other part is NaN.
+            array = np.abs(array)
+    finite = array[np.isfinite(array)] if array.dtype.kind == "f" else array.reshape(-1)
+    is_float = array.dtype.kind == "f"
+    return Histogram(
+        is_modulus=is_modulus,
+        num_elements=array.size if num_elements is None else num_elements,
+        num_counted=array.size,
+        num_nan=int(np.isnan(array).sum()) if is_float else 0,
+        num_neg_inf=int(np.isneginf(array).sum()) if is_float else 0,
+        num_pos_inf=int(np.isposinf(array).sum()) if is_float else 0,
+        bins=_bins(finite, num_bins),
+    )
+
+
+def decode(raw: npt.NDArray[np.uint8], dtype: str) -> Array | None:
+    """Returns the elements in a tensor's bytes.
+
+    Args:
+        raw: The bytes, row-major and little-endian. An incomplete element at the end is ignored.
+        dtype: TensorFlow's name of the dtype.
+
+    Returns:
+        The elements as a one-dimensional array: bfloat16 and most float8 dtypes as float32, float8_e5m2 as float16, all
+        others in their own dtype. None for a dtype that is not in DECODED_DTYPES.
+    """
+    if dtype in NUMPY_DTYPES:
+        kind = np.dtype(dtype).newbyteorder("<")
+        return raw[: len(raw) // kind.itemsize * kind.itemsize].view(kind)
+    if dtype in _FLOAT8:
+        return _FLOAT8[dtype][raw]
+    decoder = _DECODERS.get(dtype)
+    return None if decoder is None else decoder(raw)
+
+
+def texts(value: bytes, *, size: int) -> tuple[str, ...]:
+    """Returns the elements of a tensor of strings as text. Bytes that are not UTF-8 become escapes.
+
+    Args:
+        value: `tensor_value.value`, complete.
+        size: Number of elements.
+
+    Raises:
+        BrokenPartError: The value does not hold this number of strings.
+    """
+    try:
+        found = decode_strings(value, size)
+    except ValueError as error:
+        raise BrokenPartError(f"a row of tensor_value cannot be read: {error}; record again.") from error
+    return tuple(item.decode("utf-8", "backslashreplace") for item in found)
 
 
 def _kept(logdir: Engine, event_index: int, *, run_id: str) -> tuple[str, tuple[int, ...], int] | None:
@@ -199,9 +334,54 @@ def _elements(value: bytes, dtype: str, *, first: int, size: int) -> list[object
     """Returns the elements in a prefix of a tensor's bytes, starting at the element `first`."""
     if dtype == "string":
         return list(texts(value, size=size)[first:])
-    found = _array(value[first * (_ITEMSIZES[dtype] or 1) :], dtype)
+    found = _array(value[first * (itemsize_of(dtype) or 1) :], dtype)
     return None if found is None else found.tolist()
 
 
 def _array(value: bytes, dtype: str) -> Array | None:
     return decode(np.frombuffer(value, np.uint8), dtype)
+
+
+def _float8(mantissa_bits: int, bias: int, *, has_one_zero: bool) -> npt.NDArray[np.float32]:
+    """Returns the values of all 256 bit patterns of a float8 without infinities."""
+    bits = np.arange(256)
+    exponent, mantissa = (bits & 127) >> mantissa_bits, bits & (2**mantissa_bits - 1)
+    fraction = mantissa * 2.0**-mantissa_bits
+    magnitude = np.where(exponent == 0, fraction * 2.0 ** (1 - bias), (1 + fraction) * 2.0 ** (exponent - bias))
+    values: npt.NDArray[np.float32] = np.where(bits & 128, -magnitude, magnitude).astype(np.float32)
+    values[[128] if has_one_zero else [127, 255]] = np.nan
+    return values
+
+
+_FLOAT8 = {
+    "float8_e4m3fn": _float8(3, 7, has_one_zero=False),
+    "float8_e4m3fnuz": _float8(3, 8, has_one_zero=True),
+    "float8_e4m3b11fnuz": _float8(3, 11, has_one_zero=True),
+    "float8_e5m2fnuz": _float8(2, 16, has_one_zero=True),
+}
+
+
+DECODED_DTYPES = frozenset({*NUMPY_DTYPES, *_FLOAT8, *_DECODERS})
+"""The dtypes that `decode` supports."""
+
+
+def _bins(finite: npt.NDArray[Any], num_bins: int) -> tuple[HistogramBin, ...]:
+    if not finite.size:
+        return ()
+    low, high = finite.min().item(), finite.max().item()
+    if low == high:
+        return (HistogramBin(low=float(low), high=float(high), num_elements=finite.size),)
+    if finite.dtype.kind != "f" and high - low < num_bins:
+        values, counts = np.unique(finite, return_counts=True)
+        found = dict(zip(values.tolist(), counts.tolist(), strict=True))
+        return tuple(
+            HistogramBin(low=float(value), high=float(value), num_elements=found.get(value, 0))
+            for value in range(int(low), int(high) + 1)
+        )
+    # The elements are divided by 4, because the range of the greatest float64 values would be infinite.
+    counts, edges = np.histogram(finite.astype(np.float64) / 4, bins=num_bins, range=(low / 4, high / 4))
+    ends = (edges * 4).tolist()
+    return tuple(
+        HistogramBin(low=ends[number], high=ends[number + 1], num_elements=count)
+        for number, count in enumerate(counts.tolist())
+    )

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from tfdbg_arrow.query.bad_tensor import CallSite, Forward, InputTensor, NonFinite, Producer
-from tfdbg_arrow.query.health import TensorHealth
+from tfdbg_arrow.query.recorded import TensorHealth
 from tfdbg_arrow.query.stacks import Frame
 
 _COUNTS = (

@@ -5,11 +5,10 @@ Writer and query both build on this package and never on each other.
 
 from __future__ import annotations
 
-from tfdbg_arrow.schema.arrow import arrow_schema
 from tfdbg_arrow.schema.declaration import Column, Table, Type
-from tfdbg_arrow.schema.parquet import ROW_GROUP_ROWS, parquet_options
-from tfdbg_arrow.schema.tables import FORMAT_VERSION, TABLES, table
-from tfdbg_arrow.schema.version import check_format_version
+from tfdbg_arrow.schema.parquet import ROW_GROUP_ROWS, arrow_schema, parquet_options
+from tfdbg_arrow.schema.tables import TABLES, table
+from tfdbg_arrow.schema.version import FORMAT_VERSION, check_format_version
 
 __all__ = [
     "FORMAT_VERSION",

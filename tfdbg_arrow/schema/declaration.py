@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from enum import StrEnum
 
 
@@ -19,7 +19,7 @@ class Type(StrEnum):
     BIGINT_LIST = "BIGINT[]"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Column:
     """One column of a table.
 
@@ -37,6 +37,7 @@ class Column:
     name: str
     type: Type
     doc: str
+    _: KW_ONLY
     nullable: bool = False
     unit: str | None = None
     references: str | None = None

@@ -11,14 +11,13 @@ import hashlib
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
-from tfdbg_arrow.schema.arrow import arrow_type
 from tfdbg_arrow.schema.declaration import Column, Table
-from tfdbg_arrow.schema.examples import EXAMPLES
-from tfdbg_arrow.schema.parquet import leaf_path
-from tfdbg_arrow.schema.tables import FORMAT_VERSION, TABLES
+from tfdbg_arrow.schema.parquet import arrow_type, leaf_path
+from tfdbg_arrow.schema.tables import TABLES
+from tfdbg_arrow.schema.version import FORMAT_VERSION
 
 SPEC_DIRECTORY = Path(__file__).resolve().parents[2] / "spec"
 """Directory of the specification in a source tree."""
@@ -175,6 +174,303 @@ def _json_value(value: object) -> object:
     if isinstance(value, bytes):
         return base64.b64encode(value).decode("ascii")
     return value
+
+
+_RUN_ID = "20261120T163000.123456-trainer-4242"
+_START_NS = 1_795_192_200_123_456_789
+_STEP = 12
+
+
+def _time(after_ns: int) -> dict[str, object]:
+    wall_time_ns = _START_NS + after_ns
+    return {
+        "wall_time_ns": wall_time_ns,
+        "wall_time": datetime(1970, 1, 1) + timedelta(microseconds=wall_time_ns // 1000),
+    }
+
+
+EXAMPLES: dict[str, dict[str, object]] = {
+    "run": {
+        "run_id": _RUN_ID,
+        **_time(0),
+        "end_wall_time_ns": _START_NS + 61_000_000_000,
+        "is_clean_end": True,
+        "format_version": "1.3",
+        "tfdbg_arrow_version": "0.1.0",
+        "tensorflow_version": "2.21.0",
+        "keras_version": "3.12.0",
+        "python_version": "3.11.14",
+        "platform": "Linux-6.12.0-x86_64-with-glibc2.41",
+        "host_name": "trainer",
+        "pid": 4242,
+        "worker": None,
+        "command_line": '["python", "train.py", "--epochs", "3"]',
+        "working_directory": "/home/ada/digits",
+        "tensor_debug_mode": "FULL_NUMERICS",
+        "circular_buffer_size": -1,
+        "op_regex": None,
+        "tensor_dtypes": None,
+        "health_backend": "native",
+        "settings": "{}",
+    },
+    "device": {"run_id": _RUN_ID, "device_id": 0, "device_name": "/job:localhost/replica:0/task:0/device:CPU:0"},
+    "source_file": {
+        "run_id": _RUN_ID,
+        "source_file_id": 3,
+        "file_path": "/home/ada/digits/train.py",
+        "source_text": "import tensorflow as tf\n…",
+    },
+    "stack_frame": {
+        "run_id": _RUN_ID,
+        "stack_frame_id": 17,
+        "source_file_id": 3,
+        "file_path": "/home/ada/digits/train.py",
+        "lineno": 41,
+        "func": "loss",
+        "code": "return -tf.reduce_mean(tf.reduce_sum(labels * tf.math.log(probs), axis=1))",
+        "owner": "user",
+    },
+    "stack_trace": {"run_id": _RUN_ID, "stack_trace_id": 9, "depth": 2, "stack_frame_id": 17},
+    "graph": {
+        "run_id": _RUN_ID,
+        "graph_id": 2,
+        "graph_name": "loss",
+        "outer_graph_id": None,
+        "stack_trace_id": 8,
+        **_time(800_000_000),
+    },
+    "graph_function": {
+        "run_id": _RUN_ID,
+        "function_name": "__inference_loss_42",
+        "graph_id": 2,
+        "session_index": None,
+        "session_targets": None,
+    },
+    "graph_function_input": {
+        "run_id": _RUN_ID,
+        "function_name": "__inference_loss_42",
+        "graph_id": 2,
+        "input_index": 0,
+        "op_name": "probs",
+        "is_capture": False,
+        "output_slot": None,
+    },
+    "graph_function_output": {
+        "run_id": _RUN_ID,
+        "function_name": "__inference_loss_42",
+        "graph_id": 2,
+        "output_index": 0,
+        "op_name": "Identity",
+        "output_slot": 0,
+    },
+    "graph_op": {
+        "run_id": _RUN_ID,
+        "graph_id": 2,
+        "op_index": 2,
+        "op_name": "Log",
+        "op_type": "Log",
+        "num_outputs": 1,
+        "device_name": None,
+        "attributes": '{"T": "float32"}',
+        "stack_trace_id": 9,
+        **_time(790_000_000),
+        "forward_graph_id": None,
+        "forward_op_name": None,
+        "layer": "classifier/probabilities",
+        "role": "loss",
+    },
+    "graph_op_input": {
+        "run_id": _RUN_ID,
+        "graph_id": 2,
+        "op_name": "Log",
+        "input_index": 0,
+        "is_control": False,
+        "source_op_name": "probs",
+        "source_output_slot": 0,
+    },
+    "graph_op_output": {
+        "run_id": _RUN_ID,
+        "graph_id": 2,
+        "op_name": "Log",
+        "output_slot": 0,
+        "dtype": "float32",
+        "static_shape": [-1, 10],
+        "is_recorded": True,
+        "not_recorded_reason": None,
+    },
+    "graph_call": {
+        "run_id": _RUN_ID,
+        "graph_id": 5,
+        "op_name": "PartitionedCall",
+        "attribute": "f",
+        "branch_index": 0,
+        "function_name": "__inference_loss_42",
+        "callee_graph_id": 2,
+        "is_inline": True,
+    },
+    "executed_op": {
+        "run_id": _RUN_ID,
+        "executed_graph_id": 0,
+        "node_name": "loss/Log",
+        "op_type": "LogSoftmax",
+        "graph_id": 2,
+        "op_name": "Log",
+        "made_for": None,
+        "call_site": "PartitionedCall",
+        "device_name": "/job:localhost/replica:0/task:0/device:CPU:0",
+        "interface_index": None,
+        "output_dtypes": '["float32"]',
+    },
+    "executed_op_input": {
+        "run_id": _RUN_ID,
+        "executed_graph_id": 0,
+        "node_name": "loss/Log",
+        "input_index": 0,
+        "is_control": False,
+        "source_node_name": "logits/BiasAdd",
+        "source_output_slot": 0,
+    },
+    "execution": {
+        "run_id": _RUN_ID,
+        "execution_index": 118,
+        "event_index": 5204,
+        **_time(2_400_000_000),
+        "op_type": "__inference_loss_42",
+        "graph_id": 2,
+        "num_inputs": 2,
+        "num_outputs": 1,
+        "stack_trace_id": 11,
+        "thread_id": 140_213_004_117_824,
+        "step": _STEP,
+        "forward_execution_index": None,
+        "layer": None,
+        "role": "forward",
+    },
+    "execution_input": {"run_id": _RUN_ID, "execution_index": 118, "input_index": 0, "tensor_id": 6071},
+    "execution_output": {
+        "run_id": _RUN_ID,
+        "execution_index": 118,
+        "output_slot": 0,
+        "tensor_id": 6080,
+        "dtype": "float32",
+    },
+    "execution_error": {
+        "run_id": _RUN_ID,
+        "execution_index": 118,
+        "event_index": 5263,
+        **_time(2_400_500_000),
+        "error_type": "InvalidArgumentError",
+    },
+    "tensor_health": {
+        "run_id": _RUN_ID,
+        "event_index": 5207,
+        **_time(2_400_350_000),
+        "scope": "graph",
+        "execution_index": 118,
+        "step_id": 77,
+        "frame_id": 0,
+        "iteration": 0,
+        "call_site": "",
+        "graph_id": 2,
+        "op_name": "Log",
+        "op_type": "Log",
+        "output_slot": 0,
+        "tensor_id": None,
+        "device_id": 0,
+        "dtype": "float32",
+        "rank": 2,
+        "shape": [64, 10],
+        "size": 640,
+        "has_inf_or_nan": True,
+        "num_neg_inf": 3,
+        "num_pos_inf": 0,
+        "num_nan": 0,
+        "num_neg_finite": 635,
+        "num_zero": 2,
+        "num_pos_finite": 0,
+        "min_finite": -87.25,
+        "max_finite": 0.0,
+        "mean_finite": -21.5,
+        "stddev_finite": 17.75,
+        "max_abs_finite": 87.25,
+        "num_subnormal": 0,
+        "step": _STEP,
+        "is_call_inferred": None,
+    },
+    "op_digest": {
+        "run_id": _RUN_ID,
+        "part_number": 7,
+        "digest_index": 31,
+        "graph_id": 2,
+        "op_name": "Log",
+        "op_type": "Log",
+        "output_slot": 0,
+        "dtype": "float32",
+        "num_tensors": 13,
+        "num_bad_tensors": 1,
+        "min_size": 640,
+        "max_size": 640,
+        "min_shape": "64,10",
+        "max_shape": "64,10",
+        "max_nonzero": 640,
+        "max_zero_share": 0.003125,
+        "max_subnormal": 0,
+        "max_magnitude": 87.25,
+        "num_logs": 13,
+        "sum_log": 19.5,
+        "sum_log_square": 43.25,
+        "min_square": 5.0,
+        "max_square": 777.3125,
+        "min_stddev": 0.5,
+        "max_stddev": 17.75,
+        "min_slope": -798.8125,
+        "num_norms": 12,
+        "min_norm": 56.5,
+        "max_norm": 120.25,
+        "max_norm_jump": 1.5,
+    },
+    "tensor_value": {
+        "run_id": _RUN_ID,
+        "event_index": 9001,
+        "dtype": "float32",
+        "shape": [2],
+        "value": b"\x00\x00\x80\x3f\x00\x00\x80\xff",
+    },
+    "mark": {
+        "run_id": _RUN_ID,
+        "event_index": 5190,
+        **_time(2_399_000_000),
+        "step": _STEP,
+        "label": "step",
+        "value": str(_STEP),
+    },
+    "capture_stat": {
+        "run_id": _RUN_ID,
+        "event_index": 3050,
+        **_time(1_500_000_000),
+        "stat": "unobservable",
+        "subject": "Normalize",
+        "reason": "The op runs inside a function that was compiled for XLA, where nothing can be recorded.",
+        "num_events": None,
+        "reason_code": "xla_kept",
+    },
+    "dump_message": {
+        "run_id": _RUN_ID,
+        "message_id": 5,
+        "is_whole": False,
+        "stack_trace_id": 9,
+        "message": b"J\x0a\x0a\x03Add\x10\x010\x04",
+    },
+    "dump_record": {
+        "run_id": _RUN_ID,
+        "file": "execution",
+        "record_index": 81,
+        "message_id": 5,
+        "wall_time_s": 1795192212.345678,
+        "row_id": 81,
+    },
+}
+"""One row for each table name, as a mapping from column name to value. The tensor in `tensor_value` is [1.0, -inf]."""
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Parquet settings, derived from the declaration.
+"""Arrow schemas and Parquet settings of parts, derived from the declaration.
 
-Reasons for the settings:
+Reasons for the Parquet settings:
 
 * Float columns have no statistics: DuckDB prunes row groups by minimum and maximum, which
   ignore NaN, and would lose rows for `isnan(x)` and `x > 100`.
@@ -12,10 +12,33 @@ Reasons for the settings:
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
+
+import pyarrow as pa
 
 from tfdbg_arrow.schema.declaration import Column, Type
 from tfdbg_arrow.schema.tables import table
+from tfdbg_arrow.schema.version import FORMAT_VERSION
+
+FIELD_ID_KEY = b"PARQUET:field_id"
+"""Metadata key of a field for its Parquet field id, in decimal."""
+TABLE_KEY = b"tfdbg_arrow.table"
+"""Metadata key of the schema and the file for the name of the table."""
+FORMAT_VERSION_KEY = b"tfdbg_arrow.format_version"
+"""Metadata key of the schema and the file for the format version, MAJOR.MINOR."""
+
+_ARROW_TYPES: dict[Type, pa.DataType] = {
+    Type.BIGINT: pa.int64(),
+    Type.INTEGER: pa.int32(),
+    Type.DOUBLE: pa.float64(),
+    Type.VARCHAR: pa.string(),
+    Type.BOOLEAN: pa.bool_(),
+    # Always UTC, but stored without a time zone, because DuckDB needs pytz to convert TIMESTAMPTZ to Python.
+    Type.TIMESTAMP: pa.timestamp("us"),
+    Type.BLOB: pa.binary(),
+    Type.BIGINT_LIST: pa.list_(pa.field("element", pa.int64(), nullable=False)),
+}
 
 ROW_GROUP_ROWS = 122_880
 """Rows per row group, DuckDB's own vector-aligned size; pass it as `row_group_size` when writing."""
@@ -30,15 +53,43 @@ _INTEGERS = frozenset({Type.BIGINT, Type.INTEGER, Type.TIMESTAMP, Type.BIGINT_LI
 _WITHOUT_STATISTICS = frozenset({Type.DOUBLE, Type.BLOB})
 
 
+def arrow_type(type_: Type) -> pa.DataType:
+    """Returns the Arrow type in which a column type is stored."""
+    return _ARROW_TYPES[type_]
+
+
+@cache
+def arrow_schema(name: str) -> pa.Schema:
+    """Returns the Arrow schema of a table's parts.
+
+    Args:
+        name: Name of the table.
+
+    Returns:
+        The columns in the order of the declaration, with their field ids, and the table's name
+        and the format version as metadata.
+
+    Raises:
+        KeyError: The format has no such table.
+    """
+    return pa.schema(
+        [_arrow_field(column) for column in table(name).columns],
+        metadata={TABLE_KEY: name.encode(), FORMAT_VERSION_KEY: FORMAT_VERSION.encode()},
+    )
+
+
+def _arrow_field(column: Column) -> pa.Field:
+    return pa.field(
+        column.name, arrow_type(column.type), nullable=column.nullable, metadata={FIELD_ID_KEY: str(column.id).encode()}
+    )
+
+
 def leaf_path(column: Column) -> str:
     """Returns the path of the column's values in a Parquet schema, such as `shape.list.element`."""
     return f"{column.name}.list.element" if column.type is Type.BIGINT_LIST else column.name
 
 
-def _encoding(type_: Type) -> str:
-    return "DELTA_BINARY_PACKED" if type_ in _INTEGERS else "PLAIN"
-
-
+@cache
 def parquet_options(name: str) -> dict[str, Any]:
     """Returns the options for writing a table's parts.
 
@@ -46,9 +97,8 @@ def parquet_options(name: str) -> dict[str, Any]:
         name: Name of the table.
 
     Returns:
-        Keyword arguments for `pyarrow.parquet.ParquetWriter` and `write_table`, as a new dict at each
-        call. They do not contain the size of row groups: pass `row_group_size=ROW_GROUP_ROWS` to the
-        call that writes a table.
+        Keyword arguments for `pyarrow.parquet.ParquetWriter` and `write_table`, which must not be changed. They do not
+        contain the size of row groups: pass `row_group_size=ROW_GROUP_ROWS` to the call that writes a table.
 
     Raises:
         KeyError: The format has no such table.
@@ -66,3 +116,7 @@ def parquet_options(name: str) -> dict[str, Any]:
         **({"write_batch_size": _ELEMENT_BATCH} if holds_elements else {}),
         "store_schema": True,
     }
+
+
+def _encoding(type_: Type) -> str:
+    return "DELTA_BINARY_PACKED" if type_ in _INTEGERS else "PLAIN"

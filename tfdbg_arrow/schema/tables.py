@@ -7,80 +7,46 @@ spec/schema.json, the views that DuckDB registers) is built from these objects.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from tfdbg_arrow.schema.declaration import Column, Table, Type
-
-FORMAT_VERSION = "1.3"
-"""MAJOR.MINOR of the format, independent of the package's version."""
+from tfdbg_arrow.schema.version import FORMAT_VERSION
 
 BAD_CONSTANT = "has_inf_or_nan"
 """Key in `graph_op.attributes` of a tensor that holds an infinity or a NaN."""
 
-_T = Type
+# A column is a line with its id, name and type, with its description below.
+# fmt: off
+_BIGINT, _INTEGER, _DOUBLE, _VARCHAR, _BOOLEAN, _TIMESTAMP, _BLOB, _BIGINT_LIST = Type
+_nullable = partial(Column, nullable=True)
 
-_RUN_ID = Column(
-    id=1,
-    name="run_id",
-    type=_T.VARCHAR,
-    doc="The run that wrote the row.",
-    references="run.run_id",
-)
+_RUN_ID = Column(1, "run_id", _VARCHAR, "The run that wrote the row.", references="run.run_id")
 
 
 def _wall_time(id_ns: int, id_timestamp: int, of: str) -> tuple[Column, Column]:
     return (
-        Column(
-            id=id_ns,
-            name="wall_time_ns",
-            type=_T.BIGINT,
-            unit="ns",
-            doc=f"{of}, in nanoseconds since 1970-01-01T00:00:00Z.",
-        ),
-        Column(
-            id=id_timestamp,
-            name="wall_time",
-            type=_T.TIMESTAMP,
-            unit="us",
-            doc=f"{of}, as a UTC timestamp truncated to microseconds.",
-        ),
+        Column(id_ns, "wall_time_ns", _BIGINT, f"{of}, in nanoseconds since 1970-01-01T00:00:00Z.", unit="ns"),
+        Column(id_timestamp, "wall_time", _TIMESTAMP,
+            f"{of}, as a UTC timestamp truncated to microseconds.", unit="us"),
     )
 
 
 def _step(id_: int) -> Column:
-    return Column(
-        id=id_,
-        name="step",
-        type=_T.BIGINT,
-        nullable=True,
-        doc="The training step set by the last mark() before the event; NULL before the first mark().",
-    )
+    return _nullable(id_, "step", _BIGINT,
+        "The training step set by the last mark() before the event; NULL before the first mark().")
 
 
 def _layer(id_: int, of: str) -> Column:
-    return Column(
-        id=id_,
-        name="layer",
-        type=_T.VARCHAR,
-        nullable=True,
-        doc=(
-            f"The Keras layer or tf.Module that made the {of}, as the user's names from the outermost to the "
-            "innermost, such as `encoder/dense_1`; for a gradient, the layer of its forward op; NULL outside layers or "
-            "if unknown."
-        ),
-    )
+    return _nullable(id_, "layer", _VARCHAR,
+        f"The Keras layer or tf.Module that made the {of}, as the user's names from the outermost to the "
+        "innermost, such as `encoder/dense_1`; for a gradient, the layer of its forward op; NULL outside layers or "
+        "if unknown.")
 
 
 def _role(id_: int, of: str) -> Column:
-    return Column(
-        id=id_,
-        name="role",
-        type=_T.VARCHAR,
-        nullable=True,
-        doc=(
-            f"The purpose of the {of}: `forward`, `gradient`, `optimizer`, `loss`, `metric`, or `input` (a function of "
-            "a tf.data pipeline); NULL if unknown."
-        ),
-    )
+    return _nullable(id_, "role", _VARCHAR,
+        f"The purpose of the {of}: `forward`, `gradient`, `optimizer`, `loss`, `metric`, or `input` (a function of "
+        "a tf.data pipeline); NULL if unknown.")
 
 
 RUN = Table(
@@ -90,126 +56,40 @@ RUN = Table(
     columns=(
         replace(_RUN_ID, doc="Identifies the run; also part of the names of its directories.", references=None),
         *_wall_time(2, 3, "When recording started"),
-        Column(
-            id=4,
-            name="end_wall_time_ns",
-            type=_T.BIGINT,
-            unit="ns",
-            nullable=True,
-            doc="When recording ended; NULL while it runs or if it did not end cleanly.",
-        ),
-        Column(
-            id=5,
-            name="is_clean_end",
-            type=_T.BOOLEAN,
-            doc="Whether the recording was closed and every event written.",
-        ),
-        Column(id=6, name="format_version", type=_T.VARCHAR, doc="MAJOR.MINOR of the format of this run."),
-        Column(id=7, name="tfdbg_arrow_version", type=_T.VARCHAR, doc="Version of the package that wrote the run."),
-        Column(
-            id=8,
-            name="tensorflow_version",
-            type=_T.VARCHAR,
-            nullable=True,
-            doc="`tf.__version__`; NULL if TensorFlow was not involved.",
-        ),
-        Column(
-            id=9,
-            name="keras_version",
-            type=_T.VARCHAR,
-            nullable=True,
-            doc="`keras.__version__`; NULL if Keras was not imported when recording started.",
-        ),
-        Column(
-            id=10,
-            name="python_version",
-            type=_T.VARCHAR,
-            nullable=True,
-            doc="Version of the Python interpreter; NULL if unknown (an imported dump).",
-        ),
-        Column(
-            id=11,
-            name="platform",
-            type=_T.VARCHAR,
-            nullable=True,
-            doc="Operating system and machine, as platform.platform() returns them; NULL if unknown.",
-        ),
-        Column(
-            id=12,
-            name="host_name",
-            type=_T.VARCHAR,
-            nullable=True,
-            doc="Name of the host; NULL if unknown (an imported dump) or left out by `redact`.",
-        ),
-        Column(
-            id=13,
-            name="pid",
-            type=_T.BIGINT,
-            nullable=True,
-            doc="Process id on that host; NULL if unknown (an imported dump).",
-        ),
-        Column(
-            id=14,
-            name="worker",
-            type=_T.VARCHAR,
-            nullable=True,
-            doc="Task type and index in a cluster, such as `worker:1`; NULL outside a cluster.",
-        ),
-        Column(
-            id=15,
-            name="command_line",
-            type=_T.VARCHAR,
-            nullable=True,
-            doc="`sys.orig_argv` as a JSON array; NULL if unknown (an imported dump) or left out by `redact`.",
-        ),
-        Column(
-            id=16,
-            name="working_directory",
-            type=_T.VARCHAR,
-            nullable=True,
-            doc="Working directory when recording started; NULL in the same cases as command_line.",
-        ),
-        Column(
-            id=17,
-            name="tensor_debug_mode",
-            type=_T.VARCHAR,
-            nullable=True,
-            doc=(
-                "NO_TENSOR, CURT_HEALTH, CONCISE_HEALTH, FULL_HEALTH, FULL_NUMERICS, SHAPE or FULL_TENSOR; NULL if "
-                "an imported dump has no events."
-            ),
-        ),
-        Column(
-            id=18,
-            name="circular_buffer_size",
-            type=_T.BIGINT,
-            nullable=True,
-            doc="How many of the last executions and graph tensors are kept; 0 or less means all; NULL if unknown.",
-        ),
-        Column(
-            id=19,
-            name="op_regex",
-            type=_T.VARCHAR,
-            nullable=True,
-            doc="Only tensors of op types that match this regular expression were recorded; NULL means all op types.",
-        ),
-        Column(
-            id=20,
-            name="tensor_dtypes",
-            type=_T.VARCHAR,
-            nullable=True,
-            doc=(
-                "The recorded dtypes, as a JSON array of names, or the name of the callable that chose them; NULL "
-                "means the dtypes of the mode."
-            ),
-        ),
-        Column(
-            id=21,
-            name="health_backend",
-            type=_T.VARCHAR,
-            doc="Backend that measured the tensors: `native`, `tensorflow`, or `debugger_v2` for an imported dump.",
-        ),
-        Column(id=22, name="settings", type=_T.VARCHAR, doc="All other settings of the recording, as a JSON object."),
+        _nullable(4, "end_wall_time_ns", _BIGINT,
+            "When recording ended; NULL while it runs or if it did not end cleanly.", unit="ns"),
+        Column(5, "is_clean_end", _BOOLEAN, "Whether the recording was closed and every event written."),
+        Column(6, "format_version", _VARCHAR, "MAJOR.MINOR of the format of this run."),
+        Column(7, "tfdbg_arrow_version", _VARCHAR, "Version of the package that wrote the run."),
+        _nullable(8, "tensorflow_version", _VARCHAR, "`tf.__version__`; NULL if TensorFlow was not involved."),
+        _nullable(9, "keras_version", _VARCHAR,
+            "`keras.__version__`; NULL if Keras was not imported when recording started."),
+        _nullable(10, "python_version", _VARCHAR,
+            "Version of the Python interpreter; NULL if unknown (an imported dump)."),
+        _nullable(11, "platform", _VARCHAR,
+            "Operating system and machine, as platform.platform() returns them; NULL if unknown."),
+        _nullable(12, "host_name", _VARCHAR,
+            "Name of the host; NULL if unknown (an imported dump) or left out by `redact`."),
+        _nullable(13, "pid", _BIGINT, "Process id on that host; NULL if unknown (an imported dump)."),
+        _nullable(14, "worker", _VARCHAR,
+            "Task type and index in a cluster, such as `worker:1`; NULL outside a cluster."),
+        _nullable(15, "command_line", _VARCHAR,
+            "`sys.orig_argv` as a JSON array; NULL if unknown (an imported dump) or left out by `redact`."),
+        _nullable(16, "working_directory", _VARCHAR,
+            "Working directory when recording started; NULL in the same cases as command_line."),
+        _nullable(17, "tensor_debug_mode", _VARCHAR,
+            "NO_TENSOR, CURT_HEALTH, CONCISE_HEALTH, FULL_HEALTH, FULL_NUMERICS, SHAPE or FULL_TENSOR; NULL if "
+            "an imported dump has no events."),
+        _nullable(18, "circular_buffer_size", _BIGINT,
+            "How many of the last executions and graph tensors are kept; 0 or less means all; NULL if unknown."),
+        _nullable(19, "op_regex", _VARCHAR,
+            "Only tensors of op types that match this regular expression were recorded; NULL means all op types."),
+        _nullable(20, "tensor_dtypes", _VARCHAR,
+            "The recorded dtypes, as a JSON array of names, or the name of the callable that chose them; NULL "
+            "means the dtypes of the mode."),
+        Column(21, "health_backend", _VARCHAR,
+            "Backend that measured the tensors: `native`, `tensorflow`, or `debugger_v2` for an imported dump."),
+        Column(22, "settings", _VARCHAR, "All other settings of the recording, as a JSON object."),
     ),
 )
 
@@ -219,13 +99,9 @@ DEVICE = Table(
     key=("run_id", "device_id"),
     columns=(
         _RUN_ID,
-        Column(id=2, name="device_id", type=_T.BIGINT, doc="Identifies the device within the run."),
-        Column(
-            id=3,
-            name="device_name",
-            type=_T.VARCHAR,
-            doc="Full TensorFlow name, such as `/job:localhost/replica:0/task:0/device:CPU:0`.",
-        ),
+        Column(2, "device_id", _BIGINT, "Identifies the device within the run."),
+        Column(3, "device_name", _VARCHAR,
+            "Full TensorFlow name, such as `/job:localhost/replica:0/task:0/device:CPU:0`."),
     ),
 )
 
@@ -235,20 +111,11 @@ SOURCE_FILE = Table(
     key=("run_id", "source_file_id"),
     columns=(
         _RUN_ID,
-        Column(id=2, name="source_file_id", type=_T.BIGINT, doc="Identifies the file within the run."),
-        Column(
-            id=3,
-            name="file_path",
-            type=_T.VARCHAR,
-            doc="Path that the interpreter used, or its replacement by `redact`; artificial for a notebook cell.",
-        ),
-        Column(
-            id=4,
-            name="source_text",
-            type=_T.VARCHAR,
-            nullable=True,
-            doc="The full text; NULL if it could not be read or was left out by `redact`.",
-        ),
+        Column(2, "source_file_id", _BIGINT, "Identifies the file within the run."),
+        Column(3, "file_path", _VARCHAR,
+            "Path that the interpreter used, or its replacement by `redact`; artificial for a notebook cell."),
+        _nullable(4, "source_text", _VARCHAR,
+            "The full text; NULL if it could not be read or was left out by `redact`."),
     ),
 )
 
@@ -258,32 +125,16 @@ STACK_FRAME = Table(
     key=("run_id", "stack_frame_id"),
     columns=(
         _RUN_ID,
-        Column(id=2, name="stack_frame_id", type=_T.BIGINT, doc="Identifies the frame within the run."),
-        Column(id=3, name="source_file_id", type=_T.BIGINT, references="source_file.source_file_id", doc="The file."),
-        Column(
-            id=4,
-            name="file_path",
-            type=_T.VARCHAR,
-            doc="The file's path, repeated here so that you can read frames without a join.",
-        ),
-        Column(id=5, name="lineno", type=_T.INTEGER, doc="Line number, from 1."),
-        Column(id=6, name="func", type=_T.VARCHAR, doc="Name of the function; `<module>` for module-level code."),
-        Column(
-            id=7,
-            name="code",
-            type=_T.VARCHAR,
-            nullable=True,
-            doc="Text of the line without its indentation; NULL in the same cases as source_file.source_text.",
-        ),
-        Column(
-            id=8,
-            name="owner",
-            type=_T.VARCHAR,
-            doc=(
-                "Owner of the code: `user`, `framework` (TensorFlow, Keras), or `library` (other installed packages, "
-                "the standard library)."
-            ),
-        ),
+        Column(2, "stack_frame_id", _BIGINT, "Identifies the frame within the run."),
+        Column(3, "source_file_id", _BIGINT, "The file.", references="source_file.source_file_id"),
+        Column(4, "file_path", _VARCHAR, "The file's path, repeated here so that you can read frames without a join."),
+        Column(5, "lineno", _INTEGER, "Line number, from 1."),
+        Column(6, "func", _VARCHAR, "Name of the function; `<module>` for module-level code."),
+        _nullable(7, "code", _VARCHAR,
+            "Text of the line without its indentation; NULL in the same cases as source_file.source_text."),
+        Column(8, "owner", _VARCHAR,
+            "Owner of the code: `user`, `framework` (TensorFlow, Keras), or `library` (other installed packages, "
+            "the standard library)."),
     ),
 )
 
@@ -293,9 +144,9 @@ STACK_TRACE = Table(
     key=("run_id", "stack_trace_id", "depth"),
     columns=(
         _RUN_ID,
-        Column(id=2, name="stack_trace_id", type=_T.BIGINT, doc="Identifies the stack trace within the run."),
-        Column(id=3, name="depth", type=_T.INTEGER, doc="Depth of the frame; 0 is the innermost."),
-        Column(id=4, name="stack_frame_id", type=_T.BIGINT, references="stack_frame.stack_frame_id", doc="The frame."),
+        Column(2, "stack_trace_id", _BIGINT, "Identifies the stack trace within the run."),
+        Column(3, "depth", _INTEGER, "Depth of the frame; 0 is the innermost."),
+        Column(4, "stack_frame_id", _BIGINT, "The frame.", references="stack_frame.stack_frame_id"),
     ),
 )
 
@@ -305,24 +156,14 @@ GRAPH = Table(
     key=("run_id", "graph_id"),
     columns=(
         _RUN_ID,
-        Column(id=2, name="graph_id", type=_T.BIGINT, doc="Identifies the graph within the run."),
-        Column(id=3, name="graph_name", type=_T.VARCHAR, doc="FuncGraph.name: usually the Python function's name."),
-        Column(
-            id=4,
-            name="outer_graph_id",
-            type=_T.BIGINT,
-            nullable=True,
-            references="graph.graph_id",
-            doc="The graph in which it was traced; NULL if it was traced in eager code or in an unrecorded graph.",
-        ),
-        Column(
-            id=5,
-            name="stack_trace_id",
-            type=_T.BIGINT,
-            nullable=True,
-            references="stack_trace.stack_trace_id",
-            doc="The Python stack that made the graph's first function; NULL if unknown.",
-        ),
+        Column(2, "graph_id", _BIGINT, "Identifies the graph within the run."),
+        Column(3, "graph_name", _VARCHAR, "FuncGraph.name: usually the Python function's name."),
+        _nullable(4, "outer_graph_id", _BIGINT,
+            "The graph in which it was traced; NULL if it was traced in eager code or in an unrecorded graph.",
+            references="graph.graph_id"),
+        _nullable(5, "stack_trace_id", _BIGINT,
+            "The Python stack that made the graph's first function; NULL if unknown.",
+            references="stack_trace.stack_trace_id"),
         *_wall_time(6, 7, "When the graph was first made into a function"),
     ),
 )
@@ -333,60 +174,28 @@ GRAPH_OP = Table(
     key=("run_id", "graph_id", "op_name"),
     columns=(
         _RUN_ID,
-        Column(id=2, name="graph_id", type=_T.BIGINT, references="graph.graph_id", doc="The graph."),
-        Column(id=3, name="op_index", type=_T.BIGINT, doc="Position in the graph's order of creation, from 0."),
-        Column(id=4, name="op_name", type=_T.VARCHAR, doc="Name, unique within the graph."),
-        Column(id=5, name="op_type", type=_T.VARCHAR, doc="Type, such as `MatMul`."),
-        Column(id=6, name="num_outputs", type=_T.INTEGER, doc="Number of output tensors."),
-        Column(
-            id=7,
-            name="device_name",
-            type=_T.VARCHAR,
-            nullable=True,
-            doc="Device requested when the op was created; NULL means any device.",
-        ),
-        Column(
-            id=8,
-            name="attributes",
-            type=_T.VARCHAR,
-            nullable=True,
-            doc=(
-                "The op's attributes as a JSON object from name to value. A tensor is given by dtype and shape, and by "
-                f"`{BAD_CONSTANT}` if it holds an infinity or a NaN; a function is given by name. NULL in an imported "
-                "run."
-            ),
-        ),
-        Column(
-            id=9,
-            name="stack_trace_id",
-            type=_T.BIGINT,
-            nullable=True,
-            references="stack_trace.stack_trace_id",
-            doc="The Python stack that created the op; NULL if no Python code created it during the recording.",
-        ),
+        Column(2, "graph_id", _BIGINT, "The graph.", references="graph.graph_id"),
+        Column(3, "op_index", _BIGINT, "Position in the graph's order of creation, from 0."),
+        Column(4, "op_name", _VARCHAR, "Name, unique within the graph."),
+        Column(5, "op_type", _VARCHAR, "Type, such as `MatMul`."),
+        Column(6, "num_outputs", _INTEGER, "Number of output tensors."),
+        _nullable(7, "device_name", _VARCHAR, "Device requested when the op was created; NULL means any device."),
+        _nullable(8, "attributes", _VARCHAR,
+            "The op's attributes as a JSON object from name to value. A tensor is given by dtype and shape, and by "
+            f"`{BAD_CONSTANT}` if it holds an infinity or a NaN; a function is given by name. NULL in an imported "
+            "run."),
+        _nullable(9, "stack_trace_id", _BIGINT,
+            "The Python stack that created the op; NULL if no Python code created it during the recording.",
+            references="stack_trace.stack_trace_id"),
         *_wall_time(10, 11, "When the op was created, or first seen if its creation was not observed"),
-        Column(
-            id=12,
-            name="forward_graph_id",
-            type=_T.BIGINT,
-            nullable=True,
-            references="graph.graph_id",
-            doc=(
-                "The graph of forward_op_name: this graph, or another one if the gradient is a separate function; NULL "
-                "if forward_op_name is NULL."
-            ),
-        ),
-        Column(
-            id=13,
-            name="forward_op_name",
-            type=_T.VARCHAR,
-            nullable=True,
-            references="graph_op.op_name",
-            doc=(
-                "The op whose gradient function created this op; NULL if no gradient function created it, or if the "
-                "forward op is unknown."
-            ),
-        ),
+        _nullable(12, "forward_graph_id", _BIGINT,
+            "The graph of forward_op_name: this graph, or another one if the gradient is a separate function; NULL "
+            "if forward_op_name is NULL.",
+            references="graph.graph_id"),
+        _nullable(13, "forward_op_name", _VARCHAR,
+            "The op whose gradient function created this op; NULL if no gradient function created it, or if the "
+            "forward op is unknown.",
+            references="graph_op.op_name"),
         _layer(14, "op"),
         _role(15, "op"),
     ),
@@ -398,34 +207,12 @@ GRAPH_OP_INPUT = Table(
     key=("run_id", "graph_id", "op_name", "input_index", "is_control"),
     columns=(
         _RUN_ID,
-        Column(id=2, name="graph_id", type=_T.BIGINT, references="graph.graph_id", doc="The graph."),
-        Column(id=3, name="op_name", type=_T.VARCHAR, references="graph_op.op_name", doc="The consuming op."),
-        Column(
-            id=4,
-            name="input_index",
-            type=_T.INTEGER,
-            doc="Index of the input, from 0; control edges are numbered separately.",
-        ),
-        Column(
-            id=5,
-            name="is_control",
-            type=_T.BOOLEAN,
-            doc="True if the op only waits for the source, and no tensor flows.",
-        ),
-        Column(
-            id=6,
-            name="source_op_name",
-            type=_T.VARCHAR,
-            references="graph_op.op_name",
-            doc="The op that produces the input.",
-        ),
-        Column(
-            id=7,
-            name="source_output_slot",
-            type=_T.INTEGER,
-            nullable=True,
-            doc="Index of the source's output, from 0; NULL for a control edge.",
-        ),
+        Column(2, "graph_id", _BIGINT, "The graph.", references="graph.graph_id"),
+        Column(3, "op_name", _VARCHAR, "The consuming op.", references="graph_op.op_name"),
+        Column(4, "input_index", _INTEGER, "Index of the input, from 0; control edges are numbered separately."),
+        Column(5, "is_control", _BOOLEAN, "True if the op only waits for the source, and no tensor flows."),
+        Column(6, "source_op_name", _VARCHAR, "The op that produces the input.", references="graph_op.op_name"),
+        _nullable(7, "source_output_slot", _INTEGER, "Index of the source's output, from 0; NULL for a control edge."),
     ),
 )
 
@@ -435,44 +222,19 @@ GRAPH_OP_OUTPUT = Table(
     key=("run_id", "graph_id", "op_name", "output_slot"),
     columns=(
         _RUN_ID,
-        Column(id=2, name="graph_id", type=_T.BIGINT, references="graph.graph_id", doc="The graph."),
-        Column(id=3, name="op_name", type=_T.VARCHAR, references="graph_op.op_name", doc="The op."),
-        Column(id=4, name="output_slot", type=_T.INTEGER, doc="Index of the output, from 0."),
-        Column(
-            id=5,
-            name="dtype",
-            type=_T.VARCHAR,
-            nullable=True,
-            doc="TensorFlow's name of the dtype, such as `float32` or `resource`; NULL if unknown (an imported dump).",
-        ),
-        Column(
-            id=6,
-            name="static_shape",
-            type=_T.BIGINT_LIST,
-            nullable=True,
-            doc="Dimensions, -1 for each unknown one; NULL for an unknown rank.",
-        ),
-        Column(
-            id=7,
-            name="is_recorded",
-            type=_T.BOOLEAN,
-            nullable=True,
-            doc=(
-                "Whether tensor_health has a row for each time the output is computed; NULL if unknown. Outputs that "
-                "TensorFlow's optimizer fuses, folds or prunes are not computed."
-            ),
-        ),
-        Column(
-            id=8,
-            name="not_recorded_reason",
-            type=_T.VARCHAR,
-            nullable=True,
-            doc=(
-                "Why it is not recorded: `mode`, `dtype`, `op_regex`, `tensor_dtypes`, `op_type`, `control_flow`, "
-                "`xla` (compiled, as the setting asks), `remote` (on a device of another process), or `reference` (to "
-                "a variable's memory, which can change in the meantime); NULL if it is recorded."
-            ),
-        ),
+        Column(2, "graph_id", _BIGINT, "The graph.", references="graph.graph_id"),
+        Column(3, "op_name", _VARCHAR, "The op.", references="graph_op.op_name"),
+        Column(4, "output_slot", _INTEGER, "Index of the output, from 0."),
+        _nullable(5, "dtype", _VARCHAR,
+            "TensorFlow's name of the dtype, such as `float32` or `resource`; NULL if unknown (an imported dump)."),
+        _nullable(6, "static_shape", _BIGINT_LIST, "Dimensions, -1 for each unknown one; NULL for an unknown rank."),
+        _nullable(7, "is_recorded", _BOOLEAN,
+            "Whether tensor_health has a row for each time the output is computed; NULL if unknown. Outputs that "
+            "TensorFlow's optimizer fuses, folds or prunes are not computed."),
+        _nullable(8, "not_recorded_reason", _VARCHAR,
+            "Why it is not recorded: `mode`, `dtype`, `op_regex`, `tensor_dtypes`, `op_type`, `control_flow`, "
+            "`xla` (compiled, as the setting asks), `remote` (on a device of another process), or `reference` (to "
+            "a variable's memory, which can change in the meantime); NULL if it is recorded."),
     ),
 )
 
@@ -485,32 +247,14 @@ GRAPH_FUNCTION = Table(
     key=("run_id", "function_name"),
     columns=(
         _RUN_ID,
-        Column(
-            id=2,
-            name="function_name",
-            type=_T.VARCHAR,
-            doc="Name in TensorFlow's runtime, such as `__inference_step_42`; the op_type of executions that call it.",
-        ),
-        Column(
-            id=3, name="graph_id", type=_T.BIGINT, references="graph.graph_id", doc="The graph that it was made from."
-        ),
-        Column(
-            id=4,
-            name="session_index",
-            type=_T.INTEGER,
-            nullable=True,
-            doc=(
-                "Index of the session, from 0, if the row stands for session runs with the same feeds (its arguments) "
-                "and fetches (its results); NULL for a function."
-            ),
-        ),
-        Column(
-            id=5,
-            name="session_targets",
-            type=_T.VARCHAR,
-            nullable=True,
-            doc="JSON array of the ops that such a run executes without fetching a result; NULL for a function.",
-        ),
+        Column(2, "function_name", _VARCHAR,
+            "Name in TensorFlow's runtime, such as `__inference_step_42`; the op_type of executions that call it."),
+        Column(3, "graph_id", _BIGINT, "The graph that it was made from.", references="graph.graph_id"),
+        _nullable(4, "session_index", _INTEGER,
+            "Index of the session, from 0, if the row stands for session runs with the same feeds (its arguments) "
+            "and fetches (its results); NULL for a function."),
+        _nullable(5, "session_targets", _VARCHAR,
+            "JSON array of the ops that such a run executes without fetching a result; NULL for a function."),
     ),
 )
 
@@ -520,33 +264,16 @@ GRAPH_FUNCTION_INPUT = Table(
     key=("run_id", "function_name", "input_index"),
     columns=(
         _RUN_ID,
-        Column(
-            id=2, name="function_name", type=_T.VARCHAR, references="graph_function.function_name", doc="The function."
-        ),
-        Column(id=3, name="graph_id", type=_T.BIGINT, references="graph.graph_id", doc="Its graph."),
-        Column(
-            id=4,
-            name="input_index",
-            type=_T.INTEGER,
-            doc="Index of the argument, from 0; equal to the input_index of the call's input.",
-        ),
-        Column(id=5, name="op_name", type=_T.VARCHAR, references="graph_op.op_name", doc="The Placeholder."),
-        Column(
-            id=6,
-            name="is_capture",
-            type=_T.BOOLEAN,
-            doc="Whether it is a captured tensor rather than an argument of the Python function.",
-        ),
-        Column(
-            id=7,
-            name="output_slot",
-            type=_T.INTEGER,
-            nullable=True,
-            doc=(
-                "For a session run, the index of the fed output, from 0; any op can be fed, and a feed does not "
-                "execute the op. NULL for a function."
-            ),
-        ),
+        Column(2, "function_name", _VARCHAR, "The function.", references="graph_function.function_name"),
+        Column(3, "graph_id", _BIGINT, "Its graph.", references="graph.graph_id"),
+        Column(4, "input_index", _INTEGER,
+            "Index of the argument, from 0; equal to the input_index of the call's input."),
+        Column(5, "op_name", _VARCHAR, "The Placeholder.", references="graph_op.op_name"),
+        Column(6, "is_capture", _BOOLEAN,
+            "Whether it is a captured tensor rather than an argument of the Python function."),
+        _nullable(7, "output_slot", _INTEGER,
+            "For a session run, the index of the fed output, from 0; any op can be fed, and a feed does not "
+            "execute the op. NULL for a function."),
     ),
 )
 
@@ -556,20 +283,12 @@ GRAPH_FUNCTION_OUTPUT = Table(
     key=("run_id", "function_name", "output_index"),
     columns=(
         _RUN_ID,
-        Column(
-            id=2, name="function_name", type=_T.VARCHAR, references="graph_function.function_name", doc="The function."
-        ),
-        Column(id=3, name="graph_id", type=_T.BIGINT, references="graph.graph_id", doc="Its graph."),
-        Column(
-            id=4,
-            name="output_index",
-            type=_T.INTEGER,
-            doc="Index of the result, from 0; equal to the output_slot of the calling op or execution.",
-        ),
-        Column(
-            id=5, name="op_name", type=_T.VARCHAR, references="graph_op.op_name", doc="The op whose output is returned."
-        ),
-        Column(id=6, name="output_slot", type=_T.INTEGER, doc="Index of that op's output."),
+        Column(2, "function_name", _VARCHAR, "The function.", references="graph_function.function_name"),
+        Column(3, "graph_id", _BIGINT, "Its graph.", references="graph.graph_id"),
+        Column(4, "output_index", _INTEGER,
+            "Index of the result, from 0; equal to the output_slot of the calling op or execution."),
+        Column(5, "op_name", _VARCHAR, "The op whose output is returned.", references="graph_op.op_name"),
+        Column(6, "output_slot", _INTEGER, "Index of that op's output."),
     ),
 )
 
@@ -579,41 +298,19 @@ GRAPH_CALL = Table(
     key=("run_id", "graph_id", "op_name", "attribute", "branch_index"),
     columns=(
         _RUN_ID,
-        Column(id=2, name="graph_id", type=_T.BIGINT, references="graph.graph_id", doc="The calling graph."),
-        Column(id=3, name="op_name", type=_T.VARCHAR, references="graph_op.op_name", doc="The calling op."),
-        Column(
-            id=4,
-            name="attribute",
-            type=_T.VARCHAR,
-            doc=(
-                "The attribute that names the function: `f`, `then_branch`, `else_branch`, `cond`, `body`, `branches`, "
-                "and so on."
-            ),
-        ),
-        Column(
-            id=5,
-            name="branch_index",
-            type=_T.INTEGER,
-            doc="Index in a list of functions; 0 if the attribute holds a single function.",
-        ),
-        Column(id=6, name="function_name", type=_T.VARCHAR, doc="The callee's runtime name."),
-        Column(
-            id=7,
-            name="callee_graph_id",
-            type=_T.BIGINT,
-            nullable=True,
-            references="graph.graph_id",
-            doc="The callee's graph; NULL if it was not recorded.",
-        ),
-        Column(
-            id=8,
-            name="is_inline",
-            type=_T.BOOLEAN,
-            doc=(
-                "Whether the callee runs within the caller's step (calls, branches, loops) rather than separately "
-                "(functions of a data set)."
-            ),
-        ),
+        Column(2, "graph_id", _BIGINT, "The calling graph.", references="graph.graph_id"),
+        Column(3, "op_name", _VARCHAR, "The calling op.", references="graph_op.op_name"),
+        Column(4, "attribute", _VARCHAR,
+            "The attribute that names the function: `f`, `then_branch`, `else_branch`, `cond`, `body`, `branches`, "
+            "and so on."),
+        Column(5, "branch_index", _INTEGER,
+            "Index in a list of functions; 0 if the attribute holds a single function."),
+        Column(6, "function_name", _VARCHAR, "The callee's runtime name."),
+        _nullable(7, "callee_graph_id", _BIGINT,
+            "The callee's graph; NULL if it was not recorded.", references="graph.graph_id"),
+        Column(8, "is_inline", _BOOLEAN,
+            "Whether the callee runs within the caller's step (calls, branches, loops) rather than separately "
+            "(functions of a data set)."),
     ),
 )
 
@@ -626,86 +323,30 @@ EXECUTED_OP = Table(
     key=("run_id", "executed_graph_id", "node_name"),
     columns=(
         _RUN_ID,
-        Column(
-            id=2,
-            name="executed_graph_id",
-            type=_T.BIGINT,
-            doc=(
-                "Identifies the optimized graph within the run, from 0. The graph holds an outermost function and the "
-                "functions that TensorFlow inlined into it."
-            ),
-        ),
-        Column(id=3, name="node_name", type=_T.VARCHAR, doc="Name, unique within the optimized graph."),
-        Column(
-            id=4,
-            name="op_type",
-            type=_T.VARCHAR,
-            doc="The op type that ran, such as `_FusedMatMul`; it can differ from the type in graph_op.",
-        ),
-        Column(
-            id=5,
-            name="graph_id",
-            type=_T.BIGINT,
-            nullable=True,
-            references="graph.graph_id",
-            doc="The program's graph that the node comes from; NULL if unknown.",
-        ),
-        Column(
-            id=6,
-            name="op_name",
-            type=_T.VARCHAR,
-            nullable=True,
-            references="graph_op.op_name",
-            doc=(
-                "The program's op whose outputs the node computes; for a fused node, the last of the ops that it "
-                "computes. NULL if the optimizer added the node and it computes no op of the program."
-            ),
-        ),
-        Column(
-            id=7,
-            name="made_for",
-            type=_T.VARCHAR,
-            nullable=True,
-            references="graph_op.op_name",
-            doc=(
-                "If op_name is NULL, the op of the same graph that the node's name contains, or else the nearest op "
-                "computed from the node; NULL if there is none."
-            ),
-        ),
-        Column(
-            id=8,
-            name="call_site",
-            type=_T.VARCHAR,
-            nullable=True,
-            doc="Path of calling ops from the outermost graph, as in tensor_health.call_site; NULL if unknown.",
-        ),
-        Column(
-            id=9,
-            name="device_name",
-            type=_T.VARCHAR,
-            nullable=True,
-            doc="The device that TensorFlow chose; NULL if it left the choice open.",
-        ),
-        Column(
-            id=10,
-            name="interface_index",
-            type=_T.BIGINT,
-            nullable=True,
-            doc=(
-                "Index, from 0, of the outermost function's argument (for an `_Arg` node) or result (for a `_Retval` "
-                "node); NULL for other nodes."
-            ),
-        ),
-        Column(
-            id=11,
-            name="output_dtypes",
-            type=_T.VARCHAR,
-            nullable=True,
-            doc=(
-                "The dtypes of its outputs as a JSON array of TensorFlow's names, null for a reference; NULL if "
-                "unknown."
-            ),
-        ),
+        Column(2, "executed_graph_id", _BIGINT,
+            "Identifies the optimized graph within the run, from 0. The graph holds an outermost function and the "
+            "functions that TensorFlow inlined into it."),
+        Column(3, "node_name", _VARCHAR, "Name, unique within the optimized graph."),
+        Column(4, "op_type", _VARCHAR,
+            "The op type that ran, such as `_FusedMatMul`; it can differ from the type in graph_op."),
+        _nullable(5, "graph_id", _BIGINT,
+            "The program's graph that the node comes from; NULL if unknown.", references="graph.graph_id"),
+        _nullable(6, "op_name", _VARCHAR,
+            "The program's op whose outputs the node computes; for a fused node, the last of the ops that it "
+            "computes. NULL if the optimizer added the node and it computes no op of the program.",
+            references="graph_op.op_name"),
+        _nullable(7, "made_for", _VARCHAR,
+            "If op_name is NULL, the op of the same graph that the node's name contains, or else the nearest op "
+            "computed from the node; NULL if there is none.",
+            references="graph_op.op_name"),
+        _nullable(8, "call_site", _VARCHAR,
+            "Path of calling ops from the outermost graph, as in tensor_health.call_site; NULL if unknown."),
+        _nullable(9, "device_name", _VARCHAR, "The device that TensorFlow chose; NULL if it left the choice open."),
+        _nullable(10, "interface_index", _BIGINT,
+            "Index, from 0, of the outermost function's argument (for an `_Arg` node) or result (for a `_Retval` "
+            "node); NULL for other nodes."),
+        _nullable(11, "output_dtypes", _VARCHAR,
+            "The dtypes of its outputs as a JSON array of TensorFlow's names, null for a reference; NULL if unknown."),
     ),
 )
 
@@ -715,40 +356,14 @@ EXECUTED_OP_INPUT = Table(
     key=("run_id", "executed_graph_id", "node_name", "input_index"),
     columns=(
         _RUN_ID,
-        Column(
-            id=2,
-            name="executed_graph_id",
-            type=_T.BIGINT,
-            references="executed_op.executed_graph_id",
-            doc="The optimized graph.",
-        ),
-        Column(id=3, name="node_name", type=_T.VARCHAR, references="executed_op.node_name", doc="The consuming node."),
-        Column(
-            id=4,
-            name="input_index",
-            type=_T.INTEGER,
-            doc="Index of the input, from 0: the data edges come first, then the control edges.",
-        ),
-        Column(
-            id=5,
-            name="is_control",
-            type=_T.BOOLEAN,
-            doc="True if the node only waits for the source, and no tensor flows.",
-        ),
-        Column(
-            id=6,
-            name="source_node_name",
-            type=_T.VARCHAR,
-            references="executed_op.node_name",
-            doc="The node that produces the input.",
-        ),
-        Column(
-            id=7,
-            name="source_output_slot",
-            type=_T.INTEGER,
-            nullable=True,
-            doc="Index of the source's output, from 0; NULL for a control edge.",
-        ),
+        Column(2, "executed_graph_id", _BIGINT, "The optimized graph.", references="executed_op.executed_graph_id"),
+        Column(3, "node_name", _VARCHAR, "The consuming node.", references="executed_op.node_name"),
+        Column(4, "input_index", _INTEGER,
+            "Index of the input, from 0: the data edges come first, then the control edges."),
+        Column(5, "is_control", _BOOLEAN, "True if the node only waits for the source, and no tensor flows."),
+        Column(6, "source_node_name", _VARCHAR,
+            "The node that produces the input.", references="executed_op.node_name"),
+        _nullable(7, "source_output_slot", _INTEGER, "Index of the source's output, from 0; NULL for a control edge."),
     ),
 )
 
@@ -758,57 +373,25 @@ EXECUTION = Table(
     key=("run_id", "execution_index"),
     columns=(
         _RUN_ID,
-        Column(
-            id=2,
-            name="execution_index",
-            type=_T.BIGINT,
-            doc="Identifies the execution within the run; executions are numbered in the order in which they start.",
-        ),
-        Column(
-            id=3,
-            name="event_index",
-            type=_T.BIGINT,
-            doc="Position among all events; for a call, its start, before everything that runs in it.",
-        ),
+        Column(2, "execution_index", _BIGINT,
+            "Identifies the execution within the run; executions are numbered in the order in which they start."),
+        Column(3, "event_index", _BIGINT,
+            "Position among all events; for a call, its start, before everything that runs in it."),
         *_wall_time(4, 5, "When the event was recorded"),
-        Column(id=6, name="op_type", type=_T.VARCHAR, doc="Op type, or the function's runtime name."),
-        Column(
-            id=7,
-            name="graph_id",
-            type=_T.BIGINT,
-            nullable=True,
-            references="graph.graph_id",
-            doc="The called function's graph; NULL for an op and for an unrecorded function.",
-        ),
-        Column(id=8, name="num_inputs", type=_T.INTEGER, doc="Number of input tensors."),
-        Column(id=9, name="num_outputs", type=_T.INTEGER, doc="Number of output tensors."),
-        Column(
-            id=10,
-            name="stack_trace_id",
-            type=_T.BIGINT,
-            nullable=True,
-            references="stack_trace.stack_trace_id",
-            doc="The Python stack that executed it; NULL if unknown.",
-        ),
-        Column(
-            id=11,
-            name="thread_id",
-            type=_T.BIGINT,
-            nullable=True,
-            doc="The Python thread, as returned by threading.get_ident(); NULL in an imported run.",
-        ),
+        Column(6, "op_type", _VARCHAR, "Op type, or the function's runtime name."),
+        _nullable(7, "graph_id", _BIGINT,
+            "The called function's graph; NULL for an op and for an unrecorded function.", references="graph.graph_id"),
+        Column(8, "num_inputs", _INTEGER, "Number of input tensors."),
+        Column(9, "num_outputs", _INTEGER, "Number of output tensors."),
+        _nullable(10, "stack_trace_id", _BIGINT,
+            "The Python stack that executed it; NULL if unknown.", references="stack_trace.stack_trace_id"),
+        _nullable(11, "thread_id", _BIGINT,
+            "The Python thread, as returned by threading.get_ident(); NULL in an imported run."),
         _step(12),
-        Column(
-            id=13,
-            name="forward_execution_index",
-            type=_T.BIGINT,
-            nullable=True,
-            references="execution.execution_index",
-            doc=(
-                "The execution whose gradient function ran this one; NULL if no gradient function ran it, or if the "
-                "forward execution is unknown."
-            ),
-        ),
+        _nullable(13, "forward_execution_index", _BIGINT,
+            "The execution whose gradient function ran this one; NULL if no gradient function ran it, or if the "
+            "forward execution is unknown.",
+            references="execution.execution_index"),
         _layer(14, "execution"),
         _role(15, "execution"),
     ),
@@ -820,16 +403,10 @@ EXECUTION_INPUT = Table(
     key=("run_id", "execution_index", "input_index"),
     columns=(
         _RUN_ID,
-        Column(
-            id=2, name="execution_index", type=_T.BIGINT, references="execution.execution_index", doc="The execution."
-        ),
-        Column(id=3, name="input_index", type=_T.INTEGER, doc="Index of the input, from 0."),
-        Column(
-            id=4,
-            name="tensor_id",
-            type=_T.BIGINT,
-            doc="Identifies the eager tensor within the process; a variable is identified by its handle's id.",
-        ),
+        Column(2, "execution_index", _BIGINT, "The execution.", references="execution.execution_index"),
+        Column(3, "input_index", _INTEGER, "Index of the input, from 0."),
+        Column(4, "tensor_id", _BIGINT,
+            "Identifies the eager tensor within the process; a variable is identified by its handle's id."),
     ),
 )
 
@@ -839,18 +416,10 @@ EXECUTION_OUTPUT = Table(
     key=("run_id", "execution_index", "output_slot"),
     columns=(
         _RUN_ID,
-        Column(
-            id=2, name="execution_index", type=_T.BIGINT, references="execution.execution_index", doc="The execution."
-        ),
-        Column(id=3, name="output_slot", type=_T.INTEGER, doc="Index of the output, from 0."),
-        Column(id=4, name="tensor_id", type=_T.BIGINT, doc="Identifies the eager tensor within the process."),
-        Column(
-            id=5,
-            name="dtype",
-            type=_T.VARCHAR,
-            nullable=True,
-            doc="TensorFlow's name of the dtype; NULL if unknown (an imported dump).",
-        ),
+        Column(2, "execution_index", _BIGINT, "The execution.", references="execution.execution_index"),
+        Column(3, "output_slot", _INTEGER, "Index of the output, from 0."),
+        Column(4, "tensor_id", _BIGINT, "Identifies the eager tensor within the process."),
+        _nullable(5, "dtype", _VARCHAR, "TensorFlow's name of the dtype; NULL if unknown (an imported dump)."),
     ),
 )
 
@@ -860,22 +429,11 @@ EXECUTION_ERROR = Table(
     key=("run_id", "execution_index"),
     columns=(
         _RUN_ID,
-        Column(
-            id=2, name="execution_index", type=_T.BIGINT, references="execution.execution_index", doc="The execution."
-        ),
-        Column(
-            id=3,
-            name="event_index",
-            type=_T.BIGINT,
-            doc="Position of the error among all events; for a call, after everything that ran in it.",
-        ),
+        Column(2, "execution_index", _BIGINT, "The execution.", references="execution.execution_index"),
+        Column(3, "event_index", _BIGINT,
+            "Position of the error among all events; for a call, after everything that ran in it."),
         *_wall_time(4, 5, "When the error was recorded"),
-        Column(
-            id=6,
-            name="error_type",
-            type=_T.VARCHAR,
-            doc="Name of the error's Python class, such as InvalidArgumentError.",
-        ),
+        Column(6, "error_type", _VARCHAR, "Name of the error's Python class, such as InvalidArgumentError."),
     ),
 )
 
@@ -888,247 +446,67 @@ TENSOR_HEALTH = Table(
     key=("run_id", "event_index"),
     columns=(
         _RUN_ID,
-        Column(
-            id=2,
-            name="event_index",
-            type=_T.BIGINT,
-            doc="Position among all events of the process, by arrival; within a call this can differ from data flow.",
-        ),
+        Column(2, "event_index", _BIGINT,
+            "Position among all events of the process, by arrival; within a call this can differ from data flow."),
         *_wall_time(3, 4, "When the tensor was recorded"),
-        Column(
-            id=5,
-            name="scope",
-            type=_T.VARCHAR,
-            doc=(
-                "`graph` for an op inside a function, `execution` for an eager op or a call, `external` for an eager "
-                "tensor that no recorded op made, at its first use."
-            ),
-        ),
-        Column(
-            id=6,
-            name="execution_index",
-            type=_T.BIGINT,
-            nullable=True,
-            references="execution.execution_index",
-            doc=(
-                "The execution that made the tensor. For `graph`, the call in which the op ran, NULL if there is none "
-                "or it is uncertain; for `external`, the first execution that used it."
-            ),
-        ),
-        Column(
-            id=7,
-            name="step_id",
-            type=_T.BIGINT,
-            nullable=True,
-            doc=(
-                "TensorFlow's step id, equal for all tensors of one call of an outermost function; NULL outside graphs "
-                "or if the backend cannot determine it."
-            ),
-        ),
-        Column(
-            id=8,
-            name="frame_id",
-            type=_T.BIGINT,
-            nullable=True,
-            doc=(
-                "TensorFlow's control-flow frame, which distinguishes the loops of a step; 0 is outside all loops; "
-                "NULL in the same cases as step_id."
-            ),
-        ),
-        Column(
-            id=9,
-            name="iteration",
-            type=_T.BIGINT,
-            nullable=True,
-            doc="Iteration of that frame's loop, from 0; NULL in the same cases as step_id.",
-        ),
-        Column(
-            id=10,
-            name="call_site",
-            type=_T.VARCHAR,
-            nullable=True,
-            doc=(
-                "Path of calling ops from the outermost graph to the op's graph, such as `while/body/_5/call_1`: each "
-                "op's name, followed by the runtime's suffix for a branch or a part of a loop; empty in the outermost "
-                "graph; NULL in the same cases as step_id."
-            ),
-        ),
-        Column(
-            id=11,
-            name="graph_id",
-            type=_T.BIGINT,
-            nullable=True,
-            references="graph.graph_id",
-            doc="The graph that contains the op; NULL outside graphs.",
-        ),
-        Column(
-            id=12,
-            name="op_name",
-            type=_T.VARCHAR,
-            nullable=True,
-            references="graph_op.op_name",
-            doc=(
-                "The op in that graph, or executed_op.node_name if TensorFlow's optimizer added the node and it "
-                "computes no op of the program; NULL outside graphs."
-            ),
-        ),
-        Column(
-            id=13,
-            name="op_type",
-            type=_T.VARCHAR,
-            nullable=True,
-            doc=(
-                "Op type, or the function's runtime name; NULL for `external`. This is the type that ran, which the "
-                "optimizer may have changed (see executed_op.op_type)."
-            ),
-        ),
-        Column(
-            id=14,
-            name="output_slot",
-            type=_T.INTEGER,
-            nullable=True,
-            doc="Index of the op's output, from 0; NULL for `external`.",
-        ),
-        Column(
-            id=15, name="tensor_id", type=_T.BIGINT, nullable=True, doc="Identifies the eager tensor; NULL in graphs."
-        ),
-        Column(
-            id=16,
-            name="device_id",
-            type=_T.BIGINT,
-            nullable=True,
-            references="device.device_id",
-            doc="The device on which it was computed; NULL if unknown.",
-        ),
-        Column(
-            id=17,
-            name="dtype",
-            type=_T.VARCHAR,
-            nullable=True,
-            doc="TensorFlow's name of the dtype; NULL if unknown (an imported dump).",
-        ),
-        Column(id=18, name="rank", type=_T.INTEGER, nullable=True, doc="Number of dimensions; NULL if not measured."),
-        Column(id=19, name="shape", type=_T.BIGINT_LIST, nullable=True, doc="Dimensions; NULL if not measured."),
-        Column(
-            id=20,
-            name="size",
-            type=_T.BIGINT,
-            nullable=True,
-            unit="elements",
-            doc="Number of elements; NULL if not measured.",
-        ),
-        Column(
-            id=21,
-            name="has_inf_or_nan",
-            type=_T.BOOLEAN,
-            nullable=True,
-            doc="Whether any element is infinite or NaN; NULL if not measured.",
-        ),
-        Column(
-            id=22,
-            name="num_neg_inf",
-            type=_T.BIGINT,
-            nullable=True,
-            unit="elements",
-            doc="Elements that are -infinity; NULL if not measured.",
-        ),
-        Column(
-            id=23,
-            name="num_pos_inf",
-            type=_T.BIGINT,
-            nullable=True,
-            unit="elements",
-            doc="Elements that are +infinity; NULL if not measured.",
-        ),
-        Column(
-            id=24,
-            name="num_nan",
-            type=_T.BIGINT,
-            nullable=True,
-            unit="elements",
-            doc="Elements that are NaN; NULL if not measured.",
-        ),
-        Column(
-            id=25,
-            name="num_neg_finite",
-            type=_T.BIGINT,
-            nullable=True,
-            unit="elements",
-            doc="Finite elements below zero; NULL if not measured.",
-        ),
-        Column(
-            id=26,
-            name="num_zero",
-            type=_T.BIGINT,
-            nullable=True,
-            unit="elements",
-            doc="Elements that are +0 or -0; NULL if not measured.",
-        ),
-        Column(
-            id=27,
-            name="num_pos_finite",
-            type=_T.BIGINT,
-            nullable=True,
-            unit="elements",
-            doc="Finite elements above zero; NULL if not measured.",
-        ),
-        Column(
-            id=28,
-            name="min_finite",
-            type=_T.DOUBLE,
-            nullable=True,
-            doc="Smallest finite element; NULL if there is none, if not measured, or for complex dtypes.",
-        ),
-        Column(
-            id=29,
-            name="max_finite",
-            type=_T.DOUBLE,
-            nullable=True,
-            doc="Largest finite element; NULL in the same cases as min_finite.",
-        ),
-        Column(
-            id=30,
-            name="mean_finite",
-            type=_T.DOUBLE,
-            nullable=True,
-            doc="Arithmetic mean of the finite elements; NULL in the same cases as min_finite.",
-        ),
-        Column(
-            id=31,
-            name="stddev_finite",
-            type=_T.DOUBLE,
-            nullable=True,
-            doc="Population standard deviation of the finite elements; NULL in the same cases as min_finite.",
-        ),
-        Column(
-            id=32,
-            name="max_abs_finite",
-            type=_T.DOUBLE,
-            nullable=True,
-            doc=(
-                "Largest magnitude of the finite elements (for a complex element, its modulus); NULL if there is none "
-                "or not measured."
-            ),
-        ),
-        Column(
-            id=33,
-            name="num_subnormal",
-            type=_T.BIGINT,
-            nullable=True,
-            unit="elements",
-            doc="Elements that are subnormal; NULL if not measured.",
-        ),
+        Column(5, "scope", _VARCHAR,
+            "`graph` for an op inside a function, `execution` for an eager op or a call, `external` for an eager "
+            "tensor that no recorded op made, at its first use."),
+        _nullable(6, "execution_index", _BIGINT,
+            "The execution that made the tensor. For `graph`, the call in which the op ran, NULL if there is none "
+            "or it is uncertain; for `external`, the first execution that used it.",
+            references="execution.execution_index"),
+        _nullable(7, "step_id", _BIGINT,
+            "TensorFlow's step id, equal for all tensors of one call of an outermost function; NULL outside graphs "
+            "or if the backend cannot determine it."),
+        _nullable(8, "frame_id", _BIGINT,
+            "TensorFlow's control-flow frame, which distinguishes the loops of a step; 0 is outside all loops; "
+            "NULL in the same cases as step_id."),
+        _nullable(9, "iteration", _BIGINT,
+            "Iteration of that frame's loop, from 0; NULL in the same cases as step_id."),
+        _nullable(10, "call_site", _VARCHAR,
+            "Path of calling ops from the outermost graph to the op's graph, such as `while/body/_5/call_1`: each "
+            "op's name, followed by the runtime's suffix for a branch or a part of a loop; empty in the outermost "
+            "graph; NULL in the same cases as step_id."),
+        _nullable(11, "graph_id", _BIGINT,
+            "The graph that contains the op; NULL outside graphs.", references="graph.graph_id"),
+        _nullable(12, "op_name", _VARCHAR,
+            "The op in that graph, or executed_op.node_name if TensorFlow's optimizer added the node and it "
+            "computes no op of the program; NULL outside graphs.",
+            references="graph_op.op_name"),
+        _nullable(13, "op_type", _VARCHAR,
+            "Op type, or the function's runtime name; NULL for `external`. This is the type that ran, which the "
+            "optimizer may have changed (see executed_op.op_type)."),
+        _nullable(14, "output_slot", _INTEGER, "Index of the op's output, from 0; NULL for `external`."),
+        _nullable(15, "tensor_id", _BIGINT, "Identifies the eager tensor; NULL in graphs."),
+        _nullable(16, "device_id", _BIGINT,
+            "The device on which it was computed; NULL if unknown.", references="device.device_id"),
+        _nullable(17, "dtype", _VARCHAR, "TensorFlow's name of the dtype; NULL if unknown (an imported dump)."),
+        _nullable(18, "rank", _INTEGER, "Number of dimensions; NULL if not measured."),
+        _nullable(19, "shape", _BIGINT_LIST, "Dimensions; NULL if not measured."),
+        _nullable(20, "size", _BIGINT, "Number of elements; NULL if not measured.", unit="elements"),
+        _nullable(21, "has_inf_or_nan", _BOOLEAN, "Whether any element is infinite or NaN; NULL if not measured."),
+        _nullable(22, "num_neg_inf", _BIGINT, "Elements that are -infinity; NULL if not measured.", unit="elements"),
+        _nullable(23, "num_pos_inf", _BIGINT, "Elements that are +infinity; NULL if not measured.", unit="elements"),
+        _nullable(24, "num_nan", _BIGINT, "Elements that are NaN; NULL if not measured.", unit="elements"),
+        _nullable(25, "num_neg_finite", _BIGINT, "Finite elements below zero; NULL if not measured.", unit="elements"),
+        _nullable(26, "num_zero", _BIGINT, "Elements that are +0 or -0; NULL if not measured.", unit="elements"),
+        _nullable(27, "num_pos_finite", _BIGINT, "Finite elements above zero; NULL if not measured.", unit="elements"),
+        _nullable(28, "min_finite", _DOUBLE,
+            "Smallest finite element; NULL if there is none, if not measured, or for complex dtypes."),
+        _nullable(29, "max_finite", _DOUBLE, "Largest finite element; NULL in the same cases as min_finite."),
+        _nullable(30, "mean_finite", _DOUBLE,
+            "Arithmetic mean of the finite elements; NULL in the same cases as min_finite."),
+        _nullable(31, "stddev_finite", _DOUBLE,
+            "Population standard deviation of the finite elements; NULL in the same cases as min_finite."),
+        _nullable(32, "max_abs_finite", _DOUBLE,
+            "Largest magnitude of the finite elements (for a complex element, its modulus); NULL if there is none "
+            "or not measured."),
+        _nullable(33, "num_subnormal", _BIGINT, "Elements that are subnormal; NULL if not measured.", unit="elements"),
         _step(34),
-        Column(
-            id=35,
-            name="is_call_inferred",
-            type=_T.BOOLEAN,
-            nullable=True,
-            doc=(
-                "True if the execution_index of a `graph` row was inferred from times and names, in an imported run; "
-                "NULL if it was observed or is unknown."
-            ),
-        ),
+        _nullable(35, "is_call_inferred", _BOOLEAN,
+            "True if the execution_index of a `graph` row was inferred from times and names, in an imported run; "
+            "NULL if it was observed or is unknown."),
     ),
 )
 
@@ -1141,214 +519,49 @@ OP_DIGEST = Table(
     key=("run_id", "part_number", "digest_index"),
     columns=(
         _RUN_ID,
-        Column(
-            id=2,
-            name="part_number",
-            type=_T.BIGINT,
-            doc="Number of the part of tensor_health; equal to the number of the part that holds this row.",
-        ),
-        Column(id=3, name="digest_index", type=_T.BIGINT, doc="Index of the row in the part's digest, from 0."),
-        Column(
-            id=4,
-            name="graph_id",
-            type=_T.BIGINT,
-            nullable=True,
-            references="graph.graph_id",
-            doc="The graph that contains the op; NULL outside graphs.",
-        ),
-        Column(
-            id=5,
-            name="op_name",
-            type=_T.VARCHAR,
-            nullable=True,
-            references="graph_op.op_name",
-            doc="The op in that graph; NULL outside graphs.",
-        ),
-        Column(
-            id=6,
-            name="op_type",
-            type=_T.VARCHAR,
-            nullable=True,
-            doc="Op type, or the function's runtime name; NULL for `external`.",
-        ),
-        Column(
-            id=7,
-            name="output_slot",
-            type=_T.INTEGER,
-            nullable=True,
-            doc="Index of the op's output, from 0; NULL for `external`.",
-        ),
-        Column(
-            id=8,
-            name="dtype",
-            type=_T.VARCHAR,
-            nullable=True,
-            doc="TensorFlow's name of the dtype; NULL if unknown (an imported dump).",
-        ),
-        Column(id=9, name="num_tensors", type=_T.BIGINT, doc="Number of rows of tensor_health."),
-        Column(
-            id=10,
-            name="num_bad_tensors",
-            type=_T.BIGINT,
-            doc="Number of tensors whose has_inf_or_nan is true.",
-        ),
-        Column(
-            id=11,
-            name="min_size",
-            type=_T.BIGINT,
-            nullable=True,
-            unit="elements",
-            doc="Smallest size; NULL if no size was measured.",
-        ),
-        Column(
-            id=12,
-            name="max_size",
-            type=_T.BIGINT,
-            nullable=True,
-            unit="elements",
-            doc="Largest size; NULL if min_size is NULL.",
-        ),
-        Column(
-            id=13,
-            name="min_shape",
-            type=_T.VARCHAR,
-            nullable=True,
-            doc=(
-                "Smallest shape in byte order of its text, such as `32,64`; empty for a scalar; NULL if no shape was "
-                "measured."
-            ),
-        ),
-        Column(
-            id=14,
-            name="max_shape",
-            type=_T.VARCHAR,
-            nullable=True,
-            doc="Largest shape in the same order; NULL if min_shape is NULL.",
-        ),
-        Column(
-            id=15,
-            name="max_nonzero",
-            type=_T.BIGINT,
-            nullable=True,
-            unit="elements",
-            doc="Largest size - num_zero of tensors with more than one element; NULL if there are none.",
-        ),
-        Column(
-            id=16,
-            name="max_zero_share",
-            type=_T.DOUBLE,
-            nullable=True,
-            doc="Largest num_zero / size; NULL if there is none.",
-        ),
-        Column(
-            id=17,
-            name="max_subnormal",
-            type=_T.BIGINT,
-            nullable=True,
-            unit="elements",
-            doc="Largest num_subnormal; NULL if none was measured.",
-        ),
-        Column(
-            id=18,
-            name="max_magnitude",
-            type=_T.DOUBLE,
-            nullable=True,
-            doc="Largest max_abs_finite; NULL if there is none.",
-        ),
-        Column(
-            id=19,
-            name="num_logs",
-            type=_T.BIGINT,
-            doc="Number of tensors with max_abs_finite above 0.",
-        ),
-        Column(
-            id=20,
-            name="sum_log",
-            type=_T.DOUBLE,
-            nullable=True,
-            doc="Sum of ln(max_abs_finite) over these tensors; NULL if there are none.",
-        ),
-        Column(
-            id=21,
-            name="sum_log_square",
-            type=_T.DOUBLE,
-            nullable=True,
-            doc="Sum of the squares of these logarithms; NULL if sum_log is NULL.",
-        ),
-        Column(
-            id=22,
-            name="min_square",
-            type=_T.DOUBLE,
-            nullable=True,
-            doc=(
-                "Smallest mean square, mean_finite * mean_finite + stddev_finite * stddev_finite, clipped to the range "
-                "of DOUBLE; NULL if there is none."
-            ),
-        ),
-        Column(
-            id=23,
-            name="max_square",
-            type=_T.DOUBLE,
-            nullable=True,
-            doc="Largest mean square; NULL if min_square is NULL.",
-        ),
-        Column(
-            id=24,
-            name="min_stddev",
-            type=_T.DOUBLE,
-            nullable=True,
-            doc="Smallest stddev_finite; NULL if there is none.",
-        ),
-        Column(
-            id=25,
-            name="max_stddev",
-            type=_T.DOUBLE,
-            nullable=True,
-            doc="Largest stddev_finite; NULL if min_stddev is NULL.",
-        ),
-        Column(
-            id=26,
-            name="min_slope",
-            type=_T.DOUBLE,
-            nullable=True,
-            doc=(
-                "Smallest mean of y - y * y over the elements y, which is mean_finite minus the mean square, clipped "
-                "to the range of DOUBLE; NULL if there is none."
-            ),
-        ),
-        Column(
-            id=27,
-            name="num_norms",
-            type=_T.BIGINT,
-            doc="Number of tensors of scope `graph` that have a mean_finite and whose has_inf_or_nan is false.",
-        ),
-        Column(
-            id=28,
-            name="min_norm",
-            type=_T.DOUBLE,
-            nullable=True,
-            doc=(
-                "Smallest Euclidean norm of these tensors, the square root of size times mean square, clipped in the "
-                "same way; NULL if there are none."
-            ),
-        ),
-        Column(
-            id=29,
-            name="max_norm",
-            type=_T.DOUBLE,
-            nullable=True,
-            doc="Largest Euclidean norm of these tensors; NULL if min_norm is NULL.",
-        ),
-        Column(
-            id=30,
-            name="max_norm_jump",
-            type=_T.DOUBLE,
-            nullable=True,
-            doc=(
-                "Largest ratio of a norm to the mean of the ten norms before it in the part; 0 if no norm has ten "
-                "norms before it with a mean above 0; NULL if unknown."
-            ),
-        ),
+        Column(2, "part_number", _BIGINT,
+            "Number of the part of tensor_health; equal to the number of the part that holds this row."),
+        Column(3, "digest_index", _BIGINT, "Index of the row in the part's digest, from 0."),
+        _nullable(4, "graph_id", _BIGINT,
+            "The graph that contains the op; NULL outside graphs.", references="graph.graph_id"),
+        _nullable(5, "op_name", _VARCHAR, "The op in that graph; NULL outside graphs.", references="graph_op.op_name"),
+        _nullable(6, "op_type", _VARCHAR, "Op type, or the function's runtime name; NULL for `external`."),
+        _nullable(7, "output_slot", _INTEGER, "Index of the op's output, from 0; NULL for `external`."),
+        _nullable(8, "dtype", _VARCHAR, "TensorFlow's name of the dtype; NULL if unknown (an imported dump)."),
+        Column(9, "num_tensors", _BIGINT, "Number of rows of tensor_health."),
+        Column(10, "num_bad_tensors", _BIGINT, "Number of tensors whose has_inf_or_nan is true."),
+        _nullable(11, "min_size", _BIGINT, "Smallest size; NULL if no size was measured.", unit="elements"),
+        _nullable(12, "max_size", _BIGINT, "Largest size; NULL if min_size is NULL.", unit="elements"),
+        _nullable(13, "min_shape", _VARCHAR,
+            "Smallest shape in byte order of its text, such as `32,64`; empty for a scalar; NULL if no shape was "
+            "measured."),
+        _nullable(14, "max_shape", _VARCHAR, "Largest shape in the same order; NULL if min_shape is NULL."),
+        _nullable(15, "max_nonzero", _BIGINT,
+            "Largest size - num_zero of tensors with more than one element; NULL if there are none.", unit="elements"),
+        _nullable(16, "max_zero_share", _DOUBLE, "Largest num_zero / size; NULL if there is none."),
+        _nullable(17, "max_subnormal", _BIGINT, "Largest num_subnormal; NULL if none was measured.", unit="elements"),
+        _nullable(18, "max_magnitude", _DOUBLE, "Largest max_abs_finite; NULL if there is none."),
+        Column(19, "num_logs", _BIGINT, "Number of tensors with max_abs_finite above 0."),
+        _nullable(20, "sum_log", _DOUBLE, "Sum of ln(max_abs_finite) over these tensors; NULL if there are none."),
+        _nullable(21, "sum_log_square", _DOUBLE, "Sum of the squares of these logarithms; NULL if sum_log is NULL."),
+        _nullable(22, "min_square", _DOUBLE,
+            "Smallest mean square, mean_finite * mean_finite + stddev_finite * stddev_finite, clipped to the range "
+            "of DOUBLE; NULL if there is none."),
+        _nullable(23, "max_square", _DOUBLE, "Largest mean square; NULL if min_square is NULL."),
+        _nullable(24, "min_stddev", _DOUBLE, "Smallest stddev_finite; NULL if there is none."),
+        _nullable(25, "max_stddev", _DOUBLE, "Largest stddev_finite; NULL if min_stddev is NULL."),
+        _nullable(26, "min_slope", _DOUBLE,
+            "Smallest mean of y - y * y over the elements y, which is mean_finite minus the mean square, clipped "
+            "to the range of DOUBLE; NULL if there is none."),
+        Column(27, "num_norms", _BIGINT,
+            "Number of tensors of scope `graph` that have a mean_finite and whose has_inf_or_nan is false."),
+        _nullable(28, "min_norm", _DOUBLE,
+            "Smallest Euclidean norm of these tensors, the square root of size times mean square, clipped in the "
+            "same way; NULL if there are none."),
+        _nullable(29, "max_norm", _DOUBLE, "Largest Euclidean norm of these tensors; NULL if min_norm is NULL."),
+        _nullable(30, "max_norm_jump", _DOUBLE,
+            "Largest ratio of a norm to the mean of the ten norms before it in the part; 0 if no norm has ten "
+            "norms before it with a mean above 0; NULL if unknown."),
     ),
 )
 
@@ -1358,24 +571,12 @@ TENSOR_VALUE = Table(
     key=("run_id", "event_index"),
     columns=(
         _RUN_ID,
-        Column(
-            id=2,
-            name="event_index",
-            type=_T.BIGINT,
-            references="tensor_health.event_index",
-            doc="The tensor's row in tensor_health.",
-        ),
-        Column(id=3, name="dtype", type=_T.VARCHAR, doc="TensorFlow's name of the dtype."),
-        Column(id=4, name="shape", type=_T.BIGINT_LIST, doc="Dimensions."),
-        Column(
-            id=5,
-            name="value",
-            type=_T.BLOB,
-            doc=(
-                "The elements in row-major order, little-endian, without padding; for strings, the end offset of each "
-                "as int64, then their bytes."
-            ),
-        ),
+        Column(2, "event_index", _BIGINT, "The tensor's row in tensor_health.", references="tensor_health.event_index"),
+        Column(3, "dtype", _VARCHAR, "TensorFlow's name of the dtype."),
+        Column(4, "shape", _BIGINT_LIST, "Dimensions."),
+        Column(5, "value", _BLOB,
+            "The elements in row-major order, little-endian, without padding; for strings, the end offset of each "
+            "as int64, then their bytes."),
     ),
 )
 
@@ -1385,22 +586,11 @@ MARK = Table(
     key=("run_id", "event_index", "label"),
     columns=(
         _RUN_ID,
-        Column(
-            id=2,
-            name="event_index",
-            type=_T.BIGINT,
-            doc="Position among all events; the label applies to the events after it.",
-        ),
+        Column(2, "event_index", _BIGINT, "Position among all events; the label applies to the events after it."),
         *_wall_time(3, 4, "When the label was set"),
-        Column(
-            id=5,
-            name="step",
-            type=_T.BIGINT,
-            nullable=True,
-            doc="The training step that applies from here on; NULL if none has been set yet.",
-        ),
-        Column(id=6, name="label", type=_T.VARCHAR, doc="The label's name; `step` for the training step itself."),
-        Column(id=7, name="value", type=_T.VARCHAR, doc="The label's value as text."),
+        _nullable(5, "step", _BIGINT, "The training step that applies from here on; NULL if none has been set yet."),
+        Column(6, "label", _VARCHAR, "The label's name; `step` for the training step itself."),
+        Column(7, "value", _VARCHAR, "The label's value as text."),
     ),
 )
 
@@ -1410,29 +600,18 @@ CAPTURE_STAT = Table(
     key=("run_id", "event_index", "stat", "subject"),
     columns=(
         _RUN_ID,
-        Column(
-            id=2,
-            name="event_index",
-            type=_T.BIGINT,
-            doc="Number of events that the process had recorded when this was noted.",
-        ),
+        Column(2, "event_index", _BIGINT, "Number of events that the process had recorded when this was noted."),
         *_wall_time(3, 4, "When it was noted"),
-        Column(
-            id=5,
-            name="stat",
-            type=_T.VARCHAR,
-            doc="What happened: `dropped`, `disabled`, `unobservable`, `failed`, `changed`, `masked` or `recovered`.",
-        ),
-        Column(id=6, name="subject", type=_T.VARCHAR, doc="What it happened to, such as an op, a function or a table."),
-        Column(id=7, name="reason", type=_T.VARCHAR, doc="The reason, as a sentence."),
-        Column(
-            id=8,
-            name="num_events",
-            type=_T.BIGINT,
-            unit="events",
-            nullable=True,
-            doc="Number of events affected; NULL if they cannot be counted.",
-        ),
+        Column(5, "stat", _VARCHAR,
+            "What happened: `dropped`, `disabled`, `unobservable`, `failed`, `changed`, `masked` or `recovered`."),
+        Column(6, "subject", _VARCHAR, "What it happened to, such as an op, a function or a table."),
+        Column(7, "reason", _VARCHAR, "The reason, as a sentence."),
+        _nullable(8, "num_events", _BIGINT,
+            "Number of events affected; NULL if they cannot be counted.", unit="events"),
+        _nullable(9, "reason_code", _VARCHAR,
+            "The kind of the reason: `spool_full`, `circular_buffer`, `black_box`, `max_bytes`, `schedule`, "
+            "`store_unreachable`, `upload_waits`, `parts_unwritable`, `traced_before`, `xla_kept`, `xla_refused`, "
+            "`xla_left_out`, `ran_without_xla`, `other_devices`, `other_process` or `forked`; NULL for any other."),
     ),
 )
 
@@ -1445,22 +624,13 @@ DUMP_MESSAGE = Table(
     key=("run_id", "message_id"),
     columns=(
         _RUN_ID,
-        Column(id=2, name="message_id", type=_T.BIGINT, doc="Identifies the message within the run."),
-        Column(
-            id=3,
-            name="is_whole",
-            type=_T.BOOLEAN,
-            doc="True if the message is the record, byte for byte; false if other columns hold parts of it.",
-        ),
-        Column(
-            id=4,
-            name="stack_trace_id",
-            type=_T.BIGINT,
-            nullable=True,
-            references="stack_trace.stack_trace_id",
-            doc="The stack whose frame ids were removed from the code location; NULL if none were removed.",
-        ),
-        Column(id=5, name="message", type=_T.BLOB, doc="A serialised DebugEvent."),
+        Column(2, "message_id", _BIGINT, "Identifies the message within the run."),
+        Column(3, "is_whole", _BOOLEAN,
+            "True if the message is the record, byte for byte; false if other columns hold parts of it."),
+        _nullable(4, "stack_trace_id", _BIGINT,
+            "The stack whose frame ids were removed from the code location; NULL if none were removed.",
+            references="stack_trace.stack_trace_id"),
+        Column(5, "message", _BLOB, "A serialised DebugEvent."),
     ),
 )
 
@@ -1470,36 +640,17 @@ DUMP_RECORD = Table(
     key=("run_id", "file", "record_index"),
     columns=(
         _RUN_ID,
-        Column(
-            id=2,
-            name="file",
-            type=_T.VARCHAR,
-            doc=(
-                "Suffix of the file: `metadata`, `source_files`, `stack_frames`, `graphs`, `execution` or "
-                "`graph_execution_traces`."
-            ),
-        ),
-        Column(id=3, name="record_index", type=_T.BIGINT, doc="Index of the record in the file, from 0."),
-        Column(
-            id=4,
-            name="message_id",
-            type=_T.BIGINT,
-            references="dump_message.message_id",
-            doc="The content of the record that the other columns of this row do not hold.",
-        ),
-        Column(
-            id=5, name="wall_time_s", type=_T.DOUBLE, unit="s", doc="DebugEvent.wall_time, in seconds since 1970-01-01."
-        ),
-        Column(
-            id=6,
-            name="row_id",
-            type=_T.BIGINT,
-            nullable=True,
-            doc=(
-                "The row made from the record: a source_file_id, stack_frame_id, graph_id, device_id or "
-                "execution_index, or the event_index of a trace; NULL for other records."
-            ),
-        ),
+        Column(2, "file", _VARCHAR,
+            "Suffix of the file: `metadata`, `source_files`, `stack_frames`, `graphs`, `execution` or "
+            "`graph_execution_traces`."),
+        Column(3, "record_index", _BIGINT, "Index of the record in the file, from 0."),
+        Column(4, "message_id", _BIGINT,
+            "The content of the record that the other columns of this row do not hold.",
+            references="dump_message.message_id"),
+        Column(5, "wall_time_s", _DOUBLE, "DebugEvent.wall_time, in seconds since 1970-01-01.", unit="s"),
+        _nullable(6, "row_id", _BIGINT,
+            "The row made from the record: a source_file_id, stack_frame_id, graph_id, device_id or "
+            "execution_index, or the event_index of a trace; NULL for other records."),
     ),
 )
 

@@ -1,4 +1,4 @@
-"""The version policy: the format versions that this package reads."""
+"""The version of the format, and the versions that this package reads."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import re
 from pathlib import PurePath
 
 from tfdbg_arrow.errors import FormatVersionError, LogdirError
-from tfdbg_arrow.schema.tables import FORMAT_VERSION
+
+FORMAT_VERSION = "1.4"
+"""MAJOR.MINOR of the format, independent of the package's version."""
 
 _VERSION = re.compile(r"(0|[1-9][0-9]{0,5})\.(0|[1-9][0-9]{0,5})")
 
@@ -56,5 +58,5 @@ def check_format_version(text: str, *, path: str | PurePath) -> None:
         raise FormatVersionError(
             f"{path} gives the format version {text}, but this tfdbg_arrow reads only {own_major}.x: "
             f"install a tfdbg_arrow that reads format {major}.x "
-            f"({'pip install --upgrade tfdbg-arrow' if major > own_major else 'an older release; see its CHANGELOG'})."
+            f"({'a newer' if major > own_major else 'an older'} release; CHANGELOG.md says which)."
         )

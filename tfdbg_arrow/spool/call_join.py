@@ -18,9 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from tfdbg_arrow.spool.batch import Batch, Ints
-from tfdbg_arrow.spool.names import CallGraph
-from tfdbg_arrow.spool.records import Flag, Kind
+from tfdbg_arrow.spool.names import GraphLinks
+from tfdbg_arrow.spool.records import Batch, Flag, Ints, Kind
 
 NO_CALL = -1
 _MAX_STEPS = 8_192
@@ -57,7 +56,7 @@ class CallJoin:
             limit, which can take forever for data that no recorder wrote.
     """
 
-    def __init__(self, call_graph: CallGraph, *, max_looks: int | None = None) -> None:
+    def __init__(self, call_graph: GraphLinks, *, max_looks: int | None = None) -> None:
         self._call_graph = call_graph
         self._looks_left = math.inf if max_looks is None else max_looks
         self._in_flight: dict[int, _Call] = {}

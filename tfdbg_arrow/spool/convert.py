@@ -1,11 +1,14 @@
-"""Converts spool records into Arrow tables, a whole batch at a time and without a Python object per event.
+"""Converts spool records and rows into Arrow tables, and keeps account of what could not be converted.
+
+Records are converted a whole batch at a time and without a Python object per event.
 
 Source: spool/records.py for the records, schema/tables.py for the columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,14 +18,17 @@ import pyarrow as pa
 
 from tfdbg_arrow.schema import arrow_schema
 from tfdbg_arrow.schema.dtypes import dtype_name
-from tfdbg_arrow.spool.batch import Batch, Ints, Mask, num_followers
 from tfdbg_arrow.spool.names import Names, compact
 from tfdbg_arrow.spool.records import (
     NO_STEP,
     NUM_INLINE_DIMS,
     PAYLOAD_LENGTH,
+    Batch,
     Flag,
+    Ints,
     Kind,
+    Mask,
+    num_followers,
 )
 
 EVENT_TABLES = (
@@ -259,3 +265,151 @@ def _nullable(values: npt.NDArray[Any], valid: Mask) -> pa.Array:
 
 def _cut_to_us(wall_time_ns: pa.Array) -> pa.Array:
     return pa.array(wall_time_ns.to_numpy() // 1000).cast(pa.timestamp("us"))
+
+
+def checked_tables(
+    name: str, rows: Sequence[Mapping[str, object]], *, run_id: str, failures: Failures
+) -> Iterator[pa.Table]:
+    """Yields tables of the valid rows; invalid rows are counted as failures.
+
+    The arguments are those of `metadata_table`.
+    """
+    if not rows:
+        return
+    try:
+        yield metadata_table(name, rows, run_id=run_id)
+    except Exception as error:
+        if len(rows) == 1:
+            failures.add(f"table {name}", error, num_events=1)
+            return
+        for row in rows:  # keep the valid ones
+            yield from checked_tables(name, [row], run_id=run_id, failures=failures)
+
+
+def checked_column_tables(
+    name: str, columns: Mapping[str, Sequence[object]], *, run_id: str, failures: Failures
+) -> Iterator[pa.Table]:
+    """Does the same as `checked_tables` for rows that are given as columns of equal length."""
+    try:
+        table = column_table(name, columns, run_id=run_id)
+    except Exception:
+        yield from checked_tables(name, rows_of_columns(columns), run_id=run_id, failures=failures)
+    else:
+        yield table
+
+
+def rows_of_columns(columns: Mapping[str, object]) -> list[Mapping[str, object]]:
+    """Converts columns into rows; returns an empty list if they are not columns of equal length."""
+    lists = [values for values in columns.values() if isinstance(values, (list, tuple))]
+    if len(lists) < len(columns) or len({len(values) for values in lists}) != 1:
+        return []
+    return [dict(zip(columns, values, strict=True)) for values in zip(*lists, strict=True)]
+
+
+def column_table(name: str, columns: Mapping[str, Sequence[object]], *, run_id: str) -> pa.Table:
+    """Makes a table from columns of equal length; the arguments and errors are those of `metadata_table`."""
+    schema = arrow_schema(name)
+    unknown = sorted(columns.keys() - set(schema.names))
+    if unknown:
+        raise ValueError(f"rows for table {name} have the columns {unknown}, expected among {schema.names}")
+    num_rows = len(next(iter(columns.values()), ()))
+    arrays = []
+    for field in schema:
+        values = columns.get(field.name, [None] * num_rows)
+        if field.name == "run_id":
+            values = [run_id] * num_rows
+        elif field.name == "wall_time":
+            times = columns.get("wall_time_ns", values)
+            cut = [time // 1000 if isinstance(time, int) else None for time in times]
+            values = [given if given is not None else us for given, us in zip(values, cut, strict=True)]
+        array = pa.array(values, type=field.type)
+        if array.null_count and not field.nullable:
+            raise ValueError(f"rows for table {name} have NULL in {field.name}, expected a value in each row")
+        arrays.append(array)
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def metadata_table(name: str, rows: Sequence[Mapping[str, object]], *, run_id: str) -> pa.Table:
+    """Makes a table from rows given as mappings.
+
+    Args:
+        name: Name of the table.
+        rows: Mappings from column name to value. This function sets `run_id`, and computes a missing
+            `wall_time` from `wall_time_ns`; other missing columns become NULL.
+        run_id: The run.
+
+    Raises:
+        ValueError: A column does not exist, or a column that is not nullable is NULL.
+        pa.ArrowException: A value does not have the type of its column.
+    """
+    names = {key for row in rows for key in row}
+    if not names:
+        names = {"run_id"}  # the length of a column gives the number of rows
+    return column_table(name, {key: [row.get(key) for row in rows] for key in names}, run_id=run_id)
+
+
+class Failures:
+    """Counts failures, reports the first of each kind, and keeps rows for capture_stat."""
+
+    def __init__(self, on_failure: Callable[[str], None]) -> None:
+        self._on_failure = on_failure
+        self._repeats: dict[tuple[str, str], int] = {}
+        self._lost: dict[tuple[str, str], int] = {}
+        self._has_told_of_disk = False
+        self._notes: list[tuple[str, str, str, int | None, str | None]] = []
+
+    @contextlib.contextmanager
+    def caught(self, where: str) -> Iterator[None]:
+        """Counts an exception of the block as a failure instead of raising it."""
+        try:
+            yield
+        except Exception as error:
+            self.add(where, error)
+
+    def add(self, where: str, error: Exception, *, num_events: int | None = None) -> None:
+        """Counts a failure, and reports the first of each kind; of all OSErrors, only the first is reported."""
+        kind = (where, type(error).__name__)
+        if kind in self._repeats:
+            self._repeats[kind] += 1
+            self._lost[kind] += num_events or 0
+            return
+        self._repeats[kind] = self._lost[kind] = 0
+        reason = f"{type(error).__name__}: {error}"
+        self.note("failed", where, reason, num_events)
+        if isinstance(error, OSError):
+            if self._has_told_of_disk:
+                return
+            self._has_told_of_disk = True
+        with contextlib.suppress(Exception):
+            self._on_failure(f"tfdbg_arrow could not record everything ({where}): {reason}")
+
+    def note(
+        self, stat: str, subject: str, reason: str, num_events: int | None, *, reason_code: str | None = None
+    ) -> None:
+        """Keeps a row for capture_stat."""
+        self._notes.append((stat, subject, reason, num_events, reason_code))
+
+    def note_repeats(self) -> None:
+        """Keeps a row for each kind of failure that occurred again after it was reported."""
+        for (where, name), count in self._repeats.items():
+            if count:
+                lost = self._lost[where, name]
+                self.note("failed", f"{where} (again)", f"Further errors of type {name}: {count}.", lost or None)
+        self._repeats = dict.fromkeys(self._repeats, 0)
+        self._lost = dict.fromkeys(self._lost, 0)
+
+    @property
+    def has_notes(self) -> bool:
+        """Whether there are rows that have not been taken yet."""
+        return bool(self._notes)
+
+    def take_notes(self) -> list[dict[str, object]]:
+        """Returns the rows kept since the last call; equal rows are merged and their events summed."""
+        notes, self._notes = self._notes, []
+        sums: dict[tuple[str, str, str, str | None], int | None] = {}
+        for stat, subject, reason, num_events, reason_code in notes:
+            key = (stat, subject, reason, reason_code)
+            before = sums.get(key)
+            sums[key] = num_events if before is None else before + (num_events or 0)
+        names = ("stat", "subject", "reason", "reason_code")
+        return [{**dict(zip(names, key, strict=True)), "num_events": count} for key, count in sums.items()]

@@ -1,15 +1,34 @@
-"""The names that records refer to by number."""
+"""The names that records refer to by number, the keys of graph tensors, and the calls between graphs."""
 
 from __future__ import annotations
 
+import math
 import re
+import threading
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from tfdbg_arrow.spool.batch import Ints
+from tfdbg_arrow.spool.journal import Journal
+from tfdbg_arrow.spool.records import Ints
+
+TensorNode = tuple[int, str, str, int]
+"""graph_id, op_name, op_type, output_slot."""
+# Suffixes that TensorFlow's inliner adds to the name of a calling node.
+# Source: tensorflow/core/common_runtime/lower_{while,if,case}_op.cc.
+_PATH_SUFFIX = {
+    "body": "/body",
+    "cond": "/cond",
+    "then_branch": "/then",
+    "else_branch": "/else",
+    "branches": "/branch{index}",
+}
+_NODES_AN_ENTRY = 1_000
+"""Number of tensors per entry of the journal, because each entry costs a system call."""
+_MAX_DEPTH = 400
+"""Depth of nested calls up to which names are looked up; no TensorFlow program nests that deep."""
 
 
 class Strings(Protocol):
@@ -26,23 +45,10 @@ class TensorNodes(Protocol):
         """Returns (graph_id, op_name, op_type, output_slot) of the keys from `start` on."""
 
 
-class CallGraph(Protocol):
-    """The known functions, and the graphs that run inline in other graphs."""
-
-    def graph_id_of_function(self, function_name: str) -> int | None:
-        """Returns the graph of a runtime function; None for an op and for an unrecorded function."""
-
-    def reaches(self, graph_id: int, inner_graph_id: int) -> bool:
-        """Returns whether `inner_graph_id` runs inline in a call of `graph_id`; True if they are equal."""
-
-    def call_site(self, path: str, inner_graph_id: int) -> str:
-        """Converts the runtime's path of node names into a call site with the op names of the graphs."""
-
-
 class Names:
     """The names that records refer to by number, kept in sync with the recorder and the registry."""
 
-    def __init__(self, strings: Strings, *, nodes: TensorNodes, call_graph: CallGraph) -> None:
+    def __init__(self, strings: Strings, *, nodes: TensorNodes, call_graph: GraphLinks) -> None:
         self._source, self._nodes, self._call_graph = strings, nodes, call_graph
         self._ids: dict[str, int] = {}
         self.texts: list[str] = []
@@ -149,3 +155,149 @@ def compact(ids: Ints, length: int) -> tuple[list[int], Ints]:
     places = np.full(length + 1, -1, dtype=np.int64)
     places[used] = np.arange(len(used))
     return used.tolist(), places[ids]
+
+
+def inlined_suffix(attribute: str, branch_index: int) -> str:
+    """Returns a regular expression for the suffix that TensorFlow's inliner adds to the name of a calling node.
+
+    Args:
+        attribute: The attribute that names the callee.
+        branch_index: The callee's index, if the attribute is a list.
+    """
+    return _PATH_SUFFIX.get(attribute, "").format(index=branch_index)
+
+
+class GraphLinks:
+    """Assigns keys to graph tensors, and stores which graph calls which.
+
+    Any thread may add entries while it traces, and the sink's thread reads them; one lock guards everything.
+
+    Args:
+        journal: Journal in which everything is written before a key is returned; None if the entries come from a
+            journal.
+        max_looks: How often calls may be examined in total to find call sites; later paths are returned unchanged.
+            None means without limit, which can take forever for data that no recorder wrote.
+    """
+
+    def __init__(self, journal: Journal | None = None, *, max_looks: int | None = None) -> None:
+        self._journal = journal
+        self._looks_left = math.inf if max_looks is None else max_looks
+        self._lock = threading.RLock()
+        self._nodes: list[TensorNode] = []
+        self._graph_of_function: dict[str, int] = {}
+        self._callees: dict[int, set[int]] = {}
+        self._reachable: dict[int, frozenset[int]] = {}
+        self._calls: dict[int, dict[tuple[str, str, int], int]] = {}
+        self._renames: dict[int, dict[str, set[str]]] = {}
+
+    def add_nodes(self, nodes: Sequence[TensorNode]) -> int:
+        """Adds tensors of graph ops and returns the key of the first; the others get the following keys.
+
+        Record ops write these keys.
+        """
+        with self._lock:
+            key = len(self._nodes)
+            self._nodes.extend(nodes)
+            for start in range(0, len(nodes), _NODES_AN_ENTRY):
+                self._note("nodes", key + start, nodes[start : start + _NODES_AN_ENTRY])
+            return key
+
+    def nodes(self, start: int) -> Sequence[TensorNode]:
+        """Returns the tensors with keys from `start` on."""
+        with self._lock:
+            return self._nodes[start:]
+
+    def add_function(self, function_name: str, graph_id: int) -> None:
+        """Adds a runtime function that was made from a graph."""
+        with self._lock:
+            self._graph_of_function[function_name] = graph_id
+            self._note("function", function_name, graph_id)
+
+    def graph_id_of_function(self, function_name: str) -> int | None:
+        """Returns the graph of a runtime function; None for an op or a function made while not recording."""
+        return self._graph_of_function.get(function_name)
+
+    def add_callee(self, graph_id: int, call: tuple[str, str, int], callee_graph_id: int) -> None:
+        """Adds a call: an op of a graph runs another graph within its own step.
+
+        Args:
+            graph_id: The calling graph.
+            call: Name of the calling op, attribute that names the callee, and index in a list of callees.
+            callee_graph_id: The called graph.
+        """
+        with self._lock:
+            self._calls.setdefault(graph_id, {})[call] = callee_graph_id
+            self._callees.setdefault(graph_id, set()).add(callee_graph_id)
+            self._reachable.clear()
+            self._note("callee", graph_id, *call, callee_graph_id)
+
+    def add_rename(self, graph_id: int, op_name: str, node_name: str) -> None:
+        """Adds another name that a calling op has in a runtime function."""
+        with self._lock:
+            self._renames.setdefault(graph_id, {}).setdefault(op_name, set()).add(node_name)
+            self._note("rename", graph_id, op_name, node_name)
+
+    def call_site(self, path: str, inner_graph_id: int) -> str:
+        """Converts TensorFlow's path of node names into a call site with the op names of the graphs.
+
+        They differ if a runtime function renamed a calling op. A path through calls that were not
+        recorded is returned unchanged.
+        """
+        if not path or not self._renames or path.count("/") > _MAX_DEPTH:
+            return path
+        with self._lock:
+            failed: set[tuple[int, int]] = set()
+            for graph_id in self._calls:
+                found = self._follow(path, graph_id, inner_graph_id, failed)
+                if found is not None:
+                    return found
+        return path
+
+    def _follow(self, path: str, graph_id: int, inner_graph_id: int, failed: set[tuple[int, int]]) -> str | None:
+        """Returns the rest of a path with the op names of the graphs; None if it does not lead to the inner graph.
+
+        `failed` holds the (length of the rest, graph) pairs that did not lead there.
+        """
+        if not path:
+            return "" if graph_id == inner_graph_id else None
+        if (len(path), graph_id) in failed:
+            return None
+        renames = self._renames.get(graph_id, {})
+        for (op_name, attribute, index), callee in self._calls.get(graph_id, {}).items():
+            self._looks_left -= 1
+            if self._looks_left < 0:
+                return None
+            for node_name in (op_name, *renames.get(op_name, ())):
+                if not path.startswith(node_name):
+                    continue
+                suffix = re.match(inlined_suffix(attribute, index) + r"(/_\d+)?(?=/|$)", path[len(node_name) :])
+                if suffix is None:
+                    continue
+                rest = path[len(node_name) + suffix.end() :]
+                inner = self._follow(rest.removeprefix("/"), callee, inner_graph_id, failed)
+                if inner is not None:
+                    return op_name + suffix[0] + ("/" + inner if inner else "")
+        failed.add((len(path), graph_id))
+        return None
+
+    def reaches(self, graph_id: int, inner_graph_id: int) -> bool:
+        """Returns whether a call of `graph_id` can run ops of `inner_graph_id` within its step; True if equal."""
+        with self._lock:
+            reachable = self._reachable.get(graph_id)
+            if reachable is None:
+                reachable = self._reachable[graph_id] = self._closure(graph_id)
+            return inner_graph_id in reachable
+
+    def _note(self, *entry: object) -> None:
+        if self._journal is not None:
+            self._journal.append(*entry)
+
+    def _closure(self, graph_id: int) -> frozenset[int]:
+        seen = {graph_id}
+        waiting = [graph_id]
+        while waiting:
+            for callee in self._callees.get(waiting.pop(), ()):
+                if callee not in seen:
+                    seen.add(callee)
+                    waiting.append(callee)
+        return frozenset(seen)

@@ -1,4 +1,4 @@
-"""The spool's fixed-size records: layout, kinds and flags.
+"""The spool's fixed-size records, batches of them as columns, and the elements of tensors that they refer to.
 
 The C++ core (`native/record.h`) and the Python recorder write the same layout; the sink
 reads it as a NumPy structured array. A record is 256 bytes, little-endian. All fields up to
@@ -21,14 +21,29 @@ The fields that each kind uses:
 * DIMS: dimensions 6 and up of the preceding tensor, in the payload.
 
 An `EXECUTION` and its `INPUTS` are adjacent, and so are a tensor and its `DIMS`.
+
+Copy records with `pick` and `join_records`. NumPy's own functions copy the fields one by one, which is slow and loses
+the bytes that belong to no field, such as the last integer of a payload.
 """
 
 from __future__ import annotations
 
+import heapq
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
 from enum import IntEnum, IntFlag
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+
+from tfdbg_arrow.storage.retries import repeated
+
+if TYPE_CHECKING:
+    from tfdbg_arrow.spool.convert import Failures
+
 
 RECORD_SIZE = 256
 NUM_INLINE_DIMS = 6
@@ -37,6 +52,68 @@ NO_VALUE = -1
 """Marks an identifier or offset that does not apply."""
 NO_STEP = -(2**63)
 """`step` before the first mark."""
+_FIELDS: tuple[tuple[str, object, int], ...] = (
+    # name, format, offset
+    ("commit", "<u8", 0),
+    ("wall_time_ns", "<i8", 8),
+    ("kind", "u1", 16),
+    ("rank", "u1", 17),
+    ("dtype", "<i2", 18),
+    ("flags", "<i4", 20),
+    ("node", "<i4", 24),
+    ("call_site", "<i4", 28),
+    ("device", "<i4", 32),
+    ("slot", "<i4", 36),
+    ("step_id", "<i8", 40),
+    ("execution_index", "<i8", 48),
+    ("frame_id", "<i8", 56),
+    ("iteration", "<i8", 64),
+    ("tensor_id", "<i8", 72),
+    ("step", "<i8", 80),
+    ("size", "<i8", 88),
+    ("value_offset", "<i8", 96),
+    ("dims", ("<i8", (NUM_INLINE_DIMS,)), 104),
+    ("num_neg_inf", "<i8", 152),
+    ("num_pos_inf", "<i8", 160),
+    ("num_nan", "<i8", 168),
+    ("num_neg_finite", "<i8", 176),
+    ("num_zero", "<i8", 184),
+    ("num_pos_finite", "<i8", 192),
+    ("num_subnormal", "<i8", 200),
+    ("min", "<f8", 208),
+    ("max", "<f8", 216),
+    ("mean", "<f8", 224),
+    ("stddev", "<f8", 232),
+    ("max_abs", "<f8", 240),
+    ("value_bytes", "<i8", 248),
+)
+RECORD_DTYPE = np.dtype(
+    {
+        "names": [name for name, _, _ in _FIELDS],
+        "formats": [format_ for _, format_, _ in _FIELDS],
+        "offsets": [offset for _, _, offset in _FIELDS],
+        "itemsize": RECORD_SIZE,
+    }
+)
+"""Layout of a record. `commit` is event_index + 1 once the record is complete."""
+PAYLOAD_DTYPE = np.dtype(
+    {"names": ["payload"], "formats": [("<i8", (PAYLOAD_LENGTH,))], "offsets": [104], "itemsize": RECORD_SIZE}
+)
+"""The same 256 bytes viewed as the payload of EXECUTION, INPUTS and DIMS: `array.view(PAYLOAD_DTYPE)`."""
+Records = npt.NDArray[np.void]
+"""An array of RECORD_DTYPE."""
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+_COLUMN_PLACES: dict[str, tuple[np.dtype[Any], int]] = {n: f[:2] for n, f in (RECORD_DTYPE.fields or {}).items()}
+_RAW = np.dtype(f"V{RECORD_SIZE}")
+_WORDS = RECORD_SIZE // 8
+_PAYLOAD_WORD = _WORDS - PAYLOAD_LENGTH
+_TRANSPOSE_ROWS = 512
+"""Number of records that are transposed at a time: 128 KiB, which stay in the cache."""
+_MAX_VALUE_BYTES = 2**31 - 1
+"""Maximum size of one value of a Parquet BLOB written by Arrow."""
+_HOLE_PATIENCE_S = 10.0
+"""How long to keep the space of elements that no record refers to, because their record may still arrive."""
 
 
 class Kind(IntEnum):
@@ -79,61 +156,192 @@ class Flag(IntFlag):
     """step_id, frame_id, iteration and call_site are known."""
 
 
-_FIELDS: tuple[tuple[str, object, int], ...] = (
-    # name, format, offset
-    ("commit", "<u8", 0),
-    ("wall_time_ns", "<i8", 8),
-    ("kind", "u1", 16),
-    ("rank", "u1", 17),
-    ("dtype", "<i2", 18),
-    ("flags", "<i4", 20),
-    ("node", "<i4", 24),
-    ("call_site", "<i4", 28),
-    ("device", "<i4", 32),
-    ("slot", "<i4", 36),
-    ("step_id", "<i8", 40),
-    ("execution_index", "<i8", 48),
-    ("frame_id", "<i8", 56),
-    ("iteration", "<i8", 64),
-    ("tensor_id", "<i8", 72),
-    ("step", "<i8", 80),
-    ("size", "<i8", 88),
-    ("value_offset", "<i8", 96),
-    ("dims", ("<i8", (NUM_INLINE_DIMS,)), 104),
-    ("num_neg_inf", "<i8", 152),
-    ("num_pos_inf", "<i8", 160),
-    ("num_nan", "<i8", 168),
-    ("num_neg_finite", "<i8", 176),
-    ("num_zero", "<i8", 184),
-    ("num_pos_finite", "<i8", 192),
-    ("num_subnormal", "<i8", 200),
-    ("min", "<f8", 208),
-    ("max", "<f8", 216),
-    ("mean", "<f8", 224),
-    ("stddev", "<f8", 232),
-    ("max_abs", "<f8", 240),
-    ("value_bytes", "<i8", 248),
-)
+def pick(records: Records, rows: Ints) -> Records:
+    """Returns a copy of some records with all of their bytes."""
+    picked: Records = records.view(_RAW).take(rows).view(RECORD_DTYPE)
+    return picked
 
-RECORD_DTYPE = np.dtype(
-    {
-        "names": [name for name, _, _ in _FIELDS],
-        "formats": [format_ for _, format_, _ in _FIELDS],
-        "offsets": [offset for _, _, offset in _FIELDS],
-        "itemsize": RECORD_SIZE,
-    }
-)
-"""Layout of a record. `commit` is event_index + 1 once the record is complete."""
 
-PAYLOAD_DTYPE = np.dtype(
-    {
-        "names": ["payload"],
-        "formats": [("<i8", (PAYLOAD_LENGTH,))],
-        "offsets": [104],
-        "itemsize": RECORD_SIZE,
-    }
-)
-"""The same 256 bytes viewed as the payload of EXECUTION, INPUTS and DIMS: `array.view(PAYLOAD_DTYPE)`."""
+def join_records(pieces: Sequence[Records]) -> Records:
+    """Returns the concatenated records of all pieces with all of their bytes."""
+    joined: Records = np.concatenate([np.empty(0, _RAW), *(piece.view(_RAW) for piece in pieces)]).view(RECORD_DTYPE)
+    return joined
 
-Records = npt.NDArray[np.void]
-"""An array of RECORD_DTYPE."""
+
+def num_whole(records: Records) -> int:
+    """Returns how many records from the start form complete groups, in which no EXECUTION or tensor lacks followers."""
+    last = len(records) - 1
+    while last >= 0 and records["kind"][last] in (Kind.INPUTS, Kind.DIMS):
+        last -= 1
+    if last < 0:
+        return len(records)
+    missing = int(num_followers(records[last : last + 1])[0]) - (len(records) - 1 - last)
+    return last if missing > 0 else len(records)
+
+
+def num_followers(records: Records) -> Ints:
+    """Returns how many INPUTS or DIMS records must follow each record."""
+    kind = records["kind"]
+    shaped = (kind <= Kind.EXTERNAL_TENSOR) & ((records["flags"] & Flag.SHAPE) != 0)
+    more = np.where(kind == Kind.EXECUTION, records["size"] - PAYLOAD_LENGTH, 0)
+    more = np.where(shaped, records["rank"].astype(np.int64) - NUM_INLINE_DIMS, more)
+    followers: Ints = -(-np.maximum(more, 0) // PAYLOAD_LENGTH)
+    return followers
+
+
+class Batch:
+    """A batch of records in order of event_index, with their fields as columns.
+
+    The records are transposed once, because otherwise each column would read the memory of every record.
+    """
+
+    def __init__(self, records: Records) -> None:
+        self.records = records
+        words = np.ascontiguousarray(records).view("<i8").reshape(len(records), _WORDS)
+        self._columns = np.empty((_WORDS, len(records)), dtype="<i8")
+        for start in range(0, len(records), _TRANSPOSE_ROWS):
+            self._columns[:, start : start + _TRANSPOSE_ROWS] = words[start : start + _TRANSPOSE_ROWS].T
+        self.kind: npt.NDArray[np.uint8] = np.ascontiguousarray(self.field("kind"))
+        self.flags: npt.NDArray[np.int32] = np.ascontiguousarray(self.field("flags"))
+        self.event_index: Ints = self.field("commit") - 1
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def field(self, name: str, rows: Ints | None = None) -> npt.NDArray[Any]:
+        """Returns a field of all records or of the given rows; `commit` is returned as a signed integer."""
+        dtype, offset = _COLUMN_PLACES[name]
+        word = self._columns[offset // 8]
+        if name != "commit":
+            word = word.view(dtype)[(offset % 8) // dtype.itemsize :: 8 // dtype.itemsize]
+        column: npt.NDArray[Any] = word if rows is None else word[rows]
+        return column
+
+    def dims(self, rows: Ints) -> Ints:
+        """Returns the inline dimensions, of shape (rows, NUM_INLINE_DIMS)."""
+        dims: Ints = np.ascontiguousarray(self._columns[_PAYLOAD_WORD : _PAYLOAD_WORD + NUM_INLINE_DIMS, rows].T)
+        return dims
+
+    def payload(self, rows: Ints) -> Ints:
+        """Returns the payloads, of shape (rows, PAYLOAD_LENGTH)."""
+        payload: Ints = np.ascontiguousarray(self._columns[_PAYLOAD_WORD:, rows].T)
+        return payload
+
+    def set_execution_index(self, rows: Ints, execution_index: Ints) -> None:
+        """Sets the execution_index of some records."""
+        self.field("execution_index")[rows] = execution_index
+        self.records["execution_index"][rows] = execution_index
+
+    @cached_property
+    def heads(self) -> Ints:
+        """For each record, the position of the record that it follows: its own for a head, -1 for an orphan."""
+        is_head = (self.kind != Kind.INPUTS) & (self.kind != Kind.DIMS)
+        heads: Ints = np.maximum.accumulate(np.where(is_head, np.arange(len(self)), -1))
+        return heads
+
+    @cached_property
+    def covered(self) -> Ints:
+        """Positions of the tensors that get a row in tensor_health."""
+        is_tensor = (self.kind >= Kind.GRAPH_TENSOR) & (self.kind <= Kind.EXTERNAL_TENSOR)
+        return np.flatnonzero(is_tensor & ((self.flags & Flag.COVERED) != 0))
+
+
+class KeptElements(Protocol):
+    """The storage of kept elements."""
+
+    def read_value(self, offset: int, size: int) -> bytes:
+        """Returns kept elements."""
+
+    def release_values(self, upto: int) -> None:
+        """Frees the space of kept elements before an offset."""
+
+
+class ValueReader:
+    """Reads kept elements and frees their space.
+
+    Threads store elements before they commit the record, so records can arrive in another order than their elements.
+    Space is freed only up to the first elements that no drained record has referred to yet.
+
+    Args:
+        kept: The storage of the elements.
+    """
+
+    def __init__(self, kept: KeptElements) -> None:
+        self._kept = kept
+        self._held: deque[tuple[int, int, int]] = deque()
+        """(event index, offset, end) of the elements that have been read, in the order of their events."""
+        self._read: list[tuple[int, int]] = []
+        """(offset, end) of those elements that are no longer needed."""
+        self._released = 0
+        self._hole_since: float | None = None
+
+    def read(self, batch: Batch, *, failures: Failures) -> dict[int, bytes]:
+        """Returns the elements of a batch's tensors by event_index; unreadable ones are counted as failures."""
+        values: dict[int, bytes] = {}
+        sizes = _value_bytes(batch)
+        rows = np.flatnonzero(sizes >= 0)
+        fields = zip(
+            batch.event_index[rows].tolist(),
+            batch.field("value_offset", rows).tolist(),
+            sizes[rows].tolist(),
+            ((batch.flags[rows] & Flag.COVERED) != 0).tolist(),
+            strict=True,
+        )
+        for event, offset, size, is_covered in fields:
+            if is_covered:
+                try:
+                    if size > _MAX_VALUE_BYTES:
+                        raise ValueError(f"a tensor has {size} bytes, a BLOB holds at most {_MAX_VALUE_BYTES}")
+                    read = partial(self._kept.read_value, offset, size)
+                    # Repeated once, because there is no later chance.
+                    values[event] = repeated(read, attempts=2, may_pass=_may_pass) if size else b""
+                except Exception as error:
+                    failures.add("tensor_value", error, num_events=1)
+            if size:
+                self._held.append((event, offset, offset + size))
+        return values
+
+    def release(self, upto: int) -> None:
+        """Frees the space of the elements of events before an event index."""
+        while self._held and self._held[0][0] < upto:
+            _, offset, end = self._held.popleft()
+            heapq.heappush(self._read, (offset, end))
+        before = self._released
+        while self._read:
+            offset, end = self._read[0]
+            if offset > self._released:
+                now = time.monotonic()
+                self._hole_since = now if self._hole_since is None else self._hole_since
+                if now - self._hole_since < _HOLE_PATIENCE_S:
+                    break
+            self._hole_since = None
+            heapq.heappop(self._read)
+            self._released = max(self._released, end)
+        if self._released > before:
+            self._kept.release_values(self._released)
+
+
+def _may_pass(error: Exception) -> bool:
+    return isinstance(error, (OSError, RuntimeError))
+
+
+def _value_bytes(batch: Batch) -> Ints:
+    """Returns the size in bytes of each tensor's kept elements; -1 if none are kept."""
+    wanted = Flag.VALUE | Flag.SHAPE
+    rows = np.flatnonzero((batch.kind <= Kind.EXTERNAL_TENSOR) & ((batch.flags & wanted) == wanted))
+    sizes = np.full(len(batch), -1, dtype=np.int64)
+    sizes[rows] = batch.field("value_bytes", rows)
+    return sizes
+
+
+def split_by_value_bytes(batch: Batch, *, max_bytes: int) -> Iterator[Batch]:
+    """Yields the records in batches whose kept elements take about `max_bytes` at most; groups are never split."""
+    sizes = np.maximum(_value_bytes(batch), 0)
+    if int(sizes.sum()) <= max_bytes:
+        yield batch
+        return
+    number = np.cumsum(sizes) // max_bytes
+    number = np.where(batch.heads >= 0, number[batch.heads], number)
+    cuts = np.flatnonzero(np.diff(number)) + 1
+    for records in np.split(batch.records, cuts):
+        yield Batch(records)

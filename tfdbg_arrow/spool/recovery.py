@@ -22,22 +22,25 @@ import pyarrow.parquet as pq
 
 from tfdbg_arrow.errors import BrokenPartError, LogdirError
 from tfdbg_arrow.schema import TABLES
-from tfdbg_arrow.schema.logdir_layout import SpoolPaths
-from tfdbg_arrow.schema.manifest import ManifestEntry, SpoolProgress, resolve_part
-from tfdbg_arrow.spool.batch import Batch, join_records, num_whole, pick
-from tfdbg_arrow.spool.black_box import BlackBox
 from tfdbg_arrow.spool.call_join import CallJoin
-from tfdbg_arrow.spool.convert import EVENT_TABLES, Converter
-from tfdbg_arrow.spool.failures import Failures
-from tfdbg_arrow.spool.journal import JournalReader
-from tfdbg_arrow.spool.journaled_names import JournaledNames
-from tfdbg_arrow.spool.metadata_table import checked_tables, rows_of_columns
-from tfdbg_arrow.spool.names import Names
-from tfdbg_arrow.spool.records import Flag, Kind, Records
-from tfdbg_arrow.spool.ring import Ring
-from tfdbg_arrow.spool.run_files import recording_facts
+from tfdbg_arrow.spool.convert import EVENT_TABLES, Converter, Failures, checked_tables, rows_of_columns
+from tfdbg_arrow.spool.journal import JournalReader, recording_facts
+from tfdbg_arrow.spool.names import GraphLinks, Names, TensorNode
+from tfdbg_arrow.spool.records import (
+    Batch,
+    Flag,
+    Kind,
+    Records,
+    ValueReader,
+    join_records,
+    num_whole,
+    pick,
+    split_by_value_bytes,
+)
+from tfdbg_arrow.spool.ring import BlackBox, Ring
 from tfdbg_arrow.spool.spool_file import SpoolHeader, read_committed, read_header
-from tfdbg_arrow.spool.values import ValueReader, split_by_value_bytes
+from tfdbg_arrow.storage.layout import SpoolPaths
+from tfdbg_arrow.storage.manifest import ManifestEntry, SpoolProgress, resolve_part
 
 _MAX_CIRCULAR_BUFFER = 2**24
 _MAX_BATCH_VALUE_BYTES = 32 << 20
@@ -46,6 +49,10 @@ _MAX_LOOKS = 20_000_000
 _MAX_ROWS = 5_000_000
 """Maximum number of rows that are read from the journal; usually some thousands wait there."""
 _ROW_TABLES = frozenset(table.name for table in TABLES) - frozenset(EVENT_TABLES)
+_REASON = "The process ended before its recording was closed; the data that it had not written was read from its spool."
+_MAX_GRAPH_ID = 2**31 - 1
+_MAX_GRAPH_LOOKS = 5_000_000
+_UNKNOWN_NODE: TensorNode = (-1, "", "", -1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,22 +176,15 @@ class _Recovery:
 
     def _stats(self, num_events: int) -> Iterator[pa.Table]:
         self._failures.note_repeats()
-        stats = [self._stat(*note) for note in self._failures.take_notes()]
-        stats.append(self._stat("recovered", "events", _REASON, num_events))
+        stats = [self._stat(**note) for note in self._failures.take_notes()]
+        stats.append(self._stat(stat="recovered", subject="events", reason=_REASON, num_events=num_events))
         yield from checked_tables("capture_stat", stats, run_id=self._run_id, failures=self._failures)
 
     def _note(self, path: Path, what: str, count: int) -> None:
         self._failures.note("failed", f"spool/{path.name}", f"damaged entries in the journal of {what}: {count}", None)
 
-    def _stat(self, stat: str, subject: str, reason: str, num_events: int | None) -> dict[str, object]:
-        return {
-            "event_index": self._next_event,
-            "wall_time_ns": self._last_wall_time_ns,
-            "stat": stat,
-            "subject": subject,
-            "reason": reason,
-            "num_events": num_events,
-        }
+    def _stat(self, **columns: object) -> dict[str, object]:
+        return {"event_index": self._next_event, "wall_time_ns": self._last_wall_time_ns, **columns}
 
     def _read_rows(self, header: SpoolHeader) -> tuple[dict[str, list[Mapping[str, object]]], Mapping[str, Any]]:
         """Returns the rows that are not in parts, by table, and the state of the call join at the spool's tail."""
@@ -323,9 +323,6 @@ class _ValueFile:
         """Does nothing, because the file belongs to another process."""
 
 
-_REASON = "The process ended before its recording was closed; the data that it had not written was read from its spool."
-
-
 def _with_end(pieces: Iterator[Records]) -> Iterator[Records]:
     """Yields the pieces, and then an empty one."""
     yield from pieces
@@ -340,3 +337,81 @@ def _bound_ids(records: Records, *, num_strings: int) -> None:
     """Clears device ids that no known string has, because untrusted records can hold any id."""
     device = records["device"]
     device[(device < 0) | (device >= num_strings)] = 0
+
+
+class JournaledNames:
+    """The strings, nodes and graphs of a recording, read from its journal.
+
+    Missing and impossible entries are left out; records that refer to them get no name.
+
+    Args:
+        journal: The journal of names.
+
+    Attributes:
+        graphs: The calls between graphs.
+        num_torn: How often bytes of the journal were not a complete entry.
+
+    Raises:
+        OSError: The journal cannot be read.
+    """
+
+    def __init__(self, journal: Path) -> None:
+        self.graphs = GraphLinks(max_looks=_MAX_GRAPH_LOOKS)
+        strings: dict[int, str] = {}
+        nodes: dict[int, TensorNode] = {}
+        num_entries = 0
+        reader = JournalReader(journal)
+        for entry in reader.entries():
+            num_entries += 1
+            if entry.string is not None:
+                strings[entry.string[0]] = entry.string[1]
+            else:
+                self._take(entry.data, nodes)
+        self.num_torn = reader.num_torn
+        # No recording assigns a number far above the number of entries.
+        self._strings = _as_list(strings, "", max_length=2 * num_entries)
+        self._nodes = _as_list(nodes, _UNKNOWN_NODE, max_length=2 * max(num_entries, len(nodes)))
+
+    def strings(self, start: int) -> list[str]:
+        """Returns the interned strings from id `start` on."""
+        return self._strings[start:]
+
+    def nodes(self, start: int) -> Sequence[TensorNode]:
+        """Returns the tensors with keys from `start` on."""
+        return self._nodes[start:]
+
+    @property
+    def num_strings(self) -> int:
+        """Number of strings."""
+        return len(self._strings)
+
+    def _take(self, data: Sequence[Any], nodes: dict[int, TensorNode]) -> None:
+        match data:
+            case ["node", int(first), *entry] if first >= 0:  # one entry per node, as version 0.1.0 wrote them
+                self._take(["nodes", first, [entry]], nodes)
+            case ["nodes", int(first), list(found)] if first >= 0:
+                nodes.update((key, node) for key, entry in enumerate(found, start=first) if (node := _as_node(entry)))
+            case ["function", str(name), int(graph_id)] if _is_graph(graph_id):
+                self.graphs.add_function(name, graph_id)
+            case ["callee", int(graph_id), str(op_name), str(attribute), int(index), int(callee)] if (
+                op_name and _is_graph(graph_id) and _is_graph(callee)
+            ):
+                self.graphs.add_callee(graph_id, (op_name, attribute, index), callee)
+            case ["rename", int(graph_id), str(op_name), str(node_name)] if node_name and _is_graph(graph_id):
+                self.graphs.add_rename(graph_id, op_name, node_name)
+
+
+def _as_node(entry: object) -> TensorNode | None:
+    match entry:
+        case [int(graph_id), str(op_name), str(op_type), int(slot)] if _is_graph(graph_id) and -1 <= slot < 2**31:
+            return graph_id, op_name, op_type, slot
+    return None
+
+
+def _is_graph(graph_id: int) -> bool:
+    return 0 <= graph_id <= _MAX_GRAPH_ID
+
+
+def _as_list(found: dict[int, Any], missing: Any, *, max_length: int) -> list[Any]:
+    length = min(max(found, default=-1) + 1, max_length)
+    return [found.get(number, missing) for number in range(length)]

@@ -14,8 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from tfdbg_arrow.errors import LogdirError
-from tfdbg_arrow.spool.batch import pick
-from tfdbg_arrow.spool.records import RECORD_DTYPE, RECORD_SIZE, Kind, Records
+from tfdbg_arrow.spool.records import RECORD_DTYPE, RECORD_SIZE, Kind, Records, pick
 
 MAGIC = b"TFDBGSPL"
 VERSION = 2

@@ -19,8 +19,8 @@ from typing import Any
 
 from tfdbg_arrow.errors import TfdbgArrowError
 from tfdbg_arrow.query import Diff, Logdir, diff, open_logdir
-from tfdbg_arrow.schema.location import RemoteLocation, parse_location
-from tfdbg_arrow.viewer.failures import NoAnswerError, TookTooLongError
+from tfdbg_arrow.storage.location import RemoteLocation, parse_location
+from tfdbg_arrow.viewer.page import NoAnswerError, TookTooLongError
 
 _running = threading.Lock()
 """Allows one comparison at a time, because each may use a gigabyte of memory."""
@@ -35,7 +35,7 @@ class Comparison:
         storage_options: fsspec's arguments for a URL.
         run_a: Run A.
         run_b: Run B.
-        known: Ops that are known to diverge, as `tfdbg_arrow.query.diff.diff` takes them.
+        known: Ops that are known to diverge, as `tfdbg_arrow.query.diff` takes them.
         last_step: The last training step to compare; None means all.
     """
 
@@ -71,7 +71,7 @@ def comparison_of(
 
 
 def compare(asked: Comparison, *, timeout_s: float) -> Diff:
-    """Compares two runs of a logdir, as `tfdbg_arrow.query.diff.diff` does.
+    """Compares two runs of a logdir, as `tfdbg_arrow.query.diff` does.
 
     Args:
         asked: The request.

@@ -1,29 +1,42 @@
-"""The picture of a neighbourhood: labelled boxes and the lines between them. graph.js computes the layout."""
+"""The structure of a graph on a page: the picture of a neighbourhood, links to ops and graphs, and texts.
+
+The picture consists of labelled boxes and the lines between them; graph.js computes their layout.
+"""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tfdbg_arrow.printable import printable
-from tfdbg_arrow.query.structure.borders import Border, CalledGraph
-from tfdbg_arrow.query.structure.neighbourhood import Neighbourhood, OpEdge, OpNode
-from tfdbg_arrow.viewer.graph_links import GraphLinks
-from tfdbg_arrow.viewer.graph_words import (
-    STATE_MARKS,
-    border_text,
-    health_text,
-    iterations_text,
-    output_text,
-    part_text,
-)
-from tfdbg_arrow.viewer.links import Url
+from tfdbg_arrow.query.display.graph_borders import Border, CalledGraph, Caller, Iterations
+from tfdbg_arrow.query.display.graph_ops import OpOutput, OutputHealth
+from tfdbg_arrow.query.display.graph_runs import GraphRun
+from tfdbg_arrow.query.display.neighbourhood import MAX_DEPTH, Neighbourhood, OpEdge, OpNode
+from tfdbg_arrow.safe_text import parse_json, printable
+from tfdbg_arrow.viewer.charts import Pill
+from tfdbg_arrow.viewer.links import Links, Url
+from tfdbg_arrow.viewer.pages.graph import DEFAULT_DEPTH, GraphView
 
+STATE_MARKS = {
+    "bad": "✕",
+    "healthy": "✓",
+    "unmeasured": "·",
+    "absorbed": "·",
+    "not computed": "·",
+    "not recorded": "○",
+    "no output": "○",
+    "unknown": "?",
+}
+_PARTS = {"f": "calls", "cond": "condition", "body": "body", "then_branch": "then", "else_branch": "else"}
 _MAX_LABEL = 30
 _MAX_TITLE = 300
 _MAX_BORDERS = 12
 _MAX_LABELLED_EDGES = 60
 """A picture with more lines than this shows their texts only as titles, not as labels."""
+_MAX_LINKED = 4000
+"""Maximum number of characters of an op's name in an address."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,3 +224,171 @@ def _shortened(text: str, most: int = _MAX_LABEL) -> str:
 
 def _cut(text: str) -> str:
     return printable(text if len(text) <= _MAX_TITLE else f"{text[: _MAX_TITLE - 1]}…")
+
+
+class GraphLinks:
+    """Links to ops and graphs that keep the depth and the call of a page.
+
+    Args:
+        links: Links between pages.
+        run_id: The run.
+        view: The view that the page shows.
+        run: The single run of the graph that the page shows; None if it shows all of them.
+    """
+
+    def __init__(self, links: Links, run_id: str, view: GraphView, run: GraphRun | None) -> None:
+        self._links = links
+        self._run_id = run_id
+        self._view = view
+        self._run = run
+
+    def op(self, op_name: str) -> Url | None:
+        """Returns the link to an op of the graph; None if its name is too long for an address."""
+        return self._to(op=op_name)
+
+    def over_the_run(self, op_name: str) -> Url | None:
+        """Returns the link to an op with its worst health of the whole run."""
+        return self._to(op=op_name, event=None)
+
+    def at(self, event_index: int | None, op_name: str | None = None) -> Url | None:
+        """Returns the link to an op in the call of a tensor; without an op, to the tensor's own op."""
+        return None if event_index is None else self._to(graph=None, op=op_name, event=event_index)
+
+    def farther(self, *, up: int = 0, down: int = 0) -> Url | None:
+        """Returns the link to the same op with a changed depth; None if the new depth is out of range."""
+        wanted = (self._view.up + up, self._view.down + down)
+        if not all(0 <= number <= MAX_DEPTH for number in wanted):
+            return None
+        return self._to(op=self._view.op_name, up=wanted[0], down=wanted[1])
+
+    def control(self, is_shown: bool) -> Url | None:
+        """Returns the link to the same view with or without control edges."""
+        return self._to(op=self._view.op_name, control=None if is_shown else 0)
+
+    def caller(self, caller: Caller) -> Url | None:
+        """Returns the link to an op that calls the graph."""
+        return self._to(graph=caller.graph_id, op=caller.op_name, event=None)
+
+    def tensors(self, op_name: str) -> Url | None:
+        """Returns the link to the list of an op's recorded tensors."""
+        name = op_name if len(op_name) <= _MAX_LINKED else None
+        return self._links.page("tensors", run=self._run_id, graph=self._view.graph_id, name=name)
+
+    def graph(self, graph_id: int | None) -> Url | None:
+        """Returns the link to the list of a graph's ops; None if `graph_id` is None."""
+        return None if graph_id is None else self._links.page("graph", run=self._run_id, graph=graph_id)
+
+    def callee(self, call: CalledGraph, event_index: int | None = None) -> Url | None:
+        """Returns the link into a called graph, to a certain call if `event_index` is given."""
+        if event_index is not None:
+            return self.at(event_index)
+        if call.graph_id is None:
+            return None
+        return self._to(graph=call.graph_id, op=call.entry_op_name, event=None)
+
+    def border(self, border: Border) -> Url | None:
+        """Returns the link to the other side of a border, in the call that corresponds to the one shown."""
+        event_index = None
+        if self._run is not None and border.kind == "loop":
+            event_index = self._run.previous_event_index if border.other_graph_id == self._run.graph_id else None
+        elif self._run is not None and self._is_outer(border):
+            event_index = self._run.outer_event_index
+        op_name = border.other_op_name or border.caller_op_name
+        return self._to(graph=border.other_graph_id, op=op_name, event=event_index)
+
+    def _is_outer(self, border: Border) -> bool:
+        run = self._run
+        return run is not None and (border.caller_graph_id, border.caller_op_name) == (
+            run.outer_graph_id,
+            run.outer_op_name,
+        )
+
+    def _to(self, *, op: str | None, **changed: object) -> Url | None:
+        if op is not None and len(op) > _MAX_LINKED:
+            return None
+        view = self._view
+        shown: dict[str, object] = {
+            "run": self._run_id,
+            "graph": view.graph_id,
+            "op": op,
+            "event": view.event_index,
+            "up": view.up,
+            "down": view.down,
+            "control": None if view.has_control else 0,
+            **changed,
+        }
+        for name in ("up", "down"):
+            shown[name] = None if shown[name] == DEFAULT_DEPTH else shown[name]
+        return self._links.page("graph", **shown)
+
+
+def shape_text(shape: Sequence[int] | None) -> str:
+    """Returns a static shape as `[?, 64]`, or as `[…]` if the rank is unknown."""
+    return "[…]" if shape is None else f"[{', '.join('?' if size < 0 else str(size) for size in shape)}]"
+
+
+def output_text(output: OpOutput) -> str:
+    """Returns the dtype and static shape of an output, as `float32 [?, 64]`."""
+    return f"{output.dtype or 'dtype unknown'} {shape_text(output.static_shape)}"
+
+
+def health_text(output: OpOutput) -> str:
+    """Returns the health of an output in words."""
+    health = output.health
+    if health is None:
+        if output.is_recorded is False:
+            return f"not recorded ({output.not_recorded_reason or 'reason unknown'})"
+        return "never computed" if output.is_recorded else "no tensor was recorded"
+    counts = ", ".join(pill.text for pill in count_pills(health))
+    if health.num_bad:
+        return f"{health.num_bad:,} of {health.num_tensors:,} bad" + (f": {counts}" if counts else "")
+    return f"{health.num_tensors:,} recorded, " + ("none bad" if health.num_measured else "health not measured")
+
+
+def count_pills(health: OutputHealth) -> tuple[Pill, ...]:
+    """Returns the counts of bad elements over all tensors of an output, without zero counts."""
+    counts = (("nan", health.num_nan, "NaN"), ("neg-inf", health.num_neg_inf, "-Inf"))
+    return tuple(
+        Pill(kind, f"{count:,} {text}")
+        for kind, count, text in (*counts, ("pos-inf", health.num_pos_inf, "+Inf"))
+        if count
+    )
+
+
+def part_text(call: CalledGraph) -> str:
+    """Returns the role of a called graph for the op that calls it, e.g. `body` or `branch 2`."""
+    return f"branch {call.branch_index}" if call.attribute == "branches" else _PARTS.get(call.attribute, call.attribute)
+
+
+def iterations_text(iterations: Iterations) -> str:
+    """Returns the number of iterations of a loop as text."""
+    number = (
+        f"{iterations.fewest:,}"
+        if iterations.fewest == iterations.most
+        else f"{iterations.fewest:,} to {iterations.most:,}"
+    )
+    times = "once" if iterations.num_loops == 1 else f"{iterations.num_loops:,} times"
+    return f"{number} iteration{'' if iterations.most == 1 else 's'}, run {times}"
+
+
+def border_text(border: Border) -> str:
+    """Returns the description of a border."""
+    caller = f"{border.caller_op_name} in {border.caller_graph_name or border.caller_graph_id}"
+    if border.kind == "loop":
+        return "from the iteration before"
+    if border.kind == "result":
+        return f"result {border.index} of {caller}"
+    return f"{'captured by' if border.kind == 'capture' else f'argument {border.index} of'} {caller}"
+
+
+def attribute_items(attributes: str | None) -> list[tuple[str, str]]:
+    """Returns the attributes of an op as (name, text) pairs."""
+    if attributes is None:
+        return []
+    try:
+        found = parse_json(attributes)
+    except ValueError:
+        return [("attributes", attributes)]
+    if not isinstance(found, dict):
+        return [("attributes", attributes)]
+    return [(name, value if isinstance(value, str) else json.dumps(value)) for name, value in found.items()]

@@ -3,30 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
 from urllib.parse import urlencode
 
-from tfdbg_arrow.query.windows.executions import ExecutionFilter
-from tfdbg_arrow.query.windows.tensors import TensorFilter
+from tfdbg_arrow.query.display.execution_window import ExecutionFilter
+from tfdbg_arrow.query.display.tensor_window import TensorFilter
 
 
 class Url(str):
     """A complete URL that this module created: ASCII and percent-encoded."""
 
     __slots__ = ()
-
-
-class Links(Protocol):
-    """Returns links to pages, source files and tensors; None if the target is not available."""
-
-    def page(self, name: str, /, **parameters: object) -> Url | None:
-        """Returns the link to a page. Parameters that are None are omitted."""
-
-    def source(self, run_id: str, file_path: str, lineno: int | None = None) -> Url | None:
-        """Returns the link to a source file, at a line."""
-
-    def tensor(self, run_id: str, event_index: int | None) -> Url | None:
-        """Returns the link to a recorded tensor."""
 
 
 class ServerLinks:
@@ -77,6 +63,10 @@ class ReportLinks:
         """Returns the fragment of a recorded tensor; None if the report does not include it."""
         found = None if event_index is None else self._tensors.get((run_id, event_index))
         return None if found is None else Url(f"#{found}")
+
+
+Links = ServerLinks | ReportLinks
+"""Returns links to pages, source files and tensors; None if the target is not available."""
 
 
 def filter_parameters(filter_: TensorFilter) -> dict[str, object]:

@@ -6,24 +6,7 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from tfdbg_arrow.query import Alert
-from tfdbg_arrow.query.untrusted_json import parse_json
-
-
-class NamedTensor(Protocol):
-    """The attributes that form a tensor's name; NonFinite, Hop, TensorRow and Alert have them."""
-
-    @property
-    def op_name(self) -> str | None:
-        """The name of the op in its graph."""
-
-    @property
-    def op_type(self) -> str | None:
-        """The op type."""
-
-    @property
-    def output_slot(self) -> int | None:
-        """The index of the output."""
-
+from tfdbg_arrow.safe_text import parse_json
 
 BORDERS = {
     "graph": "taken directly",
@@ -44,6 +27,22 @@ ROLES = {
     "cause": "healthy input",
 }
 """The role of a tensor on the path back from a bad one, by `Hop.role`."""
+
+
+class NamedTensor(Protocol):
+    """The attributes that form a tensor's name; NonFinite, Hop, TensorRow and Alert have them."""
+
+    @property
+    def op_name(self) -> str | None:
+        """The name of the op in its graph."""
+
+    @property
+    def op_type(self) -> str | None:
+        """The op type."""
+
+    @property
+    def output_slot(self) -> int | None:
+        """The index of the output."""
 
 
 def tensor_name(tensor: NamedTensor) -> str:

@@ -1,15 +1,106 @@
-"""PageKind: the definition of a page. Shell: the data that every page shows around its content."""
+"""What pages have in common: URL parameters, kind of page, shell around the content, choices of filters, errors."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tfdbg_arrow.errors import BrokenPartError, LogdirError, QueryError, TfdbgArrowError
 from tfdbg_arrow.query import Logdir, Run
 from tfdbg_arrow.query.recorded import KINDS
-from tfdbg_arrow.viewer.failures import NoSuchPageError
-from tfdbg_arrow.viewer.parameters import Parameters
+from tfdbg_arrow.query.sql_sandbox import SandboxBusyError
+
+MAX_TEXT = 10_000
+"""Maximum number of characters of a text."""
+_MAX_INTEGER = 2**63 - 1
+MAX_CHOICES = 500
+
+
+class Parameters:
+    """The parameters of one request. An empty parameter counts as not given.
+
+    Args:
+        values: The texts of the parameters, by name.
+    """
+
+    def __init__(self, values: Mapping[str, str] | None = None) -> None:
+        self._values = {name: text for name, text in (values or {}).items() if text.strip()}
+
+    @property
+    def key(self) -> tuple[tuple[str, str], ...]:
+        """The parameters in a fixed order, as a key that identifies the request."""
+        return tuple(sorted(self._values.items()))
+
+    def text(self, name: str) -> str | None:
+        """Returns a text; None if it was not given."""
+        text = self._values.get(name)
+        if text is not None and len(text) > MAX_TEXT:
+            raise QueryError(f"{name} has {len(text):,} characters, expected at most {MAX_TEXT:,}.")
+        return text
+
+    def needed(self, name: str) -> str:
+        """Returns a text; raises a QueryError if it was not given."""
+        text = self.text(name)
+        if text is None:
+            raise QueryError(f"the address has no {name}; add ?{name}=….")
+        return text
+
+    def integer(self, name: str) -> int | None:
+        """Returns a non-negative integer; None if it was not given."""
+        text = self._values.get(name)
+        if text is None:
+            return None
+        text = text.strip().replace(",", "")
+        if not text.isascii() or not text.isdecimal() or len(text) > 19 or int(text) > _MAX_INTEGER:
+            raise QueryError(f"{name} is {text[:100]!r}, expected a whole number from 0 on.")
+        return int(text)
+
+    def integers(self, name: str) -> tuple[int, ...]:
+        """Returns non-negative integers, separated by commas; an empty tuple if they were not given."""
+        text = self.text(name) or ""
+        found = [Parameters({name: one}).integer(name) for one in text.strip().strip("[]").split(",") if text]
+        if None in found:
+            raise QueryError(f"{name} is {text[:100]!r}, expected whole numbers from 0 on, separated by commas.")
+        return tuple(number for number in found if number is not None)
+
+    def choice(self, name: str, choices: Iterable[str]) -> str | None:
+        """Returns a text that must be one of `choices`; None if it was not given."""
+        text, known = self.text(name), tuple(choices)
+        if text is not None and text not in known:
+            raise QueryError(f"{name} is {text[:100]!r}, expected one of {', '.join(known)}.")
+        return text
+
+    def flag(self, name: str) -> bool:
+        """Returns whether a switch is on: `1`."""
+        return self.choice(name, ("0", "1")) == "1"
+
+
+class NoSuchPageError(TfdbgArrowError):
+    """A URL names something that is not in the logdir, or a page that does not exist."""
+
+
+class TookTooLongError(TfdbgArrowError):
+    """A page's queries were stopped because they took too long."""
+
+
+class NoAnswerError(TfdbgArrowError):
+    """A helper process of a page ended without an answer."""
+
+
+_STATUSES: tuple[tuple[type[Exception], int], ...] = (
+    (NoSuchPageError, 404),
+    (TookTooLongError, 503),
+    (SandboxBusyError, 503),
+    (QueryError, 400),
+    (BrokenPartError, 500),
+    (LogdirError, 500),
+)
+
+
+def status_of(error: Exception) -> int:
+    """Returns the HTTP status for an error of the package."""
+    return next((status for kind, status in _STATUSES if isinstance(error, kind)), 500)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,3 +186,32 @@ def needed_run(logdir: Logdir, parameters: Parameters) -> str:
     if run_id is None:
         raise NoSuchPageError(f"{logdir.path} has no runs yet.")
     return run_id
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphChoice:
+    """A graph to choose from."""
+
+    graph_id: int
+    graph_name: str
+
+
+def read_graph_choices(logdir: Logdir, run_id: str | None) -> tuple[GraphChoice, ...]:
+    """Returns the graphs of a run, at most MAX_CHOICES."""
+    rows = logdir.kept_rows(
+        f"SELECT graph_id, graph_name FROM graph WHERE run_id = ? ORDER BY graph_id LIMIT {MAX_CHOICES}",
+        [run_id],
+    )
+    return tuple(GraphChoice(graph_id=graph_id, graph_name=name) for graph_id, name in rows)
+
+
+def read_texts(logdir: Logdir, query: str, run_id: str | None) -> tuple[str, ...]:
+    """Returns the texts that a query finds, at most MAX_CHOICES.
+
+    Args:
+        logdir: The logdir.
+        query: A query with one column. Each of its parameters is the run ID.
+        run_id: The run.
+    """
+    rows = logdir.kept_rows(f"SELECT * FROM ({query}) AS c ORDER BY 1 LIMIT {MAX_CHOICES}", [run_id] * query.count("?"))
+    return tuple(str(row[0]) for row in rows if row[0] is not None)

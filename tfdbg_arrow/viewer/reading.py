@@ -1,4 +1,4 @@
-"""Reader: lets concurrent requests of a server read a logdir, with limits on time and memory."""
+"""Lets concurrent requests of a server read a logdir, with limits on time and memory."""
 
 from __future__ import annotations
 
@@ -12,16 +12,14 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tfdbg_arrow.errors import QueryError
+from tfdbg_arrow.errors import QueryError, TimeLimitError
 from tfdbg_arrow.query import Logdir, open_logdir
-from tfdbg_arrow.query.limits import memory_limit_bytes
-from tfdbg_arrow.query.strange_rows import strange_rows_told
-from tfdbg_arrow.schema.logdir_layout import MANIFEST_DIRECTORY
-from tfdbg_arrow.viewer.bounding import bounded
-from tfdbg_arrow.viewer.failures import TookTooLongError
+from tfdbg_arrow.query.engine import sql_literal, strange_rows_told
+from tfdbg_arrow.query.logdir.statements import memory_limit_bytes
+from tfdbg_arrow.storage.layout import MANIFEST_DIRECTORY
+from tfdbg_arrow.viewer.page import TookTooLongError
 
 _Result = TypeVar("_Result")
-
 _NUM_CONNECTIONS = 2
 _MAX_CACHED = 64
 _REMOTE_REFRESH_S = 30.0
@@ -144,7 +142,7 @@ class Reader:
             memory_limit=self._memory_limit,
         )
         # Spill to a private directory; the default is in the directory in which the program was started.
-        logdir.sql("SET temp_directory = '" + self._spill.name.replace("'", "''") + "'")
+        logdir.sql(f"SET temp_directory = {sql_literal(self._spill.name)}")
         return logdir
 
     def _state(self) -> Hashable:
@@ -157,3 +155,23 @@ class Reader:
         except OSError:
             return None
         return tuple((name, stat.st_size, stat.st_mtime_ns) for name, stat in facts)
+
+
+@contextlib.contextmanager
+def bounded(logdir: Logdir, timeout_s: float) -> Iterator[None]:
+    """Limits the time of the logdir's queries in the body.
+
+    Args:
+        logdir: The logdir; only one thread may use it at a time.
+        timeout_s: Time limit for all queries together, in seconds.
+
+    Raises:
+        TookTooLongError: The queries took longer.
+    """
+    try:
+        with logdir.within(timeout_s):
+            yield
+    except TimeLimitError as error:
+        raise TookTooLongError(
+            f"this took longer than {timeout_s:g} seconds and was stopped; narrow it down by run, step or op."
+        ) from error

@@ -14,21 +14,36 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from tfdbg_arrow._version import __version__
-from tfdbg_arrow.json_values import to_json
-from tfdbg_arrow.printable import printable, printable_line
 from tfdbg_arrow.query import wording
-from tfdbg_arrow.query.diff import wording as diff_wording
-from tfdbg_arrow.query.logdir.questions import Question
-from tfdbg_arrow.viewer import graph_words, naming, pills
-from tfdbg_arrow.viewer.bars import bars, histogram_text
-from tfdbg_arrow.viewer.graph_drawing import draw
-from tfdbg_arrow.viewer.graph_links import GraphLinks
-from tfdbg_arrow.viewer.highlighting import highlighted
+from tfdbg_arrow.query.logdir.statements import Question
+from tfdbg_arrow.query.run_diff.answer import (
+    aligned_text,
+    apart_text,
+    diff_name,
+    difference_text,
+    differing_text,
+    setting_text,
+    worst_text,
+)
+from tfdbg_arrow.safe_text import printable, printable_line, to_json
+from tfdbg_arrow.viewer import naming
+from tfdbg_arrow.viewer.charts import bars, facts, histogram_text, pills, shares, sparkline
+from tfdbg_arrow.viewer.graph_drawing import (
+    STATE_MARKS,
+    GraphLinks,
+    attribute_items,
+    border_text,
+    count_pills,
+    draw,
+    health_text,
+    iterations_text,
+    output_text,
+    part_text,
+)
 from tfdbg_arrow.viewer.links import Links, Url, execution_filter_parameters, filter_parameters
-from tfdbg_arrow.viewer.page import PageKind, Shell
+from tfdbg_arrow.viewer.page import MAX_TEXT, PageKind, Shell
 from tfdbg_arrow.viewer.pages import PAGES
-from tfdbg_arrow.viewer.parameters import MAX_TEXT
-from tfdbg_arrow.viewer.sparkline import sparkline
+from tfdbg_arrow.viewer.source_text import highlighted
 
 _MAX_TEXT = 400
 _CONTENT_TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
@@ -45,9 +60,9 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        pills=pills.pills,
-        facts=pills.facts,
-        shares=pills.shares,
+        pills=pills,
+        facts=facts,
+        shares=shares,
         tensor_name=naming.tensor_name,
         effect_text=wording.effect_text,
         alert_name=naming.alert_name,
@@ -66,29 +81,29 @@ def _environment() -> Environment:
         bars=bars,
         histogram_text=histogram_text,
         sparkline=sparkline,
-        aligned_text=diff_wording.aligned_text,
-        apart_text=diff_wording.apart_text,
-        diff_name=diff_wording.diff_name,
-        difference_text=diff_wording.difference_text,
-        differing_text=diff_wording.differing_text,
-        setting_text=diff_wording.setting_text,
-        worst_text=diff_wording.worst_text,
+        aligned_text=aligned_text,
+        apart_text=apart_text,
+        diff_name=diff_name,
+        difference_text=difference_text,
+        differing_text=differing_text,
+        setting_text=setting_text,
+        worst_text=worst_text,
         highlighted=lambda lines: highlighted([line.text for line in lines]),
         filter_parameters=filter_parameters,
         execution_filter_parameters=execution_filter_parameters,
-        count_pills=graph_words.count_pills,
-        health_text=graph_words.health_text,
-        output_text=graph_words.output_text,
-        part_text=graph_words.part_text,
-        iterations_text=graph_words.iterations_text,
-        border_text=graph_words.border_text,
-        attribute_items=graph_words.attribute_items,
+        count_pills=count_pills,
+        health_text=health_text,
+        output_text=output_text,
+        part_text=part_text,
+        iterations_text=iterations_text,
+        border_text=border_text,
+        attribute_items=attribute_items,
         drawing=lambda around, links: Markup(escape(json_text(draw(around, links)))),
     )
     environment.globals.update(
         borders=naming.BORDERS,
         roles=naming.ROLES,
-        state_marks=graph_words.STATE_MARKS,
+        state_marks=STATE_MARKS,
         graph_links=GraphLinks,
         version=__version__,
     )

@@ -1,4 +1,4 @@
-"""The report: the overview, the alerts, their tensors and their source code as one file that opens from disk.
+"""The report: the overview, the alerts, their tensors and their source code as one file, or in a frame of a notebook.
 
 The file loads nothing. Style and script are inline, and its content security policy allows only these two, by hash. The
 data of the pages is included a second time as JSON, for programs, escaped so that it cannot end its HTML element.
@@ -9,8 +9,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import hashlib
-import os
-import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +18,7 @@ from markupsafe import Markup
 
 from tfdbg_arrow.errors import LogdirError
 from tfdbg_arrow.query import Frame, Logdir, open_logdir
+from tfdbg_arrow.storage.disk import written_whole
 from tfdbg_arrow.viewer.links import ReportLinks
 from tfdbg_arrow.viewer.page import Shell
 from tfdbg_arrow.viewer.pages.alerts import AlertsPage, read_alerts
@@ -33,6 +32,9 @@ _NUM_ALERTS = 20
 _MAX_TENSORS = 40
 _NUM_ROWS = 8
 _RULES_BUDGET_S = 120.0
+_GLANCE_BYTES = 400_000
+_GLANCE_RULES_S = 2.0
+_SHOWN_BYTES = 5_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,12 +102,10 @@ def write_report(
     text, left_out = render_report(report, max_bytes=max_bytes)
     content = text.encode("utf-8")
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
-        temporary.write_bytes(content)
-        os.replace(temporary, path)
+        with written_whole(path) as temporary:
+            temporary.write_bytes(content)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise LogdirError(f"the report cannot be written to {path}: {error}; name another file with -o.") from error
     return WrittenReport(size=len(content), left_out=left_out)
 
@@ -249,3 +249,28 @@ def _files(overview: OverviewPage, alerts: AlertsPage, tensors: tuple[TensorSect
     for run, frame in frames:
         if frame is not None and frame.is_user:
             yield run, frame.file_path
+
+
+def glance(logdir: Logdir) -> str:
+    """Returns the notebook representation of a logdir: a quickly made report of up to 400 kB."""
+    report = read_report(logdir, rules_budget_s=_GLANCE_RULES_S)
+    return _frame(render_report(report, max_bytes=_GLANCE_BYTES)[0], height=520)
+
+
+def frame(logdir: Logdir, *, run_id: str | None, height: int) -> str:
+    """Returns a report of up to 5 MB as an HTML element for a notebook.
+
+    Args:
+        logdir: The logdir.
+        run_id: The run to show; None means all.
+        height: Initial height in pixels. The reader can change it.
+    """
+    return _frame(render_report(read_report(logdir, run_id=run_id), max_bytes=_SHOWN_BYTES)[0], height=height)
+
+
+def _frame(document: str, *, height: int) -> str:
+    # Scripts may run in the frame, but it has its own origin, so they cannot reach the notebook's cells or cookies.
+    return Markup(
+        '<iframe sandbox="allow-scripts" srcdoc="{}" title="tfdbg_arrow report" '
+        'style="width: 100%; height: {}px; border: 1px solid #c9d0d9; border-radius: 8px; resize: vertical"></iframe>'
+    ).format(document, int(height))

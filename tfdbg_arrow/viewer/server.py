@@ -18,14 +18,12 @@ from starlette.types import ASGIApp
 
 from tfdbg_arrow.errors import SettingError, TfdbgArrowError
 from tfdbg_arrow.query import Logdir
-from tfdbg_arrow.query.logdir.questions import Question
-from tfdbg_arrow.query.sandbox import Sandbox
-from tfdbg_arrow.viewer.failures import NoSuchPageError, status_of
+from tfdbg_arrow.query.logdir.statements import Question
+from tfdbg_arrow.query.sql_sandbox import Sandbox
 from tfdbg_arrow.viewer.links import ServerLinks
-from tfdbg_arrow.viewer.page import PageKind, read_shell
+from tfdbg_arrow.viewer.page import NoSuchPageError, PageKind, Parameters, read_shell, status_of
 from tfdbg_arrow.viewer.pages import PAGES
 from tfdbg_arrow.viewer.pages.sql import read_csv, sql_page
-from tfdbg_arrow.viewer.parameters import Parameters
 from tfdbg_arrow.viewer.reading import Reader
 from tfdbg_arrow.viewer.rendering import json_text, render, render_page, static_files
 from tfdbg_arrow.viewer.security import TOKEN_PARAMETER, Guard

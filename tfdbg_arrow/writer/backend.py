@@ -1,26 +1,32 @@
-"""The interface between a recording and its health backend, which measures tensors and spools events.
+"""The backends of a recording, which measure tensors and spool events.
 
-`native_backend.py` measures in the compiled core. `tensorflow_backend` measures with TensorFlow's own ops, on the
-device where a tensor is. Both spool in the core. `choose_backend` picks one.
+NativeBackend measures in the compiled core. `tensorflow_backend` measures with TensorFlow's own ops, on the device
+where a tensor is. Both spool in the core. `choose_backend` picks one.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
+import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from tfdbg_arrow.errors import RecordingError
-from tfdbg_arrow.schema.logdir_layout import SpoolPaths
 from tfdbg_arrow.spool.journal import Journal
-from tfdbg_arrow.writer.events import EventWriter
-from tfdbg_arrow.writer.graphs.executed import GraphOptimizer
-from tfdbg_arrow.writer.recorder import Recorder
-from tfdbg_arrow.writer.scopes import EagerScopes
+from tfdbg_arrow.spool.records import RECORD_DTYPE, Records
+from tfdbg_arrow.storage.layout import SpoolPaths
 from tfdbg_arrow.writer.settings import Settings
 from tfdbg_arrow.writer.stacks import StackTable
+
+if TYPE_CHECKING:
+    from tfdbg_arrow.writer.graphs.executed import GraphOptimizer
+    from tfdbg_arrow.writer.scopes import EagerScope
 
 
 class OnNonFinite(IntEnum):
@@ -38,8 +44,6 @@ class Handlers:
     """The callbacks of a backend. Only `on_nonfinite` may raise an error.
 
     Attributes:
-        on_graph_op: `(op_type, op_name, outputs, graph, stack_id, wall_time_ns)`: called when an op is created in a
-            graph.
         covers_op: `(op_type)`: returns what is recorded of the tensors of eager ops of this type: 0 nothing, 1 their
             facts, 2 also their elements, for all dtypes. None means 1 for all.
         on_error: `(what, error)`: called when something could not be recorded.
@@ -49,94 +53,272 @@ class Handlers:
             None means no callback.
     """
 
-    on_graph_op: Callable[[str, str | None, Sequence[Any], Any, int, int], None]
     covers_op: Callable[[str | bytes], int] | None
     on_error: Callable[[str, object], None]
     on_nonfinite: Callable[[str | bytes, Sequence[Any], Sequence[tuple[int, int, int]]], None] | None = None
 
 
-class Backend(Recorder, EagerScopes, Protocol):
-    """Records events; the sink drains them."""
+class Backend(ABC):
+    """Measures tensors, and writes events to the core's spool, which the sink drains.
+
+    Args:
+        settings: The settings of the recording.
+        core: The compiled core.
+        paths: The paths of the spool's files.
+        journal: Takes the strings that records refer to.
+        generation: The number of the recording in this process.
+
+    Raises:
+        RecordingError: The core does not work with the installed TensorFlow.
+        OSError: The spool cannot be allocated.
+    """
 
     name: str
     """`native` or `tensorflow`, as the `run` table stores it."""
-    op_callback: Callable[..., Any]
-    """TensorFlow's op callback: `(op_type, inputs, attrs, outputs, op_name=None, graph=None)`; returns the outputs."""
-    events: EventWriter
-    """Takes records that Python code makes."""
     stack_table: StackTable
     """Takes the stacks that events refer to; set it before start()."""
+    op_callback: Callable[..., Any]
+    """TensorFlow's op callback: `(op_type, inputs, attrs, outputs, op_name=None, graph=None)`; returns the outputs."""
 
+    begin_call: Callable[[bytes, Sequence[Any], int, bytes], int]
+    """`(function_name, inputs, num_outputs, runs_as)`: records that a call of a function begins. `runs_as` is the
+    function that TensorFlow runs: this one or a copy of it. Returns the execution index; -1 if it is not recorded."""
+    end_call: Callable[[int, Sequence[Any] | None, str | None], None]
+    """`(execution_index, outputs, error_type)`: records that the call returned its outputs, or raised an error of the
+    class with this name."""
+    record_failed_op: Callable[[str | bytes, Sequence[Any], str], None]
+    """`(op_type, inputs, error_type)`: records that an eager op raised an error of the class with this name."""
+    execution_of: Callable[[Any], int]
+    """`(tensor)`: returns the execution that has just made an eager tensor; -1 if it is unknown."""
+
+    set_scope: Callable[[int, int, int], None]
+    """`(layer, role, forward_execution)`: sets the scope of the calling thread's executions: an interned layer (0 for
+    none) and role (0 for `forward`), and the execution whose gradient is computed (-1 for none)."""
+    current_scope: Callable[[], EagerScope]
+    """Returns the scope of the calling thread's executions."""
+    restore_scope: Callable[[Any], None]
+    """`(scope)`: restores a scope that current_scope() returned."""
+    enter_gradient: Callable[[str, object], bool]
+    """`(op_type, attrs)`: enters the scope of the gradient function of an execution, which is known by the attributes
+    object that the op callback and the gradient tape got. Returns False if the execution is unknown."""
+    forget_forward: Callable[[object], None]
+    """`(attrs)`: forgets the execution with these attributes, because they now belong to an op of a graph."""
+
+    def __init__(self, settings: Settings, *, core: Any, paths: SpoolPaths, journal: Journal, generation: int) -> None:
+        from tfdbg_arrow.writer.hooks.runtime import library_paths
+
+        try:
+            core.load_tensorflow(*library_paths())
+        except RuntimeError as error:
+            raise RecordingError(
+                f"the native core does not fit this version of TensorFlow: {error}; recording supports 2.17 to 2.21"
+            ) from error
+        self.core = core
+        self._paths = (paths.spool, paths.values)
+        paths.spool.parent.mkdir(parents=True, exist_ok=True)
+        self.recording = core.Recording(
+            str(paths.spool),
+            str(paths.values),
+            settings.memory.spool_records,
+            int(settings.mode),
+            settings.dtype_mask,
+            generation,
+            settings.when_full == "wait",
+        )
+        self.recording.set_journal(journal.descriptor)
+        self._append_lock = threading.Lock()
+        self._is_open = False
+
+    @abstractmethod
     def start(self, handlers: Handlers) -> None:
         """Starts to record events."""
 
+    def open(self) -> None:
+        """Starts to take records, also from the native ops."""
+        self.core.set_stack_handler(lambda stack_id, frames: self.stack_table.add(stack_id, [frames]))
+        self.recording.start()
+        self._is_open = True
+
     def stop(self) -> None:
         """Stops recording; events in the spool can still be drained."""
+        with self._append_lock:
+            self._is_open = False
+        self.recording.stop()
+        self.core.set_handlers(None, None)
 
     def abandon(self) -> None:
         """Drops the recording in a forked child without changing its files."""
+        self.core.set_stack_handler(None)
+        self.recording.abandon()
 
     def close(self) -> None:
         """Stops writing; the spool's files stay."""
+        self.core.set_stack_handler(None)
+        self.recording.set_journal(-1)
 
     def remove_files(self) -> None:
         """Removes the spool's files; call it when all events are in the logdir."""
+        self.close()
+        for path in self._paths:
+            path.unlink(missing_ok=True)
 
-    def begin_call(self, function_name: bytes, inputs: Sequence[Any], num_outputs: int, *, runs_as: bytes) -> int:
-        """Records that a call of a function begins.
+    # Records that Python code makes
 
-        Args:
-            function_name: The name of the function.
-            inputs: The arguments of the call.
-            num_outputs: The number of results.
-            runs_as: The name of the function that TensorFlow runs: this one or a copy of it.
+    def append(self, records: Records) -> bool:
+        """Appends records that belong together; returns False if there was no room."""
+        with self._append_lock:
+            return self._is_open and bool(self.recording.append(np.ascontiguousarray(records).view(np.uint8)))
 
-        Returns:
-            The execution index; -1 if the call is not recorded.
-        """
+    def append_value(self, data: bytes) -> int:
+        """Writes the elements of a tensor; returns their offset, or -1 if they could not be written."""
+        return int(self.recording.append_value(np.frombuffer(data, np.uint8)))
 
-    def end_call(self, execution_index: int, outputs: Sequence[Any] | None, error_type: str | None) -> None:
-        """Records that the call returned its outputs, or raised an error of the class with this name."""
+    def next_execution_index(self) -> int:
+        """Returns the next execution index."""
+        return int(self.recording.next_execution_index())
 
-    def record_failed_op(self, op_type: str | bytes, inputs: Sequence[Any], error_type: str) -> None:
-        """Records that an eager op raised an error of the class with this name."""
+    def last_event_index(self) -> int:
+        """Returns the event index of the calling thread's last append; -1 if there was no room."""
+        return int(self.core.last_event_index())
+
+    def intern_string(self, text: str) -> int:
+        """Returns the ID of a string."""
+        return int(self.core.intern_string(text))
 
     def intern_stack(self) -> int:
         """Returns the ID of the calling thread's Python stack; -1 for none."""
+        return int(self.core.intern_stack(0))
+
+    # What the sink drains
+
+    def drain(self, max_records: int) -> Records:
+        """Returns a copy of the next committed records, in order; their slots stay in use until release()."""
+        records: Records = self.recording.drain(max_records).view(RECORD_DTYPE)
+        return records
+
+    def release(self, upto: int, rows_upto: int) -> None:
+        """Frees the slots of drained records before an event index, and stores which rows are in sealed parts."""
+        self.recording.release(upto, rows_upto)
+
+    def num_free(self) -> int:
+        """Returns the number of free slots."""
+        return int(self.recording.num_free())
+
+    def capacity(self) -> int:
+        """Returns the number of slots."""
+        return int(self.recording.capacity())
+
+    def wait(self, timeout_s: float, pending: int) -> bool:
+        """Waits until a bad value arrives (returns True), `pending` records wait, or the timeout expires."""
+        return bool(self.recording.wait(timeout_s, pending))
+
+    def strings(self, start: int) -> list[str]:
+        """Returns the interned strings with the ID `start` and above."""
+        return list(self.core.strings(start))
+
+    def write_names(self) -> int:
+        """Writes the strings to the journal that could not be written before; returns how many are still missing."""
+        return int(self.core.write_unwritten_strings())
+
+    def read_value(self, offset: int, size: int) -> bytes:
+        """Returns the stored elements of a tensor."""
+        return bytes(self.recording.read_value(offset, size))
+
+    def release_values(self, upto: int) -> None:
+        """Frees the disk space of values before an offset."""
+        self.recording.release_values(upto)
+
+    def num_dropped(self) -> int:
+        """Returns how many records were dropped for lack of room."""
+        return int(self.recording.num_dropped())
+
+    def num_unkept_values(self) -> int:
+        """Returns the number of tensors whose elements could not be written."""
+        return int(self.recording.num_unkept_values())
 
     def num_events(self) -> int:
         """Returns the next event index."""
+        return int(self.recording.num_events())
 
-    def load_optimizer(self, *, records_others: bool) -> GraphOptimizer:
-        """Makes TensorFlow call the core's graph optimizer, and returns it.
-
-        Args:
-            records_others: Whether to record nodes that correspond to no op of the program.
-
-        Raises:
-            RecordingError: This version of TensorFlow does not accept the optimizer.
-        """
+    # Settings that change while events are recorded
 
     def set_step(self, step: int) -> None:
         """Sets the training step of the following events."""
+        self.recording.set_step(step)
 
+    def set_paused(self, paused: bool) -> None:
+        """Stops recording ops, at almost no cost, or resumes it."""
+        self.recording.set_paused(paused)
+
+    def set_on_nonfinite(self, reaction: OnNonFinite, run_id: str) -> None:
+        """Sets what happens at a bad tensor of a graph; call it before start()."""
+        self.recording.set_on_nonfinite(int(reaction), run_id)
+
+    def take_nonfinite_notes(self) -> list[int]:
+        """Returns the event indexes of the bad tensors of graphs noted since the last call, one for each node."""
+        return list(self.recording.take_nonfinite_notes())
+
+    @abstractmethod
+    def set_watching(self, is_watching: bool) -> None:
+        """Sets whether `on_nonfinite` is called for every eager op, or only if there are bad tensors."""
+
+    @abstractmethod
     def set_local_task(self, task: str) -> None:
         """Sets the address of this process, such as `/job:chief/replica:0/task:0`.
 
         Eager tensors of other processes are then not fetched.
         """
 
-    def set_paused(self, paused: bool) -> None:
-        """Stops recording ops, at almost no cost, or resumes it."""
+    def load_optimizer(self, *, records_others: bool, device_types: Sequence[str] = ("CPU",)) -> GraphOptimizer:
+        """Makes TensorFlow call the core's graph optimizer, and returns it.
 
-    def set_on_nonfinite(self, reaction: OnNonFinite, run_id: str) -> None:
-        """Sets what happens at a bad tensor of a graph; call it before start()."""
+        Args:
+            records_others: Whether to record nodes that correspond to no op of the program.
+            device_types: The types of the devices that graphs run on.
+
+        Raises:
+            RecordingError: This version of TensorFlow does not accept the optimizer.
+        """
+        from tfdbg_arrow.writer.hooks.graph_optimizer import load_optimizer
+
+        load_optimizer(self.core.__file__, device_types)
+        self.recording.set_records_others(records_others)
+        optimizer: GraphOptimizer = self.recording
+        return optimizer
+
+
+class NativeBackend(Backend):
+    """Measures tensors in the core's own kernels; takes the arguments of Backend and raises its errors."""
+
+    name = "native"
+
+    def __init__(self, settings: Settings, *, core: Any, paths: SpoolPaths, journal: Journal, generation: int) -> None:
+        super().__init__(settings, core=core, paths=paths, journal=journal, generation=generation)
+        self.op_callback = core.op_callback
+        self.begin_call = core.begin_call
+        self.end_call = core.end_call
+        self.record_failed_op = core.record_failed_op
+        self.execution_of = core.execution_of
+        self.set_scope = functools.partial(core.set_scope, generation)
+        self.current_scope = core.current_scope
+        self.restore_scope = core.restore_scope
+        self.enter_gradient = functools.partial(core.enter_gradient, generation)
+        self.forget_forward = core.forget_forward
+
+    def start(self, handlers: Handlers) -> None:
+        """Starts to record events."""
+        # The hooks report the ops of graphs, so the core need not.
+        self.core.set_handlers(handlers.covers_op, handlers.on_error, on_nonfinite=handlers.on_nonfinite)
+        self.core.set_watching(False)
+        self.open()
 
     def set_watching(self, is_watching: bool) -> None:
         """Sets whether `on_nonfinite` is called for every eager op, or only if there are bad tensors."""
+        self.core.set_watching(is_watching)
 
-    def take_nonfinite_notes(self) -> list[int]:
-        """Returns the event indexes of the bad tensors of graphs noted since the last call, one for each node."""
+    def set_local_task(self, task: str) -> None:
+        """Sets the address of this process; eager tensors of other processes are then not fetched."""
+        self.core.set_local_task(task)
 
 
 def native_core() -> Any:
@@ -176,7 +358,6 @@ def choose_backend(settings: Settings, *, paths: SpoolPaths, journal: Journal, g
         OSError: The spool cannot be created.
     """
     from tfdbg_arrow.writer.hooks import runtime
-    from tfdbg_arrow.writer.native_backend import NativeBackend
     from tfdbg_arrow.writer.tensorflow_backend.backend import TensorFlowBackend
 
     core = require_native_core()

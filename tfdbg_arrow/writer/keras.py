@@ -6,8 +6,8 @@ from typing import Any
 
 import keras
 
-from tfdbg_arrow.writer.recording.fit_marks import FitLabels
-from tfdbg_arrow.writer.session import mark
+from tfdbg_arrow.writer.active_recording import mark
+from tfdbg_arrow.writer.recording.marks import FitLabels
 
 
 class MarkCallback(keras.callbacks.Callback):  # type: ignore[misc]

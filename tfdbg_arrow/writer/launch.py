@@ -9,13 +9,12 @@ never starts.
 from __future__ import annotations
 
 import contextlib
-import importlib.abc
-import importlib.machinery
 import importlib.util
 import os
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -25,18 +24,20 @@ from tfdbg_arrow.errors import (
     LogdirError,
     MissingDependencyError,
     NonFiniteError,
+    SettingError,
     TfdbgArrowError,
     install_command,
 )
 from tfdbg_arrow.schema import TABLES
-from tfdbg_arrow.schema.location import parse_location
-from tfdbg_arrow.schema.logdir_layout import manifest_path, part_directory
-from tfdbg_arrow.schema.manifest import read_live_parts
-from tfdbg_arrow.writer import dump_api, session
+from tfdbg_arrow.storage.layout import manifest_path, part_directory
+from tfdbg_arrow.storage.location import parse_location
+from tfdbg_arrow.storage.manifest import read_live_parts
+from tfdbg_arrow.writer import active_recording
 from tfdbg_arrow.writer.backend import require_native_core
+from tfdbg_arrow.writer.hooks.patches import AfterImport
 from tfdbg_arrow.writer.program import Program, ProgramAborted, check_program, run_program
 from tfdbg_arrow.writer.remote.upload_logdir import remove_run_if_empty
-from tfdbg_arrow.writer.settings import Request
+from tfdbg_arrow.writer.settings import Request, Settings
 
 _TENSORFLOW = "tensorflow"
 
@@ -85,18 +86,22 @@ def record_program(program: Program, request: Request) -> Outcome:
     launch = _Launch(request)
     pid = os.getpid()
     exit_code = 0
-    finder = _AfterImport(_TENSORFLOW, launch.start)
-    sys.meta_path.insert(0, finder)
+
+    def start(tensorflow: ModuleType) -> None:
+        finder.remove()
+        launch.start(tensorflow)
+
+    finder = AfterImport([_TENSORFLOW], start)
+    finder.install()
     try:
         exit_code = run_program(program)
     except ProgramAborted:
         pass  # launch.failure holds the reason
     finally:
-        if finder in sys.meta_path:
-            sys.meta_path.remove(finder)
+        finder.remove()
         if os.getpid() == pid:
             launch.end()
-            dump_api.follow(None)
+            _follow(None)
             if logdir is not None and is_new and not launch.run_ids:
                 with contextlib.suppress(OSError):  # it is not empty
                     logdir.rmdir()
@@ -105,11 +110,102 @@ def record_program(program: Program, request: Request) -> Outcome:
     return Outcome(exit_code=exit_code, run_ids=tuple(launch.run_ids), is_child=os.getpid() != pid, stop=launch.stop)
 
 
+class DumpWriter:
+    """The result of enable_dump_debug_info, with the methods that TensorFlow documents for it.
+
+    Attributes:
+        dump_root: The dump_root that the program requested.
+    """
+
+    def __init__(self, dump_root: str) -> None:
+        self.dump_root = dump_root
+
+    def FlushNonExecutionFiles(self) -> None:  # noqa: N802
+        """Writes everything recorded so far."""
+        active_recording.flush()
+
+    def FlushExecutionFiles(self) -> None:  # noqa: N802
+        """Writes everything recorded so far, including the content of the circular buffers."""
+        active_recording.flush()
+
+
+def enable_dump_debug_info(
+    dump_root: str | os.PathLike[str],
+    tensor_debug_mode: str = "NO_TENSOR",
+    circular_buffer_size: int = 1000,
+    op_regex: str | None = None,
+    tensor_dtypes: Collection[Any] | Callable[[Any], bool] | None = None,
+) -> DumpWriter:
+    """Records this process, with the arguments and defaults of tf.debugging.experimental.enable_dump_debug_info.
+
+    A second call with the same settings does nothing, except that another `dump_root` ends the recording and begins a
+    new one there. The content of the circular buffers is written when the writer is flushed, when a bad value occurs,
+    and when the recording ends.
+
+    Args:
+        dump_root: The logdir. Under `tfdbg-arrow run` it is ignored, because that command chooses the logdir.
+        tensor_debug_mode: How much of each tensor to record. FULL_NUMERICS, which TensorFlow only declares, is also
+            supported.
+        circular_buffer_size: Keep only this many of the last executions and of the last graph tensors; 0 or less means
+            all.
+        op_regex: Record tensors only of ops whose type matches (`re.match`).
+        tensor_dtypes: Record tensors only of these dtypes (a list of dtypes or their names), or of dtypes for which the
+            callable returns True; None or an empty list means the dtypes of the mode.
+
+    Returns:
+        A writer with `FlushNonExecutionFiles()`, `FlushExecutionFiles()` and `dump_root`.
+
+    Raises:
+        SettingError: A setting is not valid, or differs from the earlier call. It is a ValueError.
+        LogdirError: The dump_root cannot be written.
+        RecordingError: A recording that enable() began is active, or recording cannot start.
+        MissingDependencyError: TensorFlow is not installed.
+    """
+    writer = DumpWriter(os.fspath(dump_root))
+    if active_recording.is_turned_off():
+        return writer
+    with _state.lock:
+        launch = _state.launch
+        request = replace(
+            Request(logdir=dump_root) if launch is None else launch.request,
+            tensor_debug_mode=tensor_debug_mode,
+            circular_buffer_size=circular_buffer_size,
+            op_regex=op_regex,
+            tensor_dtypes=tensor_dtypes or None,  # in TensorFlow, an empty list means no filter
+        )
+        before = _in_force()
+        if before is None:
+            _begin(request, launch)
+        else:
+            settings = active_recording.check(request)
+            _check_same(before, _InForce(request=request, settings=settings, run_id=before.run_id))
+            if settings.logdir != before.settings.logdir:
+                active_recording.disable()
+                _begin(request, launch)
+    return writer
+
+
+def disable_dump_debug_info() -> None:
+    """Ends the recording that enable_dump_debug_info() began; does nothing if there is none."""
+    with _state.lock:
+        before, _state.in_force = _in_force(), None
+        if before is not None:
+            end = active_recording.disable if _state.launch is None else _state.launch.end
+            end()
+
+
 class _Launch:
-    """The recordings of one program, first with the settings of the launch, then with those that it requests itself."""
+    """The recordings of one program, first with the settings of the launch, then with those that it requests itself.
+
+    Attributes:
+        request: The logdir, and the settings that the program cannot choose.
+        run_ids: The recorded runs that are not empty, in order.
+        failure: Why the program could not be recorded.
+        stop: The first error with which a recording stopped the program.
+    """
 
     def __init__(self, request: Request) -> None:
-        self._request = request
+        self.request = request
         self.run_ids: list[str] = []
         self.failure: TfdbgArrowError | None = None
         self.stop: NonFiniteError | None = None
@@ -117,30 +213,30 @@ class _Launch:
     def start(self, tensorflow: ModuleType) -> None:
         """Starts recording, and replaces TensorFlow's own dumping."""
         try:
-            self._enable(self._request)
+            self._enable(self.request)
         except TfdbgArrowError as error:
             self.failure = error
             raise ProgramAborted from error
-        dump_api.follow(dump_api.Launch(request=self._request, begin=self._begin_asked_for, end=self.end))
+        _follow(self)
         experimental = tensorflow.debugging.experimental
-        _replace_everywhere(experimental.enable_dump_debug_info, dump_api.enable_dump_debug_info)
-        _replace_everywhere(experimental.disable_dump_debug_info, dump_api.disable_dump_debug_info)
+        _replace_everywhere(experimental.enable_dump_debug_info, enable_dump_debug_info)
+        _replace_everywhere(experimental.disable_dump_debug_info, disable_dump_debug_info)
 
     def end(self) -> None:
         """Ends the active recording, and stores the first error with which a recording stopped the program."""
-        self.stop = self.stop or session.stop_error()
+        self.stop = self.stop or active_recording.stop_error()
         try:
-            session.disable()
+            active_recording.disable()
         except NonFiniteError as error:  # a bad value that the program left unused
             self.stop = self.stop or error
 
     def _enable(self, request: Request) -> str | None:
-        run_id = session.start(request)
+        run_id = active_recording.start(request)
         if run_id is not None:
             self.run_ids.append(run_id)
         return run_id
 
-    def _begin_asked_for(self, request: Request) -> str | None:
+    def begin(self, request: Request) -> str | None:
         """Begins a recording with the settings that the program requested, instead of those of the launch."""
         self.end()
         self._discard_if_empty()
@@ -148,13 +244,13 @@ class _Launch:
 
     def _discard_if_empty(self) -> None:
         """Removes the last run if nothing happened in it, because the program requested its own settings at once."""
-        logdir = parse_location(self._request.logdir)
+        logdir = parse_location(self.request.logdir)
         if not self.run_ids:
             return
         if not isinstance(logdir, Path):
             # A run that remains is complete and empty, which is no reason to stop the program.
             with contextlib.suppress(LogdirError):
-                if remove_run_if_empty(logdir.open(self._request.storage_options), run_id=self.run_ids[-1]):
+                if remove_run_if_empty(logdir.open(self.request.storage_options), run_id=self.run_ids[-1]):
                     self.run_ids.pop()
             return
         if _is_empty(logdir, run_id=self.run_ids[-1]):
@@ -162,54 +258,6 @@ class _Launch:
             (logdir / manifest_path(run_id)).unlink(missing_ok=True)
             for table in TABLES:
                 shutil.rmtree(logdir / part_directory(table.name, run_id=run_id), ignore_errors=True)
-
-
-class _AfterImport(importlib.abc.MetaPathFinder):
-    """Calls a function once, with a module as its argument, as soon as that module has been imported."""
-
-    def __init__(self, name: str, action: Callable[[ModuleType], None]) -> None:
-        self._name = name
-        self._action = action
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != self._name:
-            return None
-        for finder in sys.meta_path:
-            spec = None if finder is self else finder.find_spec(fullname, path, target)
-            if spec is not None:
-                if spec.loader is not None:
-                    spec.loader = _ObservedLoader(spec.loader, self._loaded)
-                return spec
-        return None
-
-    def _loaded(self, module: ModuleType) -> None:
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
-            self._action(module)
-
-
-class _ObservedLoader(importlib.abc.Loader):
-    """A loader that calls a function after the module's own loader has finished."""
-
-    def __init__(self, loader: Any, action: Callable[[ModuleType], None]) -> None:
-        self._loader = loader
-        self._action = action
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        module: ModuleType | None = self._loader.create_module(spec)
-        return module
-
-    def exec_module(self, module: ModuleType) -> None:
-        module.__loader__ = self._loader
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._loader
-        self._loader.exec_module(module)
-        self._action(module)
 
 
 def _replace_everywhere(original: object, replacement: object) -> None:
@@ -223,3 +271,55 @@ def _replace_everywhere(original: object, replacement: object) -> None:
 
 def _is_empty(logdir: Path, *, run_id: str) -> bool:
     return not any(entry.rows for entry in read_live_parts(logdir, run_id=run_id) if entry.table != "run")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _InForce:
+    request: Request
+    settings: Settings
+    run_id: str | None
+
+
+class _State:
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.launch: _Launch | None = None
+        self.in_force: _InForce | None = None
+
+
+_state = _State()
+
+
+def _follow(launch: _Launch | None) -> None:
+    """Directs later calls of enable_dump_debug_info() to the logdir of a launch, or with None to their dump_root."""
+    with _state.lock:
+        _state.launch, _state.in_force = launch, None
+
+
+def _begin(request: Request, launch: _Launch | None) -> None:
+    settings = active_recording.check(request)
+    run_id = active_recording.start(request) if launch is None else launch.begin(request)
+    _state.in_force = None
+    if run_id is not None:
+        _state.in_force = _InForce(request=request, settings=settings, run_id=run_id)
+
+
+def _in_force() -> _InForce | None:
+    """Returns the recording that this module began, unless it has ended in the meantime."""
+    found = _state.in_force
+    return found if found is not None and found.run_id == active_recording.run_id() else None
+
+
+def _check_same(before: _InForce, now: _InForce) -> None:
+    """Raises an error if settings differ from those of the active recording; TensorFlow ignores another filter."""
+    for name, old, new in (
+        ("tensor_debug_mode", before.settings.mode, now.settings.mode),
+        ("circular_buffer_size", before.settings.circular_buffer_size, now.settings.circular_buffer_size),
+        ("op_regex", before.settings.op_regex, now.settings.op_regex),
+        ("tensor_dtypes", before.settings.dtypes, now.settings.dtypes),
+    ):
+        if old != new:
+            raise SettingError(
+                f"{name} is {getattr(now.request, name)!r}, but enable_dump_debug_info() has already been called with "
+                f"{getattr(before.request, name)!r}; call disable_dump_debug_info() first"
+            )

@@ -1,19 +1,21 @@
-"""Converts the spool that dead processes left in a logdir into parts."""
+"""The end of a spool: its files are removed once everything is in parts, or what a dead process left is converted."""
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from tfdbg_arrow.errors import LogdirError, TfdbgArrowError
 from tfdbg_arrow.schema import TABLES, arrow_schema
-from tfdbg_arrow.schema.location import parse_location
-from tfdbg_arrow.schema.logdir_check import check_logdir
-from tfdbg_arrow.schema.logdir_layout import SpoolPaths, manifest_path, spool_paths, spooled_run_ids
-from tfdbg_arrow.schema.manifest import spool_progress
-from tfdbg_arrow.schema.own_files import OwnFiles
+from tfdbg_arrow.spool.journal import RunFiles, held_if_dead
 from tfdbg_arrow.spool.recovery import SealedRows, recovered
-from tfdbg_arrow.spool.run_files import held_if_dead
+from tfdbg_arrow.storage.layout import OwnFiles, SpoolPaths, manifest_path, spool_paths, spooled_run_ids
+from tfdbg_arrow.storage.location import parse_location
+from tfdbg_arrow.storage.manifest import spool_progress
+from tfdbg_arrow.storage.marker import check_logdir
+from tfdbg_arrow.storage.retries import repeated
 from tfdbg_arrow.writer.sink.parts import PartWriter
 
 
@@ -92,3 +94,47 @@ def _write(logdir: Path, paths: SpoolPaths, *, run_id: str) -> int:
     empty = {name: [arrow_schema(name).empty_table()] for name in missing}
     parts.replace([], {**empty, **found.tables}, is_recovery=True)
     return found.num_events
+
+
+class EventFiles(Protocol):
+    """The files of events and of the elements of their tensors."""
+
+    def remove_files(self) -> None:
+        """Removes the files."""
+
+    def close(self) -> None:
+        """Stops writing; the files stay."""
+
+
+def remove_spool_files(events: EventFiles, files: RunFiles, *, is_all_written: bool) -> str | None:
+    """Closes the files of a recording that has ended, and removes them if everything is in parts.
+
+    recover() later converts files that remain for any reason, or removes them.
+
+    Returns:
+        The reason why the files could not be removed; None if they were removed or must stay.
+    """
+
+    def remove() -> None:
+        events.remove_files()
+        files.remove()
+
+    reason = None
+    if is_all_written:
+        try:
+            repeated(remove, attempts=2, may_pass=lambda error: isinstance(error, OSError))
+        except OSError as error:
+            reason = str(error)
+        else:
+            return None
+    events.close()
+    files.close()
+    return reason
+
+
+def discard_spool_files(paths: SpoolPaths, files: RunFiles) -> None:
+    """Removes the files of a recording that could not begin, as far as possible."""
+    for path in paths.all():
+        with contextlib.suppress(OSError):
+            path.unlink()
+    files.close()

@@ -5,10 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tfdbg_arrow.spool.records import NO_VALUE
 from tfdbg_arrow.writer.stacks import as_utf8
+
+if TYPE_CHECKING:
+    from tfdbg_arrow.writer.backend import Backend
+    from tfdbg_arrow.writer.graphs.description import GraphDescriber
 
 FORWARD = "forward"
 GRADIENT = "gradient"
@@ -61,56 +65,6 @@ class EagerScope(Protocol):
         """Whether enter_gradient() created this scope."""
 
 
-class EagerScopes(Protocol):
-    """The part of a backend that labels executions."""
-
-    def set_scope(self, layer: int, role: int, forward_execution: int) -> None:
-        """Sets the scope of the calling thread's ops.
-
-        Args:
-            layer: Interned layer; 0 if there is none.
-            role: Interned role; 0 for `forward`.
-            forward_execution: The execution whose gradient is computed; -1 if there is none.
-        """
-
-    def enter_gradient(self, op_type: str, attrs: object) -> bool:
-        """Enters the scope of an execution's gradient function; returns whether the execution is known.
-
-        Args:
-            op_type: The execution's op type.
-            attrs: The same object that was passed to the op callback and the gradient tape.
-        """
-
-    def current_scope(self) -> EagerScope:
-        """Returns the scope of the calling thread's ops."""
-
-    def restore_scope(self, scope: Any) -> None:
-        """Restores a scope that current_scope() returned."""
-
-    def forget_forward(self, attrs: object) -> None:
-        """Registers that these attributes belong to an op of a graph."""
-
-    def execution_of(self, tensor: Any) -> int:
-        """Returns the execution that has just made an eager tensor; -1 if it is unknown."""
-
-
-class Strings(Protocol):
-    """Interns strings."""
-
-    def intern_string(self, text: str) -> int:
-        """Returns the id of a string."""
-
-
-class ForwardOps(Protocol):
-    """Looks up the ops of graphs."""
-
-    def forward_op(self, op: Any) -> ForwardOp | None:
-        """Returns the ForwardOp for an op whose gradient is computed; None if its graph is not recorded."""
-
-    def op_of_attrs(self, attrs: object, graph: Any) -> Any:
-        """Returns the op of a graph or of an enclosing one that passed these attributes to a tape; None if unknown."""
-
-
 class Entered(NamedTuple):
     """The scope that was active before another scope was entered."""
 
@@ -126,14 +80,12 @@ class Scopes:
     """The scopes of one recording; each thread has its own.
 
     Args:
-        eager: Labels executions.
-        strings: Interns layers and roles.
+        backend: Labels executions, and interns layers and roles.
         graphs: Looks up the ops of graphs.
     """
 
-    def __init__(self, eager: EagerScopes, *, strings: Strings, graphs: ForwardOps) -> None:
-        self._eager = eager
-        self._strings = strings
+    def __init__(self, backend: Backend, *, graphs: GraphDescriber) -> None:
+        self._backend = backend
         self._graphs = graphs
         self._thread = _Thread()
         self._ids: dict[str, int] = {}
@@ -141,23 +93,23 @@ class Scopes:
 
     def current(self) -> Scope:
         """Returns the scope of the calling thread's ops."""
-        eager = self._eager.current_scope()
+        eager = self._backend.current_scope()
         if not eager.is_gradient:
             return self._thread.scope
         return Scope(role=GRADIENT, layer=self._texts.get(eager.layer), forward_execution=eager.forward_execution)
 
     def enter(self, scope: Scope) -> Entered:
         """Enters a scope in the calling thread; returns the argument for leave()."""
-        outer = Entered(self._thread.scope, self._eager.current_scope())
+        outer = Entered(self._thread.scope, self._backend.current_scope())
         self._thread.scope = scope
         layer = 0 if scope.layer is None else self._id(scope.layer)
-        self._eager.set_scope(layer, self._id(scope.role), scope.forward_execution)
+        self._backend.set_scope(layer, self._id(scope.role), scope.forward_execution)
         return outer
 
     def leave(self, outer: Entered) -> None:
         """Restores the calling thread's scope from before enter() or enter_gradient()."""
         self._thread.scope = outer.scope
-        self._eager.restore_scope(outer.eager)
+        self._backend.restore_scope(outer.eager)
 
     def enter_gradient(self, op_type: str, attrs: object) -> Entered | None:
         """Enters the scope of an execution's gradient function; returns the argument for leave().
@@ -168,8 +120,8 @@ class Scopes:
             op_type: The execution's op type.
             attrs: The same object that was passed to the tape.
         """
-        outer = self._eager.current_scope()
-        return Entered(self._thread.scope, outer) if self._eager.enter_gradient(op_type, attrs) else None
+        outer = self._backend.current_scope()
+        return Entered(self._thread.scope, outer) if self._backend.enter_gradient(op_type, attrs) else None
 
     def in_layer(self, owner: object, name: str) -> Scope:
         """Returns the scope of a layer or module that is called here; a layer that calls itself keeps its scope."""
@@ -206,7 +158,7 @@ class Scopes:
         layer = self.current().layer
         if not outputs:
             return Scope(role=GRADIENT, layer=layer)
-        execution_index = self._eager.execution_of(outputs[0])
+        execution_index = self._backend.execution_of(outputs[0])
         if execution_index != NO_VALUE or not hasattr(outputs[0], "graph"):
             return Scope(role=GRADIENT, layer=layer, forward_execution=execution_index)
         return self.of_graph_op(outputs[0].op)
@@ -214,6 +166,6 @@ class Scopes:
     def _id(self, text: str) -> int:
         known = self._ids.get(text)
         if known is None:
-            known = self._ids[text] = self._strings.intern_string(text)
+            known = self._ids[text] = self._backend.intern_string(text)
             self._texts[known] = text
         return known

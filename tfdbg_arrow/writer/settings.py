@@ -1,4 +1,8 @@
-"""The settings of a recording: checked once, when it starts."""
+"""The settings of a recording: declared in Request, and checked once, when it starts.
+
+MemoryShares divides the memory that a recording may take. `benchmarks/memory.py` measures the memory for a flood of
+events with several limits, and with a disk on which all writes fail.
+"""
 
 from __future__ import annotations
 
@@ -13,41 +17,91 @@ from types import SimpleNamespace
 from typing import Any
 
 from tfdbg_arrow.errors import LogdirError, SettingError
-from tfdbg_arrow.schema.dtypes import DTYPES
-from tfdbg_arrow.schema.location import parse_location
-from tfdbg_arrow.schema.logdir_layout import MARKER_NAME, parse_marker
-from tfdbg_arrow.writer.chosen_values import Choice, ChosenValues, parse_values
-from tfdbg_arrow.writer.memory import (
-    DEFAULT_MAX_MEMORY_BYTES,
-    MAX_MEMORY_BYTES,
-    MIN_MEMORY_BYTES,
-    MemoryShares,
-)
-from tfdbg_arrow.writer.redaction import NOTHING, parse_redact
-from tfdbg_arrow.writer.remote.settings import (
+from tfdbg_arrow.schema.dtypes import DTYPES, DTYPES_BY_NAME, dtype_name
+from tfdbg_arrow.spool.records import RECORD_SIZE
+from tfdbg_arrow.spool.spool_file import MAX_CAPACITY
+from tfdbg_arrow.storage.layout import MARKER_NAME
+from tfdbg_arrow.storage.location import parse_location
+from tfdbg_arrow.storage.marker import parse_marker
+from tfdbg_arrow.writer.remote.uploader import (
     DEFAULT_MAX_LOCAL_BYTES,
     DEFAULT_UPLOAD_TIMEOUT_S,
     RemoteSettings,
     check_remote,
     local_logdir,
 )
-from tfdbg_arrow.writer.schedule import Schedule, is_integer, parse_schedule
+from tfdbg_arrow.writer.rows import NOTHING, parse_redact
+from tfdbg_arrow.writer.selection import Choice, ChosenValues, Schedule, is_integer, parse_schedule, parse_values
 
-HEALTH_BACKENDS = ("auto", "native", "tensorflow")
-XLA_CHOICES = ("auto", "inside", "observe", "keep")
-GRAPH_CHOICES = ("auto", "executed", "traced")
-FULL_SPOOL_CHOICES = ("wait", "drop")
+DEFAULT_MAX_MEMORY_BYTES = 256 << 20
+MIN_MEMORY_BYTES = 192 << 20
+MAX_MEMORY_BYTES = 4 * MAX_CAPACITY * RECORD_SIZE
+_FIXED_BYTES = 112 << 20
+"""Memory of the libraries that recording loads, and of Parquet's writer for a table with many columns."""
+_WORK_BYTES_A_RECORD = 1024
+"""Memory for converting one record: the record, its transposition, and its rows in Arrow and in Parquet."""
+
+
+@dataclass(frozen=True)
+class MemoryShares:
+    """The shares of a recording's memory.
+
+    A quarter is for the spool. The rest is divided equally between waiting events, other waiting rows, and work.
+
+    Attributes:
+        max_memory_bytes: Maximum memory of a recording, in addition to the description of the program (its graphs,
+            names and stacks).
+    """
+
+    max_memory_bytes: int
+
+    @property
+    def spool_records(self) -> int:
+        """Number of records that the spool holds, a power of two; its file is mapped into memory, so it counts."""
+        return int(1 << ((self.max_memory_bytes // 4 // RECORD_SIZE).bit_length() - 1))
+
+    @property
+    def _third(self) -> int:
+        return (self.max_memory_bytes - _FIXED_BYTES - self.spool_records * RECORD_SIZE) // 3
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Maximum bytes of events that wait while parts cannot be written, and also of other waiting rows."""
+        return self._third
+
+    @property
+    def batch_records(self) -> int:
+        """Number of records that are converted into rows at once."""
+        return self._third // _WORK_BYTES_A_RECORD
+
+    @property
+    def batch_value_bytes(self) -> int:
+        """Maximum bytes of kept elements in a batch, which are in memory raw, in Arrow and in Parquet."""
+        return self._third // 4
+
+    @property
+    def row_group_bytes(self) -> int:
+        """Arrow bytes of a merged row group; the rows read ahead and the digest each have an equal share."""
+        return self._third // 3
+
+
+DEFAULT_SHARES = MemoryShares(DEFAULT_MAX_MEMORY_BYTES)
+
+
+_CHOICES = {
+    "health_backend": ("auto", "native", "tensorflow"),
+    "xla": ("auto", "inside", "observe", "keep"),
+    "graphs": ("auto", "executed", "traced"),
+    "when_full": ("wait", "drop"),
+}
 
 MIN_BUDGET_BYTES = 1 << 20
 DUMP_TRIGGERS = ("nonfinite",)
 
-_FLOAT8 = ("float8_e5m2", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e4m3b11fnuz", "float8_e5m2fnuz")
-_FLOATING = frozenset(("float16", "bfloat16", "float32", "float64", "complex64", "complex128", *_FLOAT8))
-_MEASURABLE = _FLOATING | {"bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"}
-_NUMBERS = {dtype.name: dtype.number for dtype in DTYPES}
-_NAMES = {dtype.number: dtype.name for dtype in DTYPES}
+_MEASURABLE = frozenset(dtype.name for dtype in DTYPES if dtype.has_health)
+_FLOATING = frozenset(dtype.name for dtype in DTYPES if dtype.has_health and dtype.kind in ("float", "complex"))
 _KEEPABLE = _MEASURABLE | {"string"}
-KEEPABLE_MASK = sum(1 << _NUMBERS[name] for name in _KEEPABLE)
+KEEPABLE_MASK = sum(1 << DTYPES_BY_NAME[name].number for name in _KEEPABLE)
 """Bit i is set if the elements of tensors of TensorFlow's DataType i can be kept."""
 
 
@@ -84,29 +138,17 @@ class TensorDebugMode(IntEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The checked settings of a recording.
+    """The checked settings of a recording; enable() documents those that are not listed here.
 
     Attributes:
         logdir: The directory to write to.
         mode: How much is recorded of each tensor.
-        circular_buffer_size: How many of the last executions and graph tensors to keep; 0 or less keeps all.
-        op_regex: Tensors are recorded only of ops whose type matches it (`re.match`); None means all ops.
         dtypes: Names of the dtypes that are recorded.
         tensor_dtypes_text: The user's choice of dtypes, as the `run` table stores it; None means those of the mode.
-        health_backend: `auto`, `native` or `tensorflow`.
         memory: How much memory the recording may use.
-        when_full: What happens to events when the spool is full: `wait` or `drop`.
-        xla: How to treat functions with jit_compile=True. `inside` compiles and records them, `observe` runs them
-            without XLA, `keep` compiles them and does not record them, `auto` is `inside` or `observe`.
         keeps_ops: Whether TensorFlow's optimizer leaves the ops of graphs unchanged, so that each op has its rows.
         remote: Where to upload the parts of `logdir`, which then holds only this run; None means no upload.
-        values: Ops whose tensors are kept whole; None means only those that the mode keeps.
-        steps: Which training steps are recorded; None means all.
-        max_bytes: How much disk space the parts of the event tables may use; None means no limit.
-        dump_on: `nonfinite` writes the circular buffer only around bad values; None writes always.
         dump_after: How many executions and graph tensors are written after a bad value if `dump_on` is set.
-        on_nonfinite: What happens at a bad value: `record`, `raise`, or a callable to call.
-        redact: What is left out of the logdir: `paths`, `source`.
     """
 
     logdir: Path
@@ -137,7 +179,7 @@ class Settings:
     @property
     def dtype_mask(self) -> int:
         """Bit i is set if tensors of TensorFlow's DataType i are recorded."""
-        return sum(1 << _NUMBERS[name] for name in self.dtypes)
+        return sum(1 << DTYPES_BY_NAME[name].number for name in self.dtypes)
 
     @property
     def has_op_filter(self) -> bool:
@@ -163,7 +205,7 @@ class Settings:
         """
         if self.mode is TensorDebugMode.NO_TENSOR:
             return "mode"
-        name = _NAMES.get(dtype_number)
+        name = dtype_name(dtype_number)
         if is_chosen and name in _KEEPABLE:
             return None
         if name not in self.dtypes:
@@ -174,7 +216,11 @@ class Settings:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """The user's settings before they are checked; the attributes are the arguments of enable()."""
+    """The user's settings before they are checked, and their defaults.
+
+    This is the declaration of the settings. The arguments of enable(), which documents them, and the options of
+    `tfdbg-arrow run` must agree with it (tests/writer/test_settings.py).
+    """
 
     logdir: str | os.PathLike[str]
     tensor_debug_mode: str = "FULL_HEALTH"
@@ -216,23 +262,16 @@ class Request:
             raise SettingError(
                 f"circular_buffer_size is {self.circular_buffer_size!r}; expected an integer, -1 for all events"
             )
-        if self.health_backend not in HEALTH_BACKENDS:
-            raise SettingError(
-                f"health_backend is {self.health_backend!r}; expected one of {', '.join(HEALTH_BACKENDS)}"
-            )
-        if self.xla not in XLA_CHOICES:
-            raise SettingError(f"xla is {self.xla!r}; expected one of {', '.join(XLA_CHOICES)}")
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise SettingError(f"{name} is {getattr(self, name)!r}; expected one of {', '.join(choices)}")
         if self.xla == "inside" and (self.values is not None or self.tensor_debug_mode == "FULL_TENSOR"):
             raise SettingError("xla is 'inside', which cannot keep elements of tensors; choose xla='observe'")
-        if self.graphs not in GRAPH_CHOICES:
-            raise SettingError(f"graphs is {self.graphs!r}; expected one of {', '.join(GRAPH_CHOICES)}")
         if not is_integer(self.max_memory_bytes) or not MIN_MEMORY_BYTES <= self.max_memory_bytes <= MAX_MEMORY_BYTES:
             raise SettingError(
                 f"max_memory_bytes is {self.max_memory_bytes!r}; expected a number from {MIN_MEMORY_BYTES} (192 MiB) "
                 f"to {MAX_MEMORY_BYTES} (16 GiB)"
             )
-        if self.when_full not in FULL_SPOOL_CHOICES:
-            raise SettingError(f"when_full is {self.when_full!r}; expected one of {', '.join(FULL_SPOOL_CHOICES)}")
         try:
             pattern = re.compile(self.op_regex) if self.op_regex else None
         except (re.error, TypeError) as error:
@@ -332,7 +371,7 @@ def _check_on_nonfinite(value: Any, mode: TensorDebugMode) -> str | Callable[[An
 
 def _named_dtype(name: object) -> Any:
     """Returns a stand-in for tf.as_dtype(name) with the attributes that the settings use."""
-    if name not in _NUMBERS:
+    if name not in DTYPES_BY_NAME:
         raise TypeError(f"{name!r} is not a TensorFlow dtype")
     return SimpleNamespace(name=name, base_dtype=SimpleNamespace(name=name))
 

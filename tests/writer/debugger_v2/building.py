@@ -6,10 +6,9 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from tfdbg_arrow.writer.debugger_v2.protos.debug_event_pb2 import DebugEvent, TensorDebugMode
-from tfdbg_arrow.writer.debugger_v2.protos.tensor_pb2 import DataType
-from tfdbg_arrow.writer.debugger_v2.records import FILES
-from tfdbg_arrow.writer.debugger_v2.tfrecord import frame
+from tfdbg_arrow.debugger_v2.file_sets import FILES, frame
+from tfdbg_arrow.debugger_v2.protos.debug_event_pb2 import DebugEvent, TensorDebugMode
+from tfdbg_arrow.debugger_v2.protos.tensor_pb2 import DataType
 
 START_S = 1_795_000_000.0
 CPU = "/job:localhost/replica:0/task:0/device:CPU:0"

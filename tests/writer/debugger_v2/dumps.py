@@ -14,7 +14,7 @@ from tensorflow.core.protobuf import debug_event_pb2
 from tensorflow.python.debug.lib.debug_events_monitors import InfNanMonitor
 from tensorflow.python.debug.lib.debug_events_reader import DebugDataReader
 
-from tfdbg_arrow.writer.debugger_v2.tfrecord import RecordReader
+from tfdbg_arrow.debugger_v2.file_sets import RecordReader
 
 MODES = ("NO_TENSOR", "CURT_HEALTH", "CONCISE_HEALTH", "FULL_HEALTH", "SHAPE", "FULL_TENSOR")
 MONITORED = tuple(mode for mode in MODES if mode != "FULL_TENSOR")

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tfdbg_arrow.debugger_v2.file_sets import FILES, RecordReader
+from tfdbg_arrow.debugger_v2.protos.debug_event_pb2 import DebugEvent, TensorDebugMode
+from tfdbg_arrow.debugger_v2.records import TAIL_COLUMNS, is_measured, summary_tail, tensor_content
 from tfdbg_arrow.query import open_logdir
 from tfdbg_arrow.query.logdir import Logdir
-from tfdbg_arrow.writer.debugger_v2.protos.debug_event_pb2 import DebugEvent, TensorDebugMode
-from tfdbg_arrow.writer.debugger_v2.records import FILES, TAIL_COLUMNS, is_measured, summary_tail, tensor_content
-from tfdbg_arrow.writer.debugger_v2.tfrecord import RecordReader
 
 Records = dict[str, list[Any]]
 """The records by suffix of the file, in order: DebugEvents, or bytes if a record is not a DebugEvent."""

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from tensorboard.plugins.debugger_v2.debug_data_multiplexer import DebuggerV2EventMultiplexer
 
+from tfdbg_arrow.debugger_v2.export import export_logdir
+from tfdbg_arrow.debugger_v2.file_sets import frame
+from tfdbg_arrow.debugger_v2.importer import import_dump
 from tfdbg_arrow.errors import SettingError
-from tfdbg_arrow.writer.debugger_v2.export import export_logdir
-from tfdbg_arrow.writer.debugger_v2.importer import import_dump
-from tfdbg_arrow.writer.debugger_v2.tfrecord import frame
 
 from ..subprocesses import run_python
 from .dumps import MODES, MONITORED, alerts, messages, opened

@@ -11,7 +11,7 @@ import tensorflow as tf
 from tensorflow.python.debug.lib.debug_events_reader import DebugDataReader
 
 import tfdbg_arrow
-from tfdbg_arrow.writer.debugger_v2.export import ExportedRun, export_logdir
+from tfdbg_arrow.debugger_v2.export import ExportedRun, export_logdir
 
 from .dumps import alerts, opened, read_by_tensorboard, rows
 

@@ -13,8 +13,8 @@ import tensorflow as tf
 from tensorflow.core.protobuf import debug_event_pb2
 
 import tfdbg_arrow
-from tfdbg_arrow.schema.strings import decode_strings
-from tfdbg_arrow.writer.debugger_v2.export import ExportedRun, export_logdir
+from tfdbg_arrow.debugger_v2.export import ExportedRun, export_logdir
+from tfdbg_arrow.schema.dtypes import decode_strings
 
 from .dumps import MODES, MONITORED, Alert, Row, alerts, opened, read_by_tensorboard, rows
 from .traced_program import run_program

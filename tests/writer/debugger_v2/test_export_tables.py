@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tfdbg_arrow.debugger_v2 import export_tables
+from tfdbg_arrow.debugger_v2.export_tables import PartGoneError, RunTables, to_rows
 from tfdbg_arrow.errors import BrokenPartError
 from tfdbg_arrow.schema import arrow_schema
-from tfdbg_arrow.schema.logdir_layout import manifest_path, part_path
-from tfdbg_arrow.schema.manifest import ManifestEntry, add_line, replace_line
-from tfdbg_arrow.writer.debugger_v2 import export_tables
-from tfdbg_arrow.writer.debugger_v2.export_tables import PartGoneError, RunTables, to_rows
+from tfdbg_arrow.storage.layout import manifest_path, part_path
+from tfdbg_arrow.storage.manifest import ManifestEntry, add_line, replace_line
 
 RUN_ID = "run-a"
 EXTREMES = [-(2**63), -1, 0, 1, 5, 2**40, 2**63 - 1]

@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
+from tfdbg_arrow.debugger_v2.importer import import_dump
+from tfdbg_arrow.debugger_v2.scan import NativeScanner, PythonScanner, Scan
 from tfdbg_arrow.query import first_nonfinite, open_logdir
-from tfdbg_arrow.schema.manifest import run_ids
-from tfdbg_arrow.writer.debugger_v2.importer import import_dump
-from tfdbg_arrow.writer.debugger_v2.native_scan import NativeScanner
-from tfdbg_arrow.writer.debugger_v2.scan import PythonScanner, Scan
+from tfdbg_arrow.storage.manifest import run_ids
 
 from .conftest import MODES
 from .rebuilding import dump_records, rebuilt_records

@@ -14,15 +14,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tfdbg_arrow.debugger_v2.file_sets import FILES, RecordReader
+from tfdbg_arrow.debugger_v2.importer import import_dump
+from tfdbg_arrow.debugger_v2.protos.debug_event_pb2 import DebugEvent, TensorDebugMode
+from tfdbg_arrow.debugger_v2.protos.tensor_pb2 import TensorProto
 from tfdbg_arrow.errors import DumpError, LogdirError
 from tfdbg_arrow.query import first_nonfinite, open_logdir
-from tfdbg_arrow.schema.manifest import run_ids
-from tfdbg_arrow.schema.strings import decode_strings
-from tfdbg_arrow.writer.debugger_v2.importer import import_dump
-from tfdbg_arrow.writer.debugger_v2.protos.debug_event_pb2 import DebugEvent, TensorDebugMode
-from tfdbg_arrow.writer.debugger_v2.protos.tensor_pb2 import TensorProto
-from tfdbg_arrow.writer.debugger_v2.records import FILES
-from tfdbg_arrow.writer.debugger_v2.tfrecord import RecordReader
+from tfdbg_arrow.schema.dtypes import decode_strings
+from tfdbg_arrow.storage.manifest import run_ids
 
 from . import building
 from .building import Dump, execution, small_dump, trace, write_dump

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfdbg_arrow.writer.debugger_v2.native_scan import NativeScanner
-from tfdbg_arrow.writer.debugger_v2.tfrecord import RecordReader, frame, masked_crc, write_record
+from tfdbg_arrow.debugger_v2.file_sets import RecordReader, frame, masked_crc
+from tfdbg_arrow.debugger_v2.scan import NativeScanner
 
 
 def _read(content: bytes) -> tuple[list[bytes], RecordReader]:
@@ -29,7 +29,7 @@ def test_a_frame_equals_the_one_that_tensorflow_writes() -> None:
 def test_records_are_read_in_order(records: list[bytes]) -> None:
     file = io.BytesIO()
     for record in records:
-        write_record(file, record)
+        file.write(frame(record))
     found, reader = _read(file.getvalue())
     assert found == records
     assert reader.damage is None

@@ -9,15 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from tfdbg_arrow.errors import MemoryLimitError, QueryError, TimeLimitError
-from tfdbg_arrow.query.alert_rules.alert import Alert
-from tfdbg_arrow.query.alert_rules.rollup import AlertFinding, roll_up
 from tfdbg_arrow.query.alert_rules.rules import COLUMNS, SEVERITIES, Rule, builtin_rules, read_rules
-from tfdbg_arrow.query.alert_rules.scan import Found, is_large, scan
+from tfdbg_arrow.query.alert_rules.scan import ORDER, Found, is_large, scan
 from tfdbg_arrow.query.bad_tensor import NonFinite
-from tfdbg_arrow.query.coverage import check_run
 from tfdbg_arrow.query.engine import MAX_ROWS, Engine
+from tfdbg_arrow.query.info import check_run
 from tfdbg_arrow.query.logdir import Logdir, opened
-from tfdbg_arrow.query.nonfinite import expected_reasons, first_nonfinite
+from tfdbg_arrow.query.nonfinite_search import expected_reasons, first_nonfinite
 from tfdbg_arrow.query.stacks import Frame
 
 DEFAULT_LIMIT = 100
@@ -27,6 +25,86 @@ ORIGIN_RULE = "nonfinite_origin"
 """The rule whose alerts are about origins of bad values."""
 _MAX_JUDGED = 200
 """Number of origins per run for which to check whether they did harm."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alert:
+    """One finding of a rule about one op output. An attribute is None if it does not apply.
+
+    Attributes:
+        kind: The rule.
+        severity: `error`, `warning` or `info`.
+        run_id: The run.
+        graph_id: The graph; None for an eager op.
+        graph_name: Its name.
+        op_name: The op in the graph.
+        op_type: Type of the op; None for a tensor of scope `external` and for an alert about a whole graph.
+        output_slot: Which output of the op.
+        first_event_index: Row in tensor_health of the first tensor that the alert is about.
+        last_event_index: Row in tensor_health of the last one.
+        num_events: How many tensors it is about.
+        value: The quantity that the rule measures.
+        layer: The Keras layer or tf.Module scope of the op, if it was recorded.
+        first_step: The training step of the first tensor.
+        last_step: The training step of the last tensor.
+        message: One sentence.
+        source: The line of the user's code that created the op, or None.
+        is_expected: Whether the finding is harmless, as in `NonFinite.is_expected`.
+    """
+
+    kind: str
+    severity: str
+    run_id: str
+    graph_id: int | None
+    graph_name: str | None
+    op_name: str | None
+    op_type: str | None
+    output_slot: int | None
+    first_event_index: int | None
+    last_event_index: int | None
+    num_events: int
+    value: float
+    layer: str | None
+    first_step: int | None
+    last_step: int | None
+    message: str
+    source: Frame | None
+    is_expected: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlertFinding:
+    """The alerts of one rule for one layer and line of the user's code in one run. An attribute is None if unknown.
+
+    Attributes:
+        kind: The rule.
+        severity: `error`, `warning` or `info`.
+        run_id: The run.
+        layer: The Keras layer or tf.Module scope.
+        source: The user's line.
+        num_alerts: Number of alerts. Each is about an op output or a graph.
+        num_events: Number of tensors that they are about.
+        first_step: The training step of the first of these tensors.
+        last_step: The training step of the last one.
+        first_event_index: Row in tensor_health of the first one.
+        last_event_index: Row in tensor_health of the last one.
+        first: The alert that begins first.
+        is_expected: Whether the finding is harmless, as in `NonFinite.is_expected`.
+    """
+
+    kind: str
+    severity: str
+    run_id: str
+    layer: str | None
+    source: Frame | None
+    num_alerts: int
+    num_events: int
+    first_step: int | None
+    last_step: int | None
+    first_event_index: int | None
+    last_event_index: int | None
+    first: Alert
+    is_expected: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,8 +315,7 @@ def _run_select(logdir: Engine, select: str, *, run_id: str | None, limit: int) 
         "LEFT JOIN user_frame AS s ON s.run_id = f.run_id "
         "AND s.stack_trace_id = coalesce(o.stack_trace_id, e.stack_trace_id, g.stack_trace_id) "
         "WHERE f.run_id = ? OR ? IS NULL "
-        "ORDER BY f.run_id, f.first_event_index NULLS LAST, f.graph_id NULLS LAST, f.op_name NULLS LAST, "
-        "f.output_slot NULLS LAST LIMIT ?",
+        f"ORDER BY {ORDER} LIMIT ?",
         [run_id, run_id, min(max(limit, 1), MAX_ROWS)],
     )
     return [row[:-1] for row in rows[:limit]], rows[0][-1] if rows else 0
@@ -296,4 +373,33 @@ def _alert(rule: Rule, given: Mapping[str, float], row: tuple[Any, ...]) -> Aler
         message=rule.message.format(**rule.values(given), value=value),
         source=None if file_path is None else Frame(file_path, lineno, func, code, "user"),
         **facts,
+    )
+
+
+def roll_up(alerts: Iterable[Alert]) -> tuple[AlertFinding, ...]:
+    """Groups alerts into findings, ordered by severity, then in the order of the alerts."""
+    groups: dict[tuple[object, ...], list[Alert]] = {}
+    for alert in alerts:
+        line = None if alert.source is None else (alert.source.file_path, alert.source.lineno)
+        groups.setdefault((alert.kind, alert.run_id, alert.layer, line, alert.is_expected), []).append(alert)
+    return tuple(sorted(map(_finding, groups.values()), key=lambda finding: SEVERITIES.index(finding.severity)))
+
+
+def _finding(alerts: list[Alert]) -> AlertFinding:
+    first = min(alerts, key=lambda alert: (alert.first_event_index is None, alert.first_event_index))
+    last = max(alerts, key=lambda alert: -1 if alert.last_event_index is None else alert.last_event_index)
+    return AlertFinding(
+        kind=first.kind,
+        severity=first.severity,
+        run_id=first.run_id,
+        layer=first.layer,
+        source=first.source,
+        num_alerts=len(alerts),
+        num_events=sum(alert.num_events for alert in alerts),
+        first_step=first.first_step,
+        last_step=last.last_step,
+        first_event_index=first.first_event_index,
+        last_event_index=last.last_event_index,
+        first=first,
+        is_expected=first.is_expected,
     )

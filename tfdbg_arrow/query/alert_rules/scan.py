@@ -6,20 +6,26 @@ For the other rules, digests tell which op outputs a rule can find: its candidat
 tensors of the candidates of all rules are read once, some runs at a time, and the rules run over them unchanged. Other
 tensors are missing there, so a rule may find something that it would not find in the whole logdir. Therefore only
 findings among the rule's own candidates are kept.
+
+The extremes of an output over its run exclude most outputs, and are cheap to read. The table op_digest holds them for
+most parts of tensor_health. The other parts are read once, and their digests are kept until the parts change.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tfdbg_arrow.errors import MemoryLimitError
 from tfdbg_arrow.query.alert_rules.rules import COLUMNS, Rule
-from tfdbg_arrow.query.logdir.live_views import literal
+from tfdbg_arrow.query.engine import sql_literal
+from tfdbg_arrow.query.logdir.public_views import public_views
 from tfdbg_arrow.query.recorded import KINDS
 from tfdbg_arrow.schema.tables import table
+from tfdbg_arrow.storage.layout import part_number
 
 if TYPE_CHECKING:
     from tfdbg_arrow.query.logdir import Logdir
@@ -34,9 +40,10 @@ _MAX_RUNS = 100
 _KEY = ("run_id", "graph_id", "op_name", "op_type", "output_slot")
 _JOINED = frozenset({*_KEY, "event_index", "scope", "execution_index", "device_id", "step"})
 """Columns that views and the lookup of a finding's line always need."""
-_ORDER = (
+ORDER = (
     "f.run_id, f.first_event_index NULLS LAST, f.graph_id NULLS LAST, f.op_name NULLS LAST, f.output_slot NULLS LAST"
 )
+"""The order of the findings f of a rule."""
 
 
 @dataclass
@@ -129,12 +136,10 @@ def _batches(logdir: Logdir) -> list[tuple[tuple[str, ...], list[str]]]:
 
     Grouping the runs by rules avoids reading columns that only other rules need.
     """
+    match = " AND ".join(f"d.{name} IS NOT DISTINCT FROM c.{name}" for name in _KEY)
     sizes = logdir.rows(
         f"SELECT c.run_id, coalesce(sum(d.num_tensors), 0) FROM (SELECT DISTINCT {', '.join(_KEY)} "
-        "FROM derived.candidate) AS c "
-        "LEFT JOIN derived.op_extremes AS d ON d.run_id = c.run_id AND d.graph_id IS NOT DISTINCT FROM c.graph_id "
-        "AND d.op_name IS NOT DISTINCT FROM c.op_name AND d.op_type IS NOT DISTINCT FROM c.op_type "
-        "AND d.output_slot IS NOT DISTINCT FROM c.output_slot GROUP BY c.run_id"
+        f"FROM derived.candidate) AS c LEFT JOIN derived.op_extremes AS d ON {match} GROUP BY c.run_id"
     )
     of_run = {run_id: int(size) for run_id, size in sizes}
     alike: dict[tuple[str, ...], list[str]] = {}
@@ -157,7 +162,7 @@ def _batches(logdir: Logdir) -> list[tuple[tuple[str, ...], list[str]]]:
 
 
 def _place(row: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Returns the sort key of a finding, equal to _ORDER."""
+    """Returns the sort key of a finding, equal to ORDER."""
     values = (
         row[COLUMNS.index(name)] for name in ("run_id", "first_event_index", "graph_id", "op_name", "output_slot")
     )
@@ -179,13 +184,13 @@ def _wanted(runs: Logdir, rules: Sequence[Rule], run_ids: Sequence[str]) -> str:
     outputs = f"(SELECT DISTINCT {', '.join(_KEY)} FROM derived.candidate)"
     match = " AND ".join(f"c.{name} IS NOT DISTINCT FROM h.{name}" for name in _KEY)
     # Filtering by name before the join makes DuckDB read the other columns only for tensors with a matching name.
-    in_graphs = ", ".join(sorted({literal(name) for name, _, is_eager in names if not is_eager and name is not None}))
-    eager = ", ".join(sorted({literal(op_type) for _, op_type, is_eager in names if is_eager and op_type is not None}))
+    in_graphs = sorted({sql_literal(name) for name, _, is_eager in names if not is_eager and name is not None})
+    eager = sorted({sql_literal(op_type) for _, op_type, is_eager in names if is_eager and op_type is not None})
     conditions = []
     if in_graphs:
-        conditions.append(f"h.op_name IN ({in_graphs})")
+        conditions.append(f"h.op_name IN ({', '.join(in_graphs)})")
     if eager:
-        conditions.append(f"h.op_type IN ({eager}) AND h.op_name IS NULL")
+        conditions.append(f"h.op_type IN ({', '.join(eager)}) AND h.op_name IS NULL")
     if any(is_eager and op_type is None for _, op_type, is_eager in names):
         conditions.append("h.op_type IS NULL")
     selects = [
@@ -223,8 +228,244 @@ def _run_rule(
         "FROM found AS f "
         "LEFT JOIN tensor_health AS h ON h.run_id = f.run_id AND h.event_index = f.first_event_index "
         "LEFT JOIN tensor_health AS l ON l.run_id = f.run_id AND l.event_index = f.last_event_index "
-        f"WHERE {condition} ORDER BY {_ORDER} LIMIT {max(limit, 1)}"
+        f"WHERE {condition} ORDER BY {ORDER} LIMIT {max(limit, 1)}"
     )
     if rows:
         found.number += rows[0][-1]
         found.rows += [row[:-1] for row in rows[:limit]]
+
+
+_LARGEST = "CAST(1.7976931348623157e308 AS DOUBLE)"
+_SQUARE = "(mean_finite * mean_finite + stddev_finite * stddev_finite)"
+_SLOPE = "(mean_finite - mean_finite * mean_finite - stddev_finite * stddev_finite)"
+_IS_NORM = "(scope = 'graph' AND mean_finite IS NOT NULL AND NOT has_inf_or_nan)"
+_LOG = "ln(CASE WHEN max_abs_finite > 0 THEN max_abs_finite END)"
+_UPDATES = """\
+WITH input AS MATERIALIZED (
+    SELECT run_id, graph_id, op_name, input_index, source_op_name, source_output_slot
+    FROM graph_op_input
+    WHERE NOT is_control
+)
+SELECT DISTINCT
+    w.run_id, w.graph_id,
+    w_value.source_op_name AS u_name, w_value.source_output_slot AS u_slot,
+    r.op_name AS v_name
+FROM graph_op AS w
+JOIN input AS w_resource
+    ON w_resource.run_id = w.run_id AND w_resource.graph_id = w.graph_id AND w_resource.op_name = w.op_name
+    AND w_resource.input_index = 0
+JOIN input AS w_value
+    ON w_value.run_id = w.run_id AND w_value.graph_id = w.graph_id AND w_value.op_name = w.op_name
+    AND w_value.input_index = 1
+JOIN input AS r_resource
+    ON r_resource.run_id = w.run_id AND r_resource.graph_id = w.graph_id
+    AND r_resource.source_op_name = w_resource.source_op_name
+JOIN derived.op_extremes AS r
+    ON r.run_id = w.run_id AND r.graph_id = w.graph_id AND r.op_name = r_resource.op_name
+    AND r.op_type = 'ReadVariableOp'
+WHERE w.op_type IN ('AssignAddVariableOp', 'AssignSubVariableOp')"""
+"""One row is a value that a graph adds to a variable (u), with a recorded read of that variable in the graph (v)."""
+_DERIVED = ("op_extremes", "weight_update")
+_BATCH = 100
+_BATCH_BYTES = 64_000_000
+"""Number of runs, and bytes of their parts, whose tensors are read at a time. The limits bound the memory, which grows
+with the number of outputs."""
+_LARGE_BATCH = 1000
+"""Number of runs whose digests are read at a time."""
+_Parts = tuple[str, ...]
+
+
+def _cut(value: str) -> str:
+    return (
+        f"CASE WHEN {value} > {_LARGEST} THEN {_LARGEST} WHEN {value} < -{_LARGEST} THEN -{_LARGEST} ELSE {value} END"
+    )
+
+
+_NORM = _cut(f"CASE WHEN {_IS_NORM} THEN sqrt(size * {_SQUARE}) END")
+
+
+DIGEST = {
+    "num_tensors": ("count(*)", "sum"),
+    "num_bad_tensors": ("CAST(sum(CASE WHEN has_inf_or_nan THEN 1 ELSE 0 END) AS BIGINT)", "sum"),
+    "min_size": ("min(size)", "min"),
+    "max_size": ("max(size)", "max"),
+    "min_shape": ("min(array_to_string(shape, ','))", "min"),
+    "max_shape": ("max(array_to_string(shape, ','))", "max"),
+    "max_nonzero": ("max(CASE WHEN size > 1 THEN size - num_zero END)", "max"),
+    "max_zero_share": ("max(CASE WHEN size > 0 THEN CAST(num_zero AS DOUBLE) / size END)", "max"),
+    "max_subnormal": ("max(num_subnormal)", "max"),
+    "max_magnitude": ("max(max_abs_finite)", "max"),
+    "num_logs": (f"count({_LOG})", "sum"),
+    "sum_log": (f"sum({_LOG})", "sum"),
+    "sum_log_square": (f"sum({_LOG} * {_LOG})", "sum"),
+    "min_square": (f"min({_cut(_SQUARE)})", "min"),
+    "max_square": (f"max({_cut(_SQUARE)})", "max"),
+    "min_stddev": ("min(stddev_finite)", "min"),
+    "max_stddev": ("max(stddev_finite)", "max"),
+    "min_slope": (f"min({_cut(_SLOPE)})", "min"),
+    "num_norms": (f"CAST(sum(CASE WHEN {_IS_NORM} THEN 1 ELSE 0 END) AS BIGINT)", "sum"),
+    "min_norm": (f"min({_NORM})", "min"),
+    "max_norm": (f"max({_NORM})", "max"),
+    # It depends on the order of time and takes as long to compute as the rule itself.
+    "max_norm_jump": ("CAST(NULL AS DOUBLE)", "max"),
+}
+"""For each column of op_digest: the SQL that computes it from tensors, and the aggregate that merges digests."""
+
+
+COMPUTED = (
+    f"SELECT CAST(NULL AS BIGINT) AS part_number, {', '.join(_KEY)}, dtype, "
+    f"{', '.join(f'{made} AS {name}' for name, (made, _) in DIGEST.items())} "
+    f"FROM tensor_health GROUP BY {', '.join(_KEY)}, dtype"
+)
+"""Computes the rows of op_digest from tensors."""
+
+
+_WRITTEN = (
+    "WITH live AS (SELECT unnest(?) AS run_id, unnest(CAST(? AS BIGINT[])) AS part_number) "
+    f"SELECT d.part_number, {', '.join(f'd.{name}' for name in (*_KEY, 'dtype', *DIGEST))} FROM op_digest AS d "
+    "JOIN live AS l ON l.run_id = d.run_id AND l.part_number = d.part_number"
+)
+"""Reads the rows of op_digest for some parts."""
+
+
+_EXTREMES = f"""\
+WITH known_role AS (
+    SELECT run_id, graph_id, op_name, layer, role, forward_graph_id, forward_op_name
+    FROM recorded_op
+    WHERE role IS NOT NULL
+),
+graph_op AS (
+    SELECT DISTINCT
+        d.run_id, d.graph_id, d.op_name, d.op_type, r.layer, r.role, r.forward_graph_id, r.forward_op_name
+    FROM derived.digest AS d
+    LEFT JOIN known_role AS r ON r.run_id = d.run_id AND r.graph_id = d.graph_id AND r.op_name = d.op_name
+    WHERE d.graph_id IS NOT NULL
+),
+gradient AS (
+{{gradient_op}}
+)
+SELECT
+    {", ".join(f"d.{name}" for name in _KEY)},
+    {", ".join(f"{merged}(d.{name}) AS {name}" for name, (_, merged) in DIGEST.items() if name != "max_norm_jump")},
+    CASE WHEN count(*) = 1 THEN max(d.max_norm_jump) END AS max_norm_jump,
+    max(d.max_magnitude / CASE d.dtype
+        WHEN 'float16' THEN CAST(65504 AS DOUBLE)
+        WHEN 'bfloat16' THEN CAST(3.3895313892515355e38 AS DOUBLE)
+        WHEN 'float32' THEN CAST(3.4028234663852886e38 AS DOUBLE)
+        WHEN 'complex64' THEN CAST(3.4028234663852886e38 AS DOUBLE)
+        WHEN 'float64' THEN CAST(1.7976931348623157e308 AS DOUBLE)
+        WHEN 'complex128' THEN CAST(1.7976931348623157e308 AS DOUBLE)
+        WHEN 'float8_e5m2' THEN CAST(57344 AS DOUBLE)
+        WHEN 'float8_e4m3fn' THEN CAST(448 AS DOUBLE)
+    END) AS max_share_of_range,
+    bool_or(g.op_name IS NOT NULL) AS is_gradient
+FROM derived.digest AS d
+LEFT JOIN gradient AS g ON g.run_id = d.run_id AND g.graph_id = d.graph_id AND g.op_name = d.op_name
+GROUP BY {", ".join(f"d.{name}" for name in _KEY)}"""
+"""One row is an op output over its whole run. The jump is known only if a single digest covers all of its tensors.
+
+`gradient_op` is the SELECT of the view of that name. Here it reads only the ops of the digests, because graphs have
+many more ops.
+"""
+
+
+class OpDigests:
+    """The tables `derived.op_extremes` and `derived.weight_update`.
+
+    A part never changes, so the rows of a run are valid while its parts are the same.
+    """
+
+    def __init__(self, logdir: Logdir) -> None:
+        self._logdir = logdir
+        views = {view.name: view.select for view in public_views()}
+        extremes = _EXTREMES.format(gradient_op=views["gradient_op"])
+        self._selects = dict(zip(_DERIVED, (extremes, _UPDATES), strict=True))
+        self._known: dict[str, tuple[_Parts, _Parts]] = {}
+        self._is_made = False
+
+    def update(self) -> None:
+        """Updates the tables to the current live parts."""
+        self._logdir.fetch("tensor_health", "op_digest")
+        self._make()
+        while True:
+            parts = self._parts()
+            outdated = [run_id for run_id, known in self._known.items() if parts.get(run_id) != known]
+            for run_id in outdated:
+                del self._known[run_id]
+            self._remove(outdated)
+            unknown = sorted(run_id for run_id in parts if run_id not in self._known)
+            for start in range(0, len(unknown), _LARGE_BATCH):
+                batch = {run_id: parts[run_id] for run_id in unknown[start : start + _LARGE_BATCH]}
+                self._digest(batch)
+                self._known.update(batch)
+            if self._parts() == parts:  # otherwise parts were replaced: some rows were read twice or not at all
+                return
+
+    def _parts(self) -> dict[str, tuple[_Parts, _Parts]]:
+        digests = self._logdir.parts_by_run("op_digest")
+        return {
+            run_id: (parts, digests.get(run_id, ()))
+            for run_id, parts in self._logdir.parts_by_run("tensor_health").items()
+        }
+
+    def _make(self) -> None:
+        if not self._is_made:
+            self._logdir.rows("CREATE SCHEMA IF NOT EXISTS derived")
+            with self._logdir.of_runs(()) as no_runs:
+                for name, select in {"digest": COMPUTED, **self._selects}.items():
+                    no_runs.rows(f"CREATE OR REPLACE TABLE derived.{name} AS {select} LIMIT 0")
+            self._is_made = True
+
+    def _remove(self, run_ids: Sequence[str]) -> None:
+        if run_ids:
+            for name in _DERIVED:
+                self._logdir.rows(f"DELETE FROM derived.{name} WHERE run_id IN (SELECT unnest(?))", [list(run_ids)])
+
+    def _digest(self, parts: Mapping[str, tuple[_Parts, _Parts]]) -> None:
+        """Adds the digests of some runs."""
+        self._logdir.rows("DELETE FROM derived.digest")
+        self._remove(list(parts))  # rows that an interrupted call may have left
+        left = {run_id: of_run for run_id, (of_run, _) in parts.items()}
+        if any(digests for _, digests in parts.values()):
+            left = self._take_written(left)
+        for batch in _digest_batches({run_id: of_run for run_id, of_run in left.items() if of_run}):
+            rest = [part for run_id in batch for part in left[run_id]]
+            with self._logdir.of_runs(batch, only={"tensor_health": rest}) as runs:
+                runs.rows(f"INSERT INTO derived.digest {COMPUTED}")
+        with self._logdir.of_runs(list(parts)) as runs:
+            for name, select in self._selects.items():
+                runs.rows(f"INSERT INTO derived.{name} {select}")
+        self._logdir.rows("DELETE FROM derived.digest")
+
+    def _take_written(self, parts: Mapping[str, _Parts]) -> dict[str, _Parts]:
+        """Reads the digests of parts from op_digest, and returns the parts that have none.
+
+        A part of op_digest without rows does not count: each table has an empty part from the start.
+        """
+        numbers = [(run_id, part_number(part)) for run_id, of_run in parts.items() for part in of_run]
+        with self._logdir.of_runs(list(parts)) as runs:
+            runs.rows(
+                f"INSERT INTO derived.digest {_WRITTEN}",
+                [[run_id for run_id, _ in numbers], [number for _, number in numbers]],
+            )
+        digested = self._logdir.rows("SELECT DISTINCT run_id, part_number FROM derived.digest")
+        known = set(digested)
+        return {
+            run_id: tuple(part for part in of_run if (run_id, part_number(part)) not in known)
+            for run_id, of_run in parts.items()
+        }
+
+
+def _digest_batches(parts: Mapping[str, _Parts]) -> Iterator[list[str]]:
+    """Yields batches of runs, limited in number and in the bytes of their parts."""
+    batch: list[str] = []
+    filled = 0
+    for run_id, paths in parts.items():
+        size = sum(Path(path).stat().st_size for path in paths if Path(path).exists())
+        if batch and (len(batch) >= _BATCH or filled + size > _BATCH_BYTES):
+            yield batch
+            batch, filled = [], 0
+        batch.append(run_id)
+        filled += size
+    if batch:
+        yield batch

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tfdbg_arrow.query.explanation.explanation import (
+from tfdbg_arrow.query.explanation.kinds import (
     Computed,
     Explanation,
+    Overflow,
     elements,
     elements_are,
     infs,
@@ -16,11 +17,11 @@ from tfdbg_arrow.query.explanation.explanation import (
     largest_of,
     may_be_zero,
     num_infs,
-    number_of,
+    with_lost_epsilon,
     zeros,
 )
-from tfdbg_arrow.query.explanation.kinds import Overflow, with_lost_epsilon
 from tfdbg_arrow.query.recorded import TensorEvent
+from tfdbg_arrow.safe_text import number_of
 
 _ORIGIN_OF_INFINITY = "Look for the op that made the infinities: tfdbg-arrow first-nonfinite --kinds inf."
 _NEAR_ZERO = "Keep the divisor away from 0, for example with tf.maximum or an epsilon, or scale the dividend down."
@@ -125,25 +126,21 @@ def _zeros(event: TensorEvent) -> str:
     return f"{text} and {number_of(event.num_subnormal, 'subnormal number')}" if event.num_subnormal else text
 
 
-@dataclass(frozen=True, kw_only=True)
-class Remainder:
-    """A remainder. It is NaN only for a divisor of 0 or an infinite dividend, and it is never infinite."""
-
-    def __call__(self, computed: Computed) -> Explanation | None:
-        """Returns the explanation, or None if the counts prove nothing."""
-        known = computed.counted(0, 1)
-        if known is None or not computed.output.num_nan or any(event.num_nan for event in known):
-            return None
-        x, y = known
-        if bool(infs(x)) == may_be_zero(y):
-            return None
-        if infs(x):
-            return Explanation(
-                f"{computed.op} of an infinity: the dividend holds {num_infs(x)}, and an infinity has no remainder.",
-                _ORIGIN_OF_INFINITY,
-            )
-        sentence = f"{computed.op} by 0: the divisor has {_zeros(y)}, and a division by 0 has no remainder."
-        return Explanation(sentence, "Replace a divisor of 0 with 1 before the division, and mask the result.")
+def remainder(computed: Computed) -> Explanation | None:
+    """Explains a remainder. It is NaN only for a divisor of 0 or an infinite dividend, and it is never infinite."""
+    known = computed.counted(0, 1)
+    if known is None or not computed.output.num_nan or any(event.num_nan for event in known):
+        return None
+    x, y = known
+    if bool(infs(x)) == may_be_zero(y):
+        return None
+    if infs(x):
+        return Explanation(
+            f"{computed.op} of an infinity: the dividend holds {num_infs(x)}, and an infinity has no remainder.",
+            _ORIGIN_OF_INFINITY,
+        )
+    sentence = f"{computed.op} by 0: the divisor has {_zeros(y)}, and a division by 0 has no remainder."
+    return Explanation(sentence, "Replace a divisor of 0 with 1 before the division, and mask the result.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,16 +212,12 @@ class ZeroTimes:
         return None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Softmax:
-    """Softmax or its logarithm, over the last axis."""
-
-    def __call__(self, computed: Computed) -> Explanation | None:
-        """Returns the explanation, or None if the counts prove nothing."""
-        known = computed.counted(0)
-        if known is None or known[0].num_nan or not computed.output.num_nan:
-            return None
-        return rows_of_logits(computed, known[0])
+def softmax(computed: Computed) -> Explanation | None:
+    """Explains a softmax or its logarithm, over the last axis."""
+    known = computed.counted(0)
+    if known is None or known[0].num_nan or not computed.output.num_nan:
+        return None
+    return rows_of_logits(computed, known[0])
 
 
 def rows_of_logits(computed: Computed, logits: TensorEvent) -> Explanation | None:

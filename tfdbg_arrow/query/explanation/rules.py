@@ -4,18 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tfdbg_arrow.query.explanation.explanation import (
-    Computed,
-    Explanation,
-    bad_text,
-    elements_are,
-    infs,
-    is_finite,
-    largest_of,
-    zeros,
-)
 from tfdbg_arrow.query.explanation.kinds import (
+    Computed,
     Domain,
+    Explanation,
     FiniteGives,
     FirstOf,
     FromOutside,
@@ -25,8 +17,15 @@ from tfdbg_arrow.query.explanation.kinds import (
     Product,
     Reduction,
     Rule,
+    bad_text,
+    elements_are,
+    infs,
+    is_counted,
+    is_finite,
+    largest_of,
+    zeros,
 )
-from tfdbg_arrow.query.explanation.linear import CrossEntropy, Division, Power, Remainder, Softmax, Sums, ZeroTimes
+from tfdbg_arrow.query.explanation.linear import CrossEntropy, Division, Power, Sums, ZeroTimes, remainder, softmax
 
 _OVERFLOW = (
     "Scale the inputs down or compute in a wider dtype. In training, lower the learning rate or clip the gradients."
@@ -188,7 +187,7 @@ RULES: dict[str, Rule] = {
     "Cast": Overflow(repair="Cast to a dtype with a larger range, such as bfloat16 or float32, or scale the values."),
     **_all("RealDiv Div FloorDiv TruncateDiv", Division(repair=_OVERFLOW)),
     "DivNoNan": Division(is_zero_safe=True, repair=_OVERFLOW),
-    **_all("Mod FloorMod TruncateMod", Remainder()),
+    **_all("Mod FloorMod TruncateMod", remainder),
     "Xlogy": ZeroTimes(pole=0, function="log(y)"),
     "Xlog1py": ZeroTimes(pole=-1, function="log1p(y)"),
     "Xdivy": ZeroTimes(pole=0, function="1 / y"),
@@ -210,7 +209,7 @@ RULES: dict[str, Rule] = {
     "Mean": Reduction(value="0 / 0 is NaN", repair=_EMPTY, otherwise=_SUMS),
     "Max": Reduction(value="the maximum of nothing is -Inf", repair=_EMPTY),
     "Min": Reduction(value="the minimum of nothing is +Inf", repair=_EMPTY),
-    **_all("Softmax LogSoftmax", Softmax()),
+    **_all("Softmax LogSoftmax", softmax),
     "SoftmaxCrossEntropyWithLogits": CrossEntropy(is_sparse=False),
     "SparseSoftmaxCrossEntropyWithLogits": CrossEntropy(is_sparse=True),
     "Cholesky": FiniteGives(reason="the matrix is not positive definite, or not after rounding.", repair=_JITTER),
@@ -256,3 +255,54 @@ RULES: dict[str, Rule] = {
     "Empty": FromOutside(source="the uninitialized memory holds", repair="Use tf.zeros."),
 }
 """The rule for each type of op."""
+
+
+def explain(computed: Computed) -> Explanation | None:
+    """Returns why an op made an infinity or a NaN, or None if the counts prove nothing.
+
+    A rule only answers if there is no other possible cause. For example, if an overflow and a division by zero would
+    give the same counts, the answer is None.
+
+    Args:
+        computed: The op's output and inputs.
+    """
+    output = computed.output
+    if not output.has_inf_or_nan:
+        return None
+    if output.op_type is None:
+        where = f"no recorded op made it, and it holds {bad_text(output)}"
+        return Explanation(
+            f"The tensor was bad before the recorded program used it: {where}.",
+            "Check the data for NaN and infinities before training.",
+        )
+    if output.op_type == "Const" and computed.program_ops:
+        return _of_constants(bad_text(output), computed.program_ops)
+    rule = RULES.get(output.op_type)
+    found = None if rule is None or not is_counted(output) else rule(computed)
+    if found is None and len(computed.program_ops) > 1 and computed.has_finite_inputs:
+        found = _of_fused_op(output.op_type, computed.program_ops)
+    return found if found is None or computed.forward_type is None else _of_gradient(computed.forward_type, found)
+
+
+def _of_constants(bad: str, program_ops: tuple[str, ...]) -> Explanation:
+    names = ", ".join(dict.fromkeys(program_ops))
+    return Explanation(
+        f"TensorFlow computed {names} on constants in advance, and the result holds {bad}.",
+        "Check the constants. A recording with graphs='traced' shows each of these ops.",
+    )
+
+
+def _of_fused_op(op_type: str, program_ops: tuple[str, ...]) -> Explanation:
+    names = ", ".join(dict.fromkeys(program_ops))
+    return Explanation(
+        f"All inputs are finite: {op_type}, which TensorFlow ran for {names}, created the bad value. A recording "
+        "with graphs='traced' shows each of these ops."
+    )
+
+
+def _of_gradient(forward_type: str, found: Explanation) -> Explanation:
+    """Returns the explanation of an op in a gradient, extended with the op whose gradient it computes."""
+    if found.sentence.startswith("The gradient of"):
+        return found
+    sentence = found.sentence.removeprefix("In a gradient, ")
+    return Explanation(f"The gradient of {forward_type}: {sentence}", GRADIENTS.get(forward_type, found.repair))

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import re
 import sqlite3
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import duckdb
 import pyarrow as pa
 
 from tfdbg_arrow.errors import ExportError, QueryError
-from tfdbg_arrow.query.coverage import check_run
-from tfdbg_arrow.query.exports.files import check_target, size_of, written_whole
-from tfdbg_arrow.query.exports.relations import Relation, choose_relations
+from tfdbg_arrow.query.info import check_run
 from tfdbg_arrow.query.logdir import Logdir, open_logdir
+from tfdbg_arrow.query.logdir.public_views import View, public_views
+from tfdbg_arrow.schema import TABLES, Table
+from tfdbg_arrow.storage.disk import written_whole
+from tfdbg_arrow.storage.layout import MARKER_NAME
+from tfdbg_arrow.storage.location import RemoteLocation, parse_location
 
 Progress = Callable[[str, int, int, int], None]
 """Called with the name of a table, the number of its rows written so far, the number of finished tables, and the number
 of all tables."""
-
 _BATCH_ROWS = 16_384
 _BATCH_ROWS_WITH_BLOBS = 2048
 """The size of DuckDB's own vectors. With large values, only one vector is held in memory."""
@@ -68,19 +74,60 @@ class Exported:
     size_bytes: int
 
 
-class _Writer(Protocol):
-    """Writes tables one by one in one format, to the path that it is created with."""
+@dataclass(frozen=True, kw_only=True)
+class Relation:
+    """One table or public view; exactly one of the two is set.
 
-    suffix: ClassVar[str | None]
-    keeps_views: ClassVar[bool]
+    Attributes:
+        name: Its name.
+        table: Its declaration.
+        view: Its SQL.
+    """
 
+    name: str
+    table: Table | None = None
+    view: View | None = None
+
+
+class TableWriter(ABC):
+    """Writes tables one by one in one format.
+
+    Args:
+        path: The file or directory to create.
+
+    Attributes:
+        suffix: The suffix of the files, if the format is a directory of files; None if it is a single file.
+        keeps_views: Whether the format can keep a view as a view.
+    """
+
+    suffix: ClassVar[str | None] = None
+    keeps_views: ClassVar[bool] = False
+
+    @abstractmethod
     def __init__(self, path: Path) -> None: ...
 
-    def write(self, relation: Relation, rows: pa.RecordBatchReader, *, advance: Callable[[int], None]) -> None: ...
+    @abstractmethod
+    def write(self, relation: Relation, rows: pa.RecordBatchReader, *, advance: Callable[[int], None]) -> None:
+        """Writes the rows of a table or view, replacing earlier ones.
 
-    def add_view(self, relation: Relation) -> bool: ...
+        Args:
+            relation: The table or view.
+            rows: Its rows.
+            advance: Called with the number of rows written since the last call.
 
-    def close(self) -> None: ...
+        Raises:
+            OSError: The file cannot be written.
+            duckdb.Error: The DuckDB database cannot be written.
+            sqlite3.Error: The SQLite database cannot be written.
+            pa.ArrowException: The format cannot represent a value.
+        """
+
+    def add_view(self, relation: Relation) -> bool:
+        """Creates a view. Returns False, without a view, if the format cannot keep it as a view."""
+        return False
+
+    def close(self) -> None:  # noqa: B027 - the files of a directory are complete already
+        """Completes the export."""
 
 
 def export(
@@ -121,31 +168,27 @@ def export(
     except ValueError:
         raise QueryError(f"the format is {format!r}, expected one of {', '.join(ExportFormat)}.") from None
     writer = _writer_of(chosen)
-    relations = choose_relations(tables, with_what_views_read=writer.keeps_views)
-    path = check_target(target, suffix=writer.suffix, overwrite=overwrite)
-    if isinstance(logdir, Logdir):
-        return _export(logdir, path, chosen, relations, writer=writer, run_id=run_id, progress=progress)
-    with open_logdir(logdir, storage_options=storage_options) as own:
-        return _export(own, path, chosen, relations, writer=writer, run_id=run_id, progress=progress)
+    relations = _choose_relations(tables, with_what_views_read=writer.keeps_views)
+    path = _check_target(target, suffix=writer.suffix, overwrite=overwrite)
+    own = (
+        contextlib.nullcontext(logdir)
+        if isinstance(logdir, Logdir)
+        else open_logdir(logdir, storage_options=storage_options)
+    )
+    with own as opened:
+        return _export(opened, path, chosen, relations, writer=writer, run_id=run_id, progress=progress)
 
 
-def _writer_of(format_: ExportFormat) -> type[_Writer]:
-    # Imported when needed: nothing else in the query layer needs the packages that these modules import.
-    if format_ is ExportFormat.PARQUET:
-        from tfdbg_arrow.query.exports.parquet_files import ParquetExport
+def _writer_of(format_: ExportFormat) -> type[TableWriter]:
+    from tfdbg_arrow.query.exports.databases import DuckDBExport, SQLiteExport
+    from tfdbg_arrow.query.exports.flat_files import CsvExport, ParquetExport
 
-        return ParquetExport
-    if format_ is ExportFormat.CSV:
-        from tfdbg_arrow.query.exports.csv_files import CsvExport
-
-        return CsvExport
-    if format_ is ExportFormat.DUCKDB:
-        from tfdbg_arrow.query.exports.duckdb_file import DuckDBExport
-
-        return DuckDBExport
-    from tfdbg_arrow.query.exports.sqlite_file import SQLiteExport
-
-    return SQLiteExport
+    return {
+        ExportFormat.PARQUET: ParquetExport,
+        ExportFormat.CSV: CsvExport,
+        ExportFormat.DUCKDB: DuckDBExport,
+        ExportFormat.SQLITE: SQLiteExport,
+    }[format_]
 
 
 def _export(
@@ -154,12 +197,13 @@ def _export(
     format_: ExportFormat,
     relations: tuple[Relation, ...],
     *,
-    writer: type[_Writer],
+    writer: type[TableWriter],
     run_id: str | None,
     progress: Progress,
 ) -> Exported:
     check_run(logdir, run_id)
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with written_whole(path) as temporary:
             open_ = writer(temporary)
             written = []
@@ -169,7 +213,7 @@ def _export(
                     written.append(_write(logdir, open_, relation, run_id=run_id, told=told))
             finally:
                 open_.close()
-            size_bytes = size_of(temporary)
+            size_bytes = _size_of(temporary)
     except (OSError, sqlite3.Error, duckdb.Error) as error:
         raise ExportError(f"{path} cannot be written ({error}); nothing was left there.") from error
     return Exported(format=format_, path=path, tables=tuple(written), size_bytes=size_bytes)
@@ -192,7 +236,9 @@ class _Told:
         self._progress(self._name, self.num_rows, self._num_done, self._num_all)
 
 
-def _write(logdir: Logdir, writer: _Writer, relation: Relation, *, run_id: str | None, told: _Told) -> ExportedTable:
+def _write(
+    logdir: Logdir, writer: TableWriter, relation: Relation, *, run_id: str | None, told: _Told
+) -> ExportedTable:
     told.begin()
     if relation.view is not None and writer.keeps_views and writer.add_view(relation):
         return ExportedTable(name=relation.name, kind="view", num_rows=None)
@@ -219,3 +265,91 @@ def _write(logdir: Logdir, writer: _Writer, relation: Relation, *, run_id: str |
         )
     kind = "table" if relation.view is None else "rows of a view"
     return ExportedTable(name=relation.name, kind=kind, num_rows=told.num_rows)
+
+
+def _check_target(target: str | Path, *, suffix: str | None, overwrite: bool) -> Path:
+    """Returns the path to write an export to.
+
+    Args:
+        target: The given path.
+        suffix: The suffix of the files, such as `.csv`, if the format is a directory; None if it is a single file.
+        overwrite: Whether an existing export may be replaced.
+
+    Raises:
+        ExportError: The path cannot be written, or something exists there that must not be replaced.
+    """
+    location = parse_location(target)
+    if isinstance(location, RemoteLocation):
+        raise ExportError(f"{location} is a URL; export to a local path, and copy the result to the URL.")
+    path = location.absolute()
+    try:
+        inside = next((parent for parent in (path, *path.parents) if (parent / MARKER_NAME).exists()), None)
+        if inside is not None:
+            where = "is" if inside == path else f"is inside {inside},"
+            raise ExportError(f"{path} {where} a logdir of tfdbg_arrow; give a path outside of the logdir.")
+        if not os.path.lexists(path) or (suffix is not None and path.is_dir() and not any(path.iterdir())):
+            return path
+        if not overwrite:
+            raise ExportError(f"{path} already exists; give another path, or --overwrite to replace it.")
+        if suffix is None and not path.is_file():
+            raise ExportError(f"{path} is not a file and will not be replaced; give another path.")
+        if suffix is not None and not _is_export(path, suffix):
+            raise ExportError(
+                f"{path} will not be replaced, as it is not a directory with only the *{suffix} files of an export; "
+                "give another path."
+            )
+    except OSError as error:
+        raise ExportError(f"{path} cannot be read ({error.strerror}); check its permissions.") from error
+    return path
+
+
+def _size_of(path: Path) -> int:
+    """Returns the number of bytes of a file, or of all files in a directory."""
+    return path.stat().st_size if path.is_file() else sum(file.stat().st_size for file in path.iterdir())
+
+
+def _is_export(path: Path, suffix: str) -> bool:
+    names = {f"{name}{suffix}" for name in _relation_names()}
+    return path.is_dir() and not path.is_symlink() and all(entry.name in names for entry in path.iterdir())
+
+
+def _relation_names() -> tuple[str, ...]:
+    """Returns the names of all tables and public views, each view after the relations that it reads."""
+    return tuple(relation.name for relation in _relations())
+
+
+def _choose_relations(names: Iterable[str] | None, *, with_what_views_read: bool) -> tuple[Relation, ...]:
+    """Returns the tables and views of an export, each view after the relations that it reads.
+
+    Args:
+        names: Names of tables and public views; None means all.
+        with_what_views_read: Whether to include the relations that a chosen view reads. Formats that keep views as
+            views need them.
+
+    Raises:
+        QueryError: A name is unknown, or `names` is empty.
+    """
+    relations = {relation.name: relation for relation in _relations()}
+    if names is None:
+        return tuple(relations.values())
+    chosen = set(names)
+    unknown = sorted(chosen - set(relations))
+    if unknown or not chosen:
+        what = f"table {unknown[0]!r} is unknown" if unknown else "no table is named"
+        raise QueryError(f"{what}; there are {', '.join(relations)}.")
+    if with_what_views_read:
+        for relation in reversed(relations.values()):  # a view after the views that read it
+            if relation.name in chosen and relation.view is not None:
+                chosen.update(_read_by(relation.view))
+    return tuple(relation for relation in relations.values() if relation.name in chosen)
+
+
+def _relations() -> tuple[Relation, ...]:
+    return (
+        *(Relation(name=table.name, table=table) for table in TABLES),
+        *(Relation(name=view.name, view=view) for view in public_views()),
+    )
+
+
+def _read_by(view: View) -> list[str]:
+    return [name for name in _relation_names() if name != view.name and re.search(rf"\b{name}\b", view.select)]

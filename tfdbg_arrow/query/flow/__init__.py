@@ -1,6 +1,7 @@
 """Data flow: which tensors an op took as inputs, across graphs, calls, loop iterations, variables and eager code.
 
 `data_flow` is the entry point: it follows a recorded tensor back to the tensors that it was computed from. `graphs`,
-`calls`, `eager` and `events` read the recorded data. `borders`, `callsites`, `sessions` and `variables` follow tensors
-across borders. `origins` decides whether an op created a bad value.
+`executed_graphs`, `graph_rows` and `events` read the recorded data. `borders`, `callsites`, `executed_edges`,
+`resources` and `contents` follow tensors across borders. `origins` decides whether an op created a bad value. `sinks`
+and `walk` find where bad values end, and `culprits` finds the op to blame.
 """

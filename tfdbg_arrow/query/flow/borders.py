@@ -1,27 +1,34 @@
-"""Borders: where a tensor passes unchanged from one graph's run, or from eager code, into another."""
+"""Borders: where a tensor passes unchanged from one graph's run, a session's run, or eager code, into another."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
-from tfdbg_arrow.query.flow.callsites import CallSites, Level, join_site
+from tfdbg_arrow.query.flow.callsites import CallSites, join_site
 from tfdbg_arrow.query.flow.events import EventReader
 from tfdbg_arrow.query.flow.executed_edges import ExecutedEdges
 from tfdbg_arrow.query.flow.executed_graphs import ENTERS, EXITS, HANDING_ON, MERGES, NEXT_ITERATIONS
-from tfdbg_arrow.query.flow.graphs import Argument, Call, GraphReader, Op
-from tfdbg_arrow.query.flow.places import EagerValue, GraphTensor, Place
-from tfdbg_arrow.query.flow.sessions import REFERENCE_VARIABLES, Sessions
-from tfdbg_arrow.query.recorded import Context, SiteVisit
+from tfdbg_arrow.query.flow.graphs import BRANCHES, LOOPS, Argument, Call, GraphReader, Op, reachable
+from tfdbg_arrow.query.recorded import Context, EagerValue, Execution, GraphTensor, Place, SiteVisit
+from tfdbg_arrow.safe_text import parse_json
 
 PASSING_OPS = frozenset({
     "CheckNumerics", "EnsureShape", "Enter", "Exit", "Identity", "IdentityN", "LoopCond", "NextIteration",
     "PreventGradient", "RefEnter", "RefExit", "RefIdentity", "RefSwitch", "Snapshot", "StopGradient", "Switch",
 })  # fmt: skip
 """Op types whose output equals their first input. An output of IdentityN equals the input of the same index."""
+REFERENCE_VARIABLES = frozenset({"Variable", "VariableV2"})
+"""Op types that return a reference to a variable's memory."""
+REFERENCE_WRITER = re.compile(
+    r"Assign(Add|Sub)?|(Sparse)?Apply\w+|Scatter(Update|Add|Sub|Mul|Div|Min|Max|Nd(Update|Add|Sub))"
+)
+"""Types of ops that write to a reference variable."""
+_FED_OPS = frozenset({"Placeholder", "PlaceholderV2"})
 _PLACEHOLDERS = frozenset({"Placeholder", "PlaceholderWithDefault"})
 _FRAME_OPS = ENTERS | EXITS | NEXT_ITERATIONS
-_BRANCHES = frozenset({"then_branch", "else_branch", "branches"})
 _MAX_FUSED = 100
 """The search for the ops of the program that one node computes stops at this number."""
 _MAX_CROSSED = 64
@@ -48,10 +55,12 @@ class Crossing:
 class Borders:
     """Steps back over borders within one run.
 
-    Args:
-        graphs: The run's graphs.
-        events: The run's recorded tensors.
-        sites: The run's call sites.
+    Attributes:
+        sessions: The runs of sessions.
+        executed: The edges of the graphs that TensorFlow ran.
+        levels: As `CallSites.levels_in`.
+        outer_context: As `CallSites.outer_context`.
+        visits: As `CallSites.callee_visits`.
     """
 
     def __init__(self, graphs: GraphReader, events: EventReader, sites: CallSites) -> None:
@@ -60,6 +69,9 @@ class Borders:
         self._sites = sites
         self.sessions = Sessions(graphs, events)
         self.executed = ExecutedEdges(graphs, events, sites)
+        self.levels = sites.levels_in
+        self.outer_context = sites.outer_context
+        self.visits = sites.callee_visits
 
     def crossing(self, place: Place) -> Crossing | None:
         """Returns the step back from a place, or None if an op computed the tensor there."""
@@ -109,17 +121,10 @@ class Borders:
             wanted = bool(place.context.iteration)
             chosen = [source for source, next_ in zip(op.inputs, is_next, strict=True) if next_ == wanted]
         else:
-            chosen = [
-                (name, slot)
-                for name, slot in op.inputs
-                if self._events.graph_tensor(
-                    place.context, graph_id=place.graph_id, op_name=name, output_slot=slot, near=place.near
-                )
-            ]
+            chosen = [edge for edge in op.inputs if self._events.graph_tensor(place.of_op(*edge))]
         if len(chosen) != 1:
             return None
-        name, slot = chosen[0]
-        return Crossing(replace(place, op_name=name, output_slot=slot), "graph")
+        return Crossing(place.of_op(*chosen[0]), "graph")
 
     def _session_crossing(self, place: GraphTensor, op: Op) -> Crossing | None:
         """Crosses from a fed tensor of a session run to its eager tensor, and from a reference to its last write."""
@@ -169,9 +174,7 @@ class Borders:
     def takes_bad_constant(self, place: GraphTensor, op: Op) -> bool:
         """Returns whether an op takes a constant of the program that holds an infinity or a NaN."""
         bad = self._graphs.bad_constants
-        return bool(bad) and any(
-            self._constant_behind(replace(place, op_name=name, output_slot=slot)) in bad for name, slot in op.inputs
-        )
+        return bool(bad) and any(self._constant_behind(place.of_op(*edge)) in bad for edge in op.inputs)
 
     def _constant_behind(self, place: GraphTensor) -> tuple[int, str] | None:
         """Returns the graph and name of the constant behind a tensor, across arguments and calls, or None."""
@@ -183,7 +186,7 @@ class Borders:
             if made.op_type == "Const":
                 return source.graph_id, made.op_name
             if made.op_type in HANDING_ON and made.inputs:
-                source = replace(source, op_name=made.inputs[0][0], output_slot=made.inputs[0][1])
+                source = source.of_op(*made.inputs[0])
             else:
                 crossing = self.crossing(source)
                 source = None if crossing is None else crossing.place
@@ -192,7 +195,7 @@ class Borders:
     def _absorbed_inputs(self, place: GraphTensor, op: Op) -> Iterator[tuple[GraphTensor, Op]]:
         """Yields the ops without a node of their own that made the inputs of an op, if no other node computes them."""
         for name, slot in op.inputs:
-            yield from self._absorbed_behind(replace(place, op_name=name, output_slot=slot))
+            yield from self._absorbed_behind(place.of_op(name, slot))
 
     def _absorbed_behind(self, place: GraphTensor) -> Iterator[tuple[GraphTensor, Op]]:
         """Yields the op without a node that made a tensor, if there is one, across arguments and calls."""
@@ -227,31 +230,15 @@ class Borders:
         levels = self.levels(place.context, place.graph_id) or ()
         return len(levels), op.op_index
 
-    def levels(self, context: Context, graph_id: int) -> tuple[Level, ...] | None:
-        """Returns the calls from the outermost graph to a graph in a context, or None if they are unknown."""
-        if context.call_site is None:
-            return None
-        execution = None if context.execution_index is None else self._events.execution(context.execution_index)
-        root = None if execution is None else execution.graph_id
-        return self._sites.levels(graph_id, context.call_site, root_graph_id=root)
-
-    def outer_context(self, context: Context, levels: tuple[Level, ...]) -> Context:
-        """Returns where the op of the last level ran, given where the graph that it called ran."""
-        return self._sites.outer_context(context, levels[-1], loops_above=any(level.is_loop for level in levels[:-1]))
-
     def visit(self, context: Context, call: Call) -> SiteVisit | None:
         """Returns where the callee of an op that runs in `context` left rows, or None."""
-        visits = self._sites.callee_visits(context, call)
-        if call.attribute not in ("body", "cond"):
+        visits = self.visits(context, call)
+        if call.attribute not in LOOPS:
             # A visit spans several iterations, and a branch need not have run in each of them.
             return next((visit for visit in visits if is_in(visit, context)), None)
         if not context.frame_id:
             return visits[0] if len(visits) == 1 else None
         return self._sites.entered_visit(context, call)
-
-    def visits(self, context: Context, call: Call) -> Sequence[SiteVisit]:
-        """Returns all places where the callee of an op left rows in the step, in any frame and iteration."""
-        return self._sites.callee_visits(context, call)
 
     def callee_site(self, context: Context, call: Call, visit: SiteVisit | None) -> str | None:
         """Returns the call site of a callee. If it left no row, returns the call site that its rows would have had."""
@@ -288,22 +275,20 @@ class Borders:
 
     def _uncertain_argument_crossing(self, place: GraphTensor) -> Crossing | None:
         """Crosses to the caller if there is only one, for a context that does not determine the caller."""
-        execution_index = place.context.execution_index
-        execution = None if execution_index is None else self._events.execution(execution_index)
+        execution = self._events.execution(place.context.execution_index)
         if execution is not None and execution.graph_id == place.graph_id:
             return self._outermost_argument_crossing(place)
         argument = self._graphs.argument(place.graph_id, place.op_name, function_name=None)
         if argument is None:
             return None
         callers = self._graphs.callers(place.graph_id)
-        if len(callers) != 1 or callers[0].attribute in ("body", "cond"):
+        if len(callers) != 1 or callers[0].attribute in LOOPS:
             return Crossing(None, "argument")
-        context = Context(place.context.step_id, execution_index, None, None, None)
+        context = Context(place.context.step_id, place.context.execution_index, None, None, None)
         return self._nested_argument_crossing(place, argument, callers[0], context)
 
     def _outermost_argument_crossing(self, place: GraphTensor) -> Crossing | None:
-        execution_index = place.context.execution_index
-        execution = None if execution_index is None else self._events.execution(execution_index)
+        execution = self._events.execution(place.context.execution_index)
         function_name = None if execution is None else execution.op_type
         argument = self._graphs.argument(place.graph_id, place.op_name, function_name=function_name)
         if argument is None:
@@ -317,7 +302,7 @@ class Borders:
     def _nested_argument_crossing(self, place: GraphTensor, argument: Argument, call: Call, outer: Context) -> Crossing:
         how = "capture" if argument.is_capture else "argument"
         index = argument.input_index
-        if call.attribute in ("body", "cond"):
+        if call.attribute in LOOPS:
             iteration = place.context.iteration
             body = next((c for c in self._graphs.calls(call.graph_id, call.op_name) if c.attribute == "body"), None)
             if iteration is None:
@@ -325,7 +310,7 @@ class Borders:
             if iteration > 0 and not self._is_loop_invariant(body, index):
                 return self._loop_carried(place, call, body, index)
             how = how if iteration == 0 else "loop"
-        elif call.attribute in _BRANCHES:
+        elif call.attribute in BRANCHES:
             index += 1  # the first input of If and Case is the predicate
         op = self._graphs.op(call.graph_id, call.op_name)
         if op is None or index >= len(op.inputs):
@@ -386,14 +371,12 @@ class Borders:
         if result is None or body.callee_graph_id is None or op is None:
             return Crossing(None, "loop")
         if self._is_loop_invariant(body, place.output_slot):
-            source, slot = op.inputs[place.output_slot]
-            return Crossing(replace(place, op_name=source, output_slot=slot), "loop")
+            return Crossing(place.of_op(*op.inputs[place.output_slot]), "loop")
         visit = self.visit(place.context, body)
         if visit is None:
             if not self.is_never_entered(place.context, body):
                 return Crossing(None, "loop")
-            source, slot = op.inputs[place.output_slot]
-            return Crossing(replace(place, op_name=source, output_slot=slot), "loop")
+            return Crossing(place.of_op(*op.inputs[place.output_slot]), "loop")
         context = replace(
             place.context, call_site=visit.call_site, frame_id=visit.frame_id, iteration=visit.last_iteration
         )
@@ -411,3 +394,117 @@ def is_in(visit: SiteVisit, context: Context) -> bool:
     return context.frame_id in (None, visit.frame_id) and (
         context.iteration is None or context.iteration in visit.iterations
     )
+
+
+class Sessions:
+    """Reads the runs of sessions: their feeds, and which ops they ran in which order.
+
+    A run computes the part of its graph that its fetches and targets need, up to its feeds. Only the edges of the
+    graph, including control edges, order the ops.
+    """
+
+    def __init__(self, graphs: GraphReader, events: EventReader) -> None:
+        self._graphs = graphs
+        self._events = events
+        self._ops_of = lru_cache(maxsize=256)(self._find_ops)
+        self._executions_of = lru_cache(maxsize=64)(self._read_executions)
+
+    def is_session_graph(self, graph_id: int) -> bool:
+        """Returns whether a graph is run by sessions."""
+        return graph_id in self._graphs.session_graphs
+
+    def is_run(self, context: Context, graph_id: int, op_name: str) -> bool:
+        """Returns whether an op ran in a context in which other ops of its graph ran.
+
+        A function runs all of its ops. A run of a session only runs those that its fetches and targets need.
+        """
+        execution = self._execution(context) if self.is_session_graph(graph_id) else None
+        return execution is None or op_name in self._ops_of(execution.op_type, None)
+
+    def feed_index(self, context: Context, op_name: str, output_slot: int) -> int | None:
+        """Returns the input of the execution through which a tensor was fed in a run, or None if it was not fed."""
+        execution = self._execution(context)
+        if execution is None:
+            return None
+        return self._graphs.feeds.get(execution.op_type, {}).get((op_name, output_slot))
+
+    def last_writer(
+        self, graph_id: int, writers: Iterable[Op], context: Context, *, reader: str
+    ) -> tuple[Op, Context] | None:
+        """Returns the last op that wrote to a variable before it was read, and where it ran.
+
+        Within the run of the read, this is a write that the reader depends on. A write that the reader does not depend
+        on, such as that of an optimizer, comes after the read. If there is no such write, it is the last write of the
+        last earlier run of the session that wrote to the variable.
+
+        Args:
+            graph_id: The graph of the variable.
+            writers: The ops of the graph that write to it.
+            context: Where the variable is read.
+            reader: The reading op of that graph.
+        """
+        execution = self._execution(context)
+        if execution is None:
+            return None
+        by_name = {op.op_name: op for op in writers}
+        before = self._ops_of(execution.op_type, reader) - {reader}
+        found = _last([by_name[name] for name in before & by_name.keys()])
+        if found is not None:
+            return found, context
+        session = self._graphs.sessions.get(execution.op_type)
+        for earlier in reversed(self._executions_of(graph_id)):
+            if earlier.event_index >= execution.event_index or self._graphs.sessions[earlier.op_type] != session:
+                continue
+            found = _last([by_name[name] for name in self._ops_of(earlier.op_type, None) & by_name.keys()])
+            if found is not None:
+                return found, self._events.root_context(earlier.execution_index, graph_id)
+        return None
+
+    def last_reference_writer(self, graph_id: int, variable: str, context: Context) -> tuple[Op, Context] | None:
+        """Returns the last op that wrote to a reference variable before a run, and where it ran."""
+        graph = self._graphs.graph(graph_id)
+
+        def writers(name: str) -> Iterator[str]:  # a writer passes the reference on
+            users = (graph.ops[user] for user in graph.users.get(name, ()))
+            return (op.op_name for op in users if REFERENCE_WRITER.fullmatch(op.op_type) and op.inputs)
+
+        found = [graph.ops[name] for name in reachable([variable], writers) if name != variable]
+        return self.last_writer(graph_id, found, context, reader=variable)
+
+    def _execution(self, context: Context) -> Execution | None:
+        execution = self._events.execution(context.execution_index)
+        return execution if execution is not None and execution.op_type in self._graphs.sessions else None
+
+    def _read_executions(self, graph_id: int) -> list[Execution]:
+        names = [name for name in self._graphs.sessions if self._graphs.function_graphs.get(name) == graph_id]
+        return self._events.executions_of(names)
+
+    def _find_ops(self, function_name: str, start: str | None) -> frozenset[str]:
+        """Returns the ops that a session's run executes to compute `start`, including it; None means all its ops."""
+        graph_id = self._graphs.function_graphs[function_name]
+        graph = self._graphs.graph(graph_id)
+        control = self._graphs.control_sources(graph_id)
+        feeds = self._graphs.feeds.get(function_name, {})
+        fed_ops = {name for name, _ in feeds}
+
+        def needed(name: str) -> Iterator[str]:
+            if name in graph.ops:
+                yield from (source for source, slot in graph.ops[name].inputs if (source, slot) not in feeds)
+                for source in control.get(name, ()):
+                    if not (source in fed_ops and source in graph.ops and graph.ops[source].op_type in _FED_OPS):
+                        yield source
+
+        found = reachable([start] if start is not None else self._asked_for(function_name), needed)
+        return frozenset(found.keys() & graph.ops.keys())
+
+    def _asked_for(self, function_name: str) -> list[str]:
+        try:
+            targets = parse_json(self._graphs.session_targets[function_name])
+        except ValueError:
+            targets = []
+        names = [each for each in targets if isinstance(each, str)] if isinstance(targets, list) else []
+        return names + [op_name for op_name, _ in self._graphs.results_of(function_name)]
+
+
+def _last(ops: list[Op]) -> Op | None:
+    return max(ops, key=lambda op: op.op_index, default=None)

@@ -1,10 +1,15 @@
-"""Call sites: which op of which graph called the graph that a tensor belongs to.
+"""Call sites and loop frames: which op of which graph called the graph that a tensor belongs to, and when.
 
 TensorFlow inlines nested functions and names an inlined op `<calling op>/<op>`. For control flow it adds components of
 its own: `while/body/_9/…`, `cond/then/_174/…`, `indexed_case/branch1/_74/…`. A call site is that path without the op.
 Op names may contain slashes, so a path alone does not show where one name ends. The recorded calls do.
 
-Source: tensorflow/core/common_runtime/{inline_function_utils,lower_while_op,lower_if_op,lower_case_op}.cc.
+TensorFlow makes the id of a loop's frame by hashing the frame and iteration in which the loop is entered, and the
+loop's name. The hash can be inverted step by step: a frame and a place where it may have been entered determine the
+hash of the name, and this hash is the same for all frames of one loop.
+
+Source: tensorflow/core/common_runtime/{inline_function_utils,lower_while_op,lower_if_op,lower_case_op}.cc;
+propagator_state.cc, FindOrCreateChildFrame; tensorflow/core/lib/hash/hash.h.
 """
 
 from __future__ import annotations
@@ -15,9 +20,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
+import numpy.typing as npt
+
 from tfdbg_arrow.query.flow.events import EventReader
-from tfdbg_arrow.query.flow.frames import find_entries
-from tfdbg_arrow.query.flow.graphs import Call, GraphReader
+from tfdbg_arrow.query.flow.graphs import LOOPS, Call, GraphReader
 from tfdbg_arrow.query.recorded import Context, SiteVisit
 
 _SUFFIXES = {
@@ -30,6 +37,11 @@ _SUFFIXES = {
 _ANY_SUFFIX = r"(/_\d+)?"
 _NAMES = ("", r"_\d+")
 """Suffix of the calling op's name: none, or a number for a loop that TensorFlow rebuilt for its gradient."""
+_WORD = 2**64
+_SALT = 0x9E3779B97F4A7800
+
+Entry = tuple[int, int]
+"""Where a loop is entered: frame and iteration."""
 _MAX_DEPTH = 64
 _MAX_RENAMED = 4
 """Maximum number of renamed loops within each other."""
@@ -56,7 +68,7 @@ class Level:
     @property
     def is_loop(self) -> bool:
         """Whether the called graph is a loop's body or condition."""
-        return self.call.attribute in ("body", "cond")
+        return self.call.attribute in LOOPS
 
     def is_of(self, other: Level) -> bool:
         """Returns whether both are calls of the same op at the same call site, of any of its functions."""
@@ -65,12 +77,7 @@ class Level:
 
 
 class CallSites:
-    """Finds callers and callees of graphs within one run.
-
-    Args:
-        graphs: The run's graphs.
-        events: The run's recorded tensors.
-    """
+    """Finds callers and callees of graphs within one run."""
 
     def __init__(self, graphs: GraphReader, events: EventReader) -> None:
         self._graphs = graphs
@@ -135,17 +142,20 @@ class CallSites:
         place = bisect_right(iterations, context.iteration)
         return iterations[place - 1] if place else None
 
-    def outer_context(self, context: Context, level: Level, *, loops_above: bool) -> Context:
-        """Returns where the calling op ran, given where the called graph ran.
+    def levels_in(self, context: Context, graph_id: int) -> tuple[Level, ...] | None:
+        """Returns the calls from the outermost graph to a graph in a context, or None if they are unknown."""
+        if context.call_site is None:
+            return None
+        execution = self._events.execution(context.execution_index)
+        root = None if execution is None else execution.graph_id
+        return self.levels(graph_id, context.call_site, root_graph_id=root)
 
-        Args:
-            context: Where the called graph ran.
-            level: The call.
-            loops_above: Whether the calling op's graph itself runs in a loop.
-        """
+    def outer_context(self, context: Context, levels: tuple[Level, ...]) -> Context:
+        """Returns where the op of the last level ran, given where the graph that it called ran."""
+        level = levels[-1]
         if not level.is_loop:
             frame_id, iteration = context.frame_id, context.iteration
-        elif not loops_above:
+        elif not any(above.is_loop for above in levels[:-1]):
             frame_id, iteration = 0, 0
         else:
             frame_id, iteration = self._outer_iteration(context, level)
@@ -164,7 +174,7 @@ class CallSites:
         """Returns, for each frame of a loop, the frame and iteration of the calling graph that entered it."""
         frames: dict[int, int] = {}
         for part in self._graphs.calls(graph_id, op_name):
-            if part.attribute not in ("body", "cond") or part.callee_graph_id is None:
+            if part.attribute not in LOOPS or part.callee_graph_id is None:
                 continue
             for visit in self._visits_of_callee(step_id, execution_index, site, part):
                 first = frames.get(visit.frame_id, visit.first_event_index)
@@ -305,3 +315,72 @@ def _suffix(call: Call) -> str:
 def join_site(site: str, op_name: str) -> str:
     """Returns the call site of the graph that an op calls, as far as the op's name determines it."""
     return f"{site}/{op_name}" if site else op_name
+
+
+def find_entries(frames: Sequence[int], entries: Sequence[Entry]) -> dict[int, Entry]:
+    """Returns where each frame of one loop was entered; frames for which that is uncertain are left out.
+
+    Args:
+        frames: All frames of the loop in one step, in the order in which their first tensors were recorded.
+        entries: All places where it can have been entered, in order of the iterations.
+    """
+    in_order = dict(zip(frames, entries, strict=True)) if len(frames) == len(entries) else {}
+    # The usual case, in linear time. If other names explain the frames as well, the order still decides.
+    if in_order and len({_name_hash(frame, entry) for frame, entry in in_order.items()}) == 1:
+        return in_order
+    by_frame = _entries_by_frame(frames, entries)
+    # None may mean ids of another runtime. With as many entries as frames, they were most likely made in order.
+    return in_order if by_frame is None else by_frame
+
+
+def _entries_by_frame(frames: Sequence[int], entries: Sequence[Entry]) -> dict[int, Entry] | None:
+    """Returns where each frame was entered if exactly one name of the loop explains all frames, or else None."""
+    if not frames or not entries:
+        return None
+    outer = np.array([frame % _WORD for frame, _ in entries], np.uint64)
+    iteration = np.array([iteration % _WORD for _, iteration in entries], np.uint64)
+    names = np.unique(_name_hashes(frames[0], outer, iteration))
+    for frame in frames[1:]:
+        if len(names) <= 1:
+            break
+        names = names[np.isin(names, _name_hashes(frame, outer, iteration))]
+    if len(names) != 1:
+        return None
+    found = {_frame(int(names[0]), entry): entry for entry in entries}
+    if not all(frame % _WORD in found for frame in frames):
+        return None
+    return {frame: found[frame % _WORD] for frame in frames}
+
+
+def _name_hashes(
+    frame: int, outer: npt.NDArray[np.uint64], iteration: npt.NDArray[np.uint64]
+) -> npt.NDArray[np.uint64]:
+    """Returns `_name_hash` of a frame for many entries. Arithmetic of uint64 arrays is modulo 2**64."""
+    combined = np.full_like(outer, frame % _WORD)
+    for first in (outer, iteration):
+        combined = (combined ^ first) - np.uint64(_SALT) - (first << np.uint64(10)) - (first >> np.uint64(4))
+    return combined
+
+
+def _frame(name_hash: int, entry: Entry) -> int:
+    """Returns the id, as an unsigned number, of the frame of a loop that is entered at an entry."""
+    outer, iteration = entry
+    return _combine(outer, _combine(iteration, name_hash))
+
+
+def _combine(first: int, second: int) -> int:
+    """Returns Hash64Combine(first, second)."""
+    first %= _WORD
+    return (first ^ (second + _SALT + (first << 10) + (first >> 4))) % _WORD
+
+
+def _name_hash(frame: int, entry: Entry) -> int:
+    """Returns the hash of the name of a loop that got this frame when it was entered at an entry."""
+    outer, iteration = entry
+    return _second(iteration, _second(outer, frame))
+
+
+def _second(first: int, combined: int) -> int:
+    """Returns the value that was combined with `first` into a hash (the inverse of Hash64Combine)."""
+    first %= _WORD
+    return (((combined % _WORD) ^ first) - _SALT - (first << 10) - (first >> 4)) % _WORD

@@ -1,17 +1,65 @@
-"""Contents: what a variable or another resource held when it was read, according to the writes before the read."""
+"""Contents: what variables, other resources and lists of tensors held when they were read.
+
+Loops store the tensors that their gradients need in lists. The forward loop pushes one element per iteration, and the
+backward loop pops them. A list has no row of its own, so it is followed back to the ops that pushed and popped.
+"""
 
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
-from tfdbg_arrow.query.flow.gaps import Gaps
-from tfdbg_arrow.query.flow.places import Place, Trace
-from tfdbg_arrow.query.flow.variables import Resources, Write
-from tfdbg_arrow.query.recorded import TensorEvent
+from tfdbg_arrow.query.engine import Engine
+from tfdbg_arrow.query.flow.executed_edges import ExecutedEdges
+from tfdbg_arrow.query.flow.graphs import GraphReader
+from tfdbg_arrow.query.flow.resources import Resources, Write
+from tfdbg_arrow.query.recorded import Context, GraphTensor, Place, TensorEvent, Trace
 
+PUSH, POP = "TensorListPushBack", "TensorListPopBack"
+ELEMENT = 1
+"""The output slot of a pop that holds the element. Slot 0 is the rest of the list."""
+
+_Key = tuple[Context, int, str, int]
 _MAX_VALUES = 500
 """Number of written values that are examined for one read."""
+
+
+class Gaps:
+    """Finds executions that ran but were not recorded: their indexes are missing."""
+
+    def __init__(self, logdir: Engine, *, run_id: str) -> None:
+        self._logdir = logdir
+        self._run_id = run_id
+
+    def between(self, after: int | None, before: int | None) -> bool:
+        """Returns whether an execution is missing after one `execution_index` and before another.
+
+        Args:
+            after: The first index; -1 for the start of the run, None if it is not known.
+            before: The second index; None if it is not known. If either is None, any gap in the run counts.
+        """
+        if not self._gaps:
+            return False
+        if after is None or before is None:
+            return True
+        place = bisect_right(self._gaps, (before,)) - 1
+        return place >= 0 and self._gaps[place][1] > after
+
+    @cached_property
+    def _gaps(self) -> list[tuple[int, int]]:
+        """First and last missing index of each gap, in order."""
+        rows = self._logdir.rows(
+            "SELECT before + 1, execution_index - 1 FROM (SELECT execution_index, "
+            "coalesce(lag(execution_index) OVER (ORDER BY execution_index), -1) AS before FROM execution "
+            "WHERE run_id = ?) WHERE execution_index > before + 1 "
+            "AND EXISTS (SELECT 1 FROM capture_stat WHERE run_id = ? AND stat IN ('disabled', 'dropped')) "
+            "ORDER BY 1",
+            [self._run_id, self._run_id],
+        )
+        return [(first, last) for first, last in rows]
 
 
 @dataclass(frozen=True)
@@ -31,12 +79,7 @@ class Content:
 
 
 class Contents:
-    """Determines what resources held within one run, and caches the answers.
-
-    Args:
-        resources: The run's resources.
-        gaps: What the run did not record.
-    """
+    """Determines what resources held within one run, and caches the answers."""
 
     def __init__(self, resources: Resources, gaps: Gaps) -> None:
         self._resources = resources
@@ -112,3 +155,63 @@ class Contents:
         """Returns whether the recording has a gap between a write and a later execution."""
         is_same = write.execution_index is not None and write.execution_index == until
         return not is_same and self._gaps.between(write.execution_index, until)
+
+
+@dataclass(frozen=True)
+class _List:
+    """A list of tensors: its last element, and the list without it (None if it is empty or unknown)."""
+
+    last: Place
+    rest: _List | None
+
+
+class TensorLists:
+    """Follows the lists of tensors of one run.
+
+    Args:
+        resolve: Returns the place of the op that made a tensor, or None if it was not recorded.
+    """
+
+    def __init__(
+        self, graphs: GraphReader, executed: ExecutedEdges, resolve: Callable[[GraphTensor], Place | None]
+    ) -> None:
+        self._graphs = graphs
+        self._executed = executed
+        self._resolve = resolve
+        self._known: dict[_Key, _List | None] = {}
+        """The lists by their places."""
+
+    def popped(self, pop: GraphTensor) -> Place | None:
+        """Returns the place of the element that a pop returns, or None if it is not known."""
+        op = self._graphs.op(pop.graph_id, pop.op_name)
+        tensors = None if op is None or not op.inputs else self._list(self._executed.aligned_inputs(pop, op)[0])
+        return None if tensors is None else tensors.last
+
+    def _list(self, place: GraphTensor) -> _List | None:
+        """Returns a list. Loops make long lists, so the search does not recurse and visits each place once."""
+        waiting: list[tuple[_Key, Place | None]] = []
+        found: _List | None = None
+        at = self._resolve(place)
+        while isinstance(at, GraphTensor) and None not in (
+            at.context.step_id,
+            at.context.frame_id,
+            at.context.iteration,
+        ):
+            key = (at.context, at.graph_id, at.op_name, at.output_slot)
+            if key in self._known:
+                found = self._known[key]
+                break
+            self._known[key] = None  # ends a cycle
+            op = self._graphs.op(at.graph_id, at.op_name)
+            if op is None or not (op.op_type == PUSH or (op.op_type == POP and at.output_slot != ELEMENT)):
+                break
+            inputs = self._executed.aligned_inputs(at, op)
+            waiting.append((key, inputs[1] if op.op_type == PUSH else None))
+            at = self._resolve(inputs[0])
+        for key, pushed in reversed(waiting):
+            if pushed is not None:
+                found = _List(pushed, found)
+            elif found is not None:
+                found = found.rest
+            self._known[key] = found
+        return found

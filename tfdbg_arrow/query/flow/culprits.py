@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import TAKES_FROM_STORE, DataFlow
-from tfdbg_arrow.query.flow.effects import Effect, Effects
-from tfdbg_arrow.query.flow.origins import OrderKey, Origins
+from tfdbg_arrow.query.flow.origins import Effect, Effects, OrderKey, Origins
 from tfdbg_arrow.query.flow.sinks import Sinks
 from tfdbg_arrow.query.recorded import Execution, TensorEvent, bad_condition, read_events
 
@@ -37,10 +36,6 @@ class Culprit:
 class _Handled:
     """Origins that the program handled: it skipped the updates that would have used them.
 
-    Args:
-        origins: The run's origins.
-        sinks: The run's sinks.
-
     Attributes:
         origins: The event indexes of the handled origins that were found so far.
     """
@@ -63,12 +58,6 @@ class Culprits:
     """Finds the culprit of one run.
 
     Args:
-        logdir: The logdir.
-        flow: The run's data flow.
-        origins: The run's origins.
-        sinks: The run's sinks.
-        effects: The run's effects.
-        run_id: The run.
         kinds: The kinds that count: `nan`, `inf` or both.
     """
 
@@ -165,11 +154,7 @@ class Culprits:
         calls = [row.execution_index for row in bad if row.execution_index is not None]
         if not calls:
             return []
-        return read_events(
-            self._logdir,
-            f"{self._bad} AND execution_index = ? ORDER BY event_index LIMIT {_MAX_CALL_ROWS}",
-            [self._run_id, min(calls)],
-        )
+        return self._read("execution_index = ?", min(calls), limit=_MAX_CALL_ROWS)
 
     def _cause(self, root: TensorEvent) -> TensorEvent:
         """Returns the origin behind another: the bad forward op of a gradient, or the bad op of a pipeline or call.
@@ -191,14 +176,11 @@ class Culprits:
     def _bad_forward(self, root: TensorEvent) -> list[TensorEvent]:
         """Returns the bad tensors that the forward op of a gradient returned before it."""
         label = self._labels.of(root)
-        if label.forward_graph_id is not None and label.forward_op_name is not None:
-            return self._bad_outputs(
-                "graph_id = ? AND op_name = ?", [label.forward_graph_id, label.forward_op_name], root
-            )
-        if label.forward_execution_index is not None:
-            return self._bad_outputs(
-                "scope = 'execution' AND execution_index = ?", [label.forward_execution_index], root
-            )
+        graph_id, op_name, index = label.forward_graph_id, label.forward_op_name, label.forward_execution_index
+        if graph_id is not None and op_name is not None:
+            return self._bad_outputs("graph_id = ? AND op_name = ?", [graph_id, op_name], root)
+        if index is not None:
+            return self._bad_outputs("scope = 'execution' AND execution_index = ?", [index], root)
         return []
 
     def _bad_outputs(self, condition: str, parameters: list[object], root: TensorEvent) -> list[TensorEvent]:
@@ -210,12 +192,7 @@ class Culprits:
         )
         if not rows:
             return []
-        return read_events(
-            self._logdir,
-            f"{self._bad} AND {condition} AND execution_index IS NOT DISTINCT FROM ? ORDER BY event_index "
-            f"LIMIT {_MAX_PIPELINE_ROWS}",
-            [self._run_id, *parameters, rows[0][0]],
-        )
+        return self._read(f"{condition} AND execution_index IS NOT DISTINCT FROM ?", *parameters, rows[0][0])
 
     def _in_pipeline(self, root: TensorEvent) -> list[TensorEvent]:
         """Returns the bad tensors of tf.data functions before a pipeline returned a bad element."""
@@ -223,12 +200,7 @@ class Culprits:
             return []
         graphs = sorted(self._called_graphs())
         apart = f"AND graph_id NOT IN ({', '.join('?' * len(graphs))})" if graphs else ""
-        return read_events(
-            self._logdir,
-            f"{self._bad} AND scope = 'graph' {apart} AND event_index < ? ORDER BY event_index "
-            f"LIMIT {_MAX_PIPELINE_ROWS}",
-            [self._run_id, *graphs, root.event_index],
-        )
+        return self._read(f"scope = 'graph' {apart} AND event_index < ?", *graphs, root.event_index)
 
     def _in_store(self, root: TensorEvent) -> list[TensorEvent]:
         """Returns the bad tensors that were stored in TensorArrays or stacks before an op returned one of them."""
@@ -238,11 +210,10 @@ class Culprits:
         names = sorted({name for op in ops if _PUTS_INTO_STORE.fullmatch(op.op_type) for name, _ in op.inputs})
         if not names:
             return []
-        return read_events(
-            self._logdir,
-            f"{self._bad} AND scope = 'graph' AND graph_id = ? AND execution_index IS NOT DISTINCT FROM ? "
-            f"AND event_index < ? AND list_contains(?, op_name) ORDER BY event_index LIMIT {_MAX_PIPELINE_ROWS}",
-            [self._run_id, root.graph_id, root.execution_index, root.event_index, names],
+        return self._read(
+            "scope = 'graph' AND graph_id = ? AND execution_index IS NOT DISTINCT FROM ? AND event_index < ? "
+            "AND list_contains(?, op_name)",
+            *(root.graph_id, root.execution_index, root.event_index, names),
         )
 
     def _in_call(self, root: TensorEvent) -> list[TensorEvent]:
@@ -258,12 +229,8 @@ class Culprits:
             return []
         if self._flow.graphs.result(execution.op_type, root.output_slot) is not None:
             return self._in_steps_of_unknown_calls(execution, root)
-        return read_events(
-            self._logdir,
-            f"{self._bad} AND scope = 'graph' AND execution_index = ? AND event_index < ? ORDER BY event_index "
-            f"LIMIT {_MAX_PIPELINE_ROWS}",
-            [self._run_id, root.execution_index, root.event_index],
-        )
+        condition = "scope = 'graph' AND execution_index = ? AND event_index < ?"
+        return self._read(condition, root.execution_index, root.event_index)
 
     def _in_steps_of_unknown_calls(self, execution: Execution, root: TensorEvent) -> list[TensorEvent]:
         """Returns the bad tensors that a called function had during a call, in steps that are not linked to a call."""
@@ -276,11 +243,10 @@ class Culprits:
         )[0]
         if is_known:
             return []
-        return read_events(
-            self._logdir,
-            f"{self._bad} AND scope = 'graph' AND execution_index IS NULL AND event_index BETWEEN ? AND ? "
-            f"AND graph_id IN ({', '.join('?' * len(graphs))}) ORDER BY event_index LIMIT {_MAX_PIPELINE_ROWS}",
-            [self._run_id, execution.event_index, root.event_index, *graphs],
+        return self._read(
+            "scope = 'graph' AND execution_index IS NULL AND event_index BETWEEN ? AND ? "
+            f"AND graph_id IN ({', '.join('?' * len(graphs))})",
+            *(execution.event_index, root.event_index, *graphs),
         )
 
     def _beside_constant(self, root: TensorEvent) -> list[TensorEvent]:
@@ -301,3 +267,11 @@ class Culprits:
         graphs = self._flow.graphs
         roots = {graphs.function_graphs.get(name, graph_id) for name, graph_id in self._flow.events.op_types()}
         return {part for root in roots if root is not None for part in graphs.parts(root)}
+
+    def _read(self, condition: str, *parameters: object, limit: int = _MAX_PIPELINE_ROWS) -> list[TensorEvent]:
+        """Returns the first bad tensors for which a condition holds."""
+        return read_events(
+            self._logdir,
+            f"{self._bad} AND {condition} ORDER BY event_index LIMIT {limit}",
+            [self._run_id, *parameters],
+        )

@@ -11,15 +11,11 @@ from functools import cached_property
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.borders import Borders
 from tfdbg_arrow.query.flow.callsites import CallSites
-from tfdbg_arrow.query.flow.contents import Contents
-from tfdbg_arrow.query.flow.events import EventReader
-from tfdbg_arrow.query.flow.gaps import Gaps
+from tfdbg_arrow.query.flow.contents import ELEMENT, POP, Contents, Gaps, TensorLists
+from tfdbg_arrow.query.flow.events import EventReader, Label, Labels
 from tfdbg_arrow.query.flow.graphs import NEVER_BAD, GraphReader, Op
-from tfdbg_arrow.query.flow.labels import Label, Labels
-from tfdbg_arrow.query.flow.places import EagerValue, GraphTensor, Place, Trace
-from tfdbg_arrow.query.flow.tensor_lists import ELEMENT, POP, TensorLists
-from tfdbg_arrow.query.flow.variables import Resources, Write
-from tfdbg_arrow.query.recorded import TensorEvent
+from tfdbg_arrow.query.flow.resources import Resources, Write
+from tfdbg_arrow.query.recorded import EagerValue, GraphTensor, Place, TensorEvent, Trace
 
 CONTAINERS = ("EmptyTensorList", "Optional", "TensorList")
 """Prefixes of the types of ops whose variant output holds exactly the tensors that they take."""
@@ -78,18 +74,14 @@ class Sources:
 
 
 class DataFlow:
-    """Finds the tensors from which a recorded tensor was computed, within one run.
-
-    Args:
-        logdir: The logdir.
-        run_id: The run.
-    """
+    """Finds the tensors from which a recorded tensor was computed, within one run."""
 
     def __init__(self, logdir: Engine, *, run_id: str) -> None:
         self.graphs = GraphReader(logdir, run_id=run_id)
         self.events = EventReader(logdir, run_id=run_id)
-        self.labels = Labels(logdir, self.graphs, run_id=run_id)
-        self.borders = Borders(self.graphs, self.events, CallSites(self.graphs, self.events))
+        self.labels = Labels(logdir, self.graphs, self.events, run_id=run_id)
+        self.sites = CallSites(self.graphs, self.events)
+        self.borders = Borders(self.graphs, self.events, self.sites)
         self.resources = Resources(self.graphs, self.events, self.borders)
         self.lock = threading.RLock()
         self._sources: dict[tuple[int, int], Sources] = {}
@@ -145,9 +137,9 @@ class DataFlow:
             if trace.dtype == "resource":
                 content = self._contents.content(trace, event, since=self._bad_since if is_recent else 0)
                 traces = [self.trace(value, how=how, near=2**63 - 1) for value, how in content.values]
-                rows = [each.event or each.health for each in traces] + [content.old_value]
+                rows = [each.row for each in traces] + [content.old_value]
                 found += [(index, "variable", row) for row in rows if row is not None]
-            elif (row := trace.event or trace.health) is not None:
+            elif (row := trace.row) is not None:
                 found.append((index, trace.how, row))
         return found
 
@@ -245,7 +237,7 @@ class DataFlow:
             maker = self.maker(event)
             op = self.graphs.op(event.graph_id, event.op_name) if maker is None else maker[1]
             return None if op is None else op.stack_trace_id
-        execution = None if event.execution_index is None else self.events.execution(event.execution_index)
+        execution = self.events.execution(event.execution_index)
         return None if execution is None else execution.stack_trace_id
 
     def trace(self, place: Place, *, how: str, near: int) -> Trace:
@@ -286,8 +278,7 @@ class DataFlow:
     def is_bad(self, place: Place) -> bool:
         """Returns whether a tensor is bad, or may be because it was not recorded."""
         trace = self.trace(place, how="graph", near=2**63 - 1)
-        row = trace.event or trace.health
-        return row is None or bool(row.has_inf_or_nan)
+        return trace.row is None or bool(trace.row.has_inf_or_nan)
 
     def _located(self, place: Place) -> Place:
         """Returns a place with the context of its row, if the loop iteration of the place is not known."""
@@ -312,9 +303,7 @@ class DataFlow:
                 continue
             seen.add(place)
             trace = self.trace(place, how=how, near=event.event_index)
-            if trace.health is not None:
-                # All values on the path are equal. The row furthest back is the nearest one to the cause.
-                row = trace.event or trace.health
+            if (row := trace.row) is not None:  # all values on the path are equal
                 found[row.event_index] = row
                 continue
             if self._cannot_be_bad(trace):
@@ -410,13 +399,7 @@ class DataFlow:
     def _event(self, place: Place) -> TensorEvent | None:
         if isinstance(place, EagerValue):
             return self.events.eager(place.tensor_id).event
-        return self.events.graph_tensor(
-            place.context,
-            graph_id=place.graph_id,
-            op_name=place.op_name,
-            output_slot=place.output_slot,
-            near=place.near,
-        )
+        return self.events.graph_tensor(place)
 
     def _dtype(self, place: Place, event: TensorEvent | None) -> str | None:
         if event is not None:

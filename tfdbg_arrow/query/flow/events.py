@@ -1,42 +1,74 @@
-"""Reads the recorded tensors and executions of one run, one call or one block of executions at a time."""
+"""Reads the recorded tensors and executions of one run in blocks, and the labels of its ops."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from typing import Any
 
 from tfdbg_arrow.query.engine import MAX_ROWS, Engine
-from tfdbg_arrow.query.flow.calls import CallReader
-from tfdbg_arrow.query.flow.eager import EagerReader
-from tfdbg_arrow.query.recorded import KINDS, Context, TensorEvent, bad_condition, read_events
+from tfdbg_arrow.query.flow.graph_rows import CallReader
+from tfdbg_arrow.query.flow.graphs import GraphReader, Op
+from tfdbg_arrow.query.recorded import (
+    KINDS,
+    Context,
+    EagerTensor,
+    Execution,
+    TensorEvent,
+    Use,
+    bad_condition,
+    read_events,
+)
+
+_BLOCK = 128
+"""Number of executions in the first read. It doubles with each block shortly before one that was already read."""
+_LABEL_BLOCK = 256
+"""Number of executions whose labels are read at a time."""
+_MAX_BLOCKS_AT_ONCE = 32
+_MAX_KEPT = 100_000
+"""Maximum number of executions and tensors in the cache. Beyond that, the cache is cleared."""
+_MAX_USES = 20_000
+"""Maximum number of uses of one tensor that are read at once. A variable with more is queried piece by piece."""
+
+_MAKERS = (
+    "SELECT o.tensor_id, o.execution_index, e.event_index, e.op_type, e.graph_id, o.output_slot, o.dtype "
+    "FROM execution_output AS o JOIN execution AS e "
+    "ON e.run_id = o.run_id AND e.execution_index = o.execution_index WHERE o.run_id = ? AND "
+)
+_USES = (
+    "SELECT e.execution_index, e.event_index, e.op_type, e.graph_id, e.stack_trace_id, i.input_index "
+    "FROM execution_input AS i JOIN execution AS e "
+    "ON e.run_id = i.run_id AND e.execution_index = i.execution_index WHERE i.run_id = ? AND i.tensor_id = ? "
+    "AND i.execution_index >= ? "
+)
+_OF_BLOCK = (
+    "(SELECT tensor_id FROM execution_input WHERE run_id = ? AND execution_index BETWEEN ? AND ? UNION "
+    "SELECT tensor_id FROM execution_output WHERE run_id = ? AND execution_index BETWEEN ? AND ?)"
+)
 
 
 class EventReader:
-    """Reads the recorded tensors and executions of one run, and caches the most recent ones.
-
-    Args:
-        logdir: The logdir.
-        run_id: The run.
-    """
+    """Reads the recorded tensors and executions of one run, and caches the most recent ones."""
 
     def __init__(self, logdir: Engine, *, run_id: str) -> None:
         self._logdir = logdir
         self._run_id = run_id
         self._calls = CallReader(logdir, run_id=run_id)
-        self._eager = EagerReader(logdir, run_id=run_id)
         self.graph_tensor = self._calls.graph_tensor
         self.op_types_at = self._calls.op_types_at
         self.site_visits = self._calls.site_visits
         self.root_context = self._calls.root_context
-        self.eager = self._eager.tensor
-        self.execution = self._eager.execution
-        self.execution_inputs = self._eager.inputs
-        self.execution_outputs = self._eager.outputs
-        self.taken_together = self._eager.taken_together
-        self.op_types = self._eager.op_types
-        self.executions_of = self._eager.executions_of
-        self.uses = self._eager.uses
-        self.uses_before = self._eager.uses_before
-        self.ways_of_use = self._eager.ways_of_use
+        self._blocks: set[int] = set()
+        self._num_at_once = 1
+        self._executions: dict[int, Execution] = {}
+        self._inputs: dict[int, dict[int, int]] = {}
+        self._outputs: dict[int, dict[int, tuple[int, str]]] = {}
+        self._tensors: dict[int, EagerTensor] = {}
+        self._some_uses = lru_cache(maxsize=1024)(self._read_some_uses)
+        self._uses_before = lru_cache(maxsize=1024)(self._read_uses_before)
+        self._ways_of_use = lru_cache(maxsize=4096)(self._read_ways_of_use)
 
     def event(self, event_index: int) -> TensorEvent | None:
         """Returns a row by its event_index, or None."""
@@ -81,3 +113,353 @@ class EventReader:
             [self._run_id, after, context.step_id, context.execution_index],
         )
         return [(frame_id or 0, iteration or 0) for frame_id, iteration in rows]
+
+    def eager(self, tensor_id: int) -> EagerTensor:
+        """Returns the recorded facts about an eager tensor."""
+        self._logdir.check_time()
+        known = self._tensors.get(tensor_id)
+        if known is None:
+            known = self._tensors[tensor_id] = self._read_single(tensor_id)
+        return known
+
+    def execution(self, execution_index: int | None) -> Execution | None:
+        """Returns an execution, or None if it is unknown or was not recorded."""
+        if execution_index is None:
+            return None
+        self._need(execution_index)
+        return self._executions.get(execution_index)
+
+    def execution_inputs(self, execution_index: int) -> dict[int, int]:
+        """Returns the tensor id of each input of an execution, by its index, in order."""
+        self._need(execution_index)
+        return self._inputs.get(execution_index, {})
+
+    def execution_outputs(self, execution_index: int) -> dict[int, tuple[int, str]]:
+        """Returns (tensor id, dtype) of each output of an execution, by its slot, in order."""
+        self._need(execution_index)
+        return self._outputs.get(execution_index, {})
+
+    def uses(self, tensor_id: int) -> tuple[Use, ...]:
+        """Returns every use of an eager tensor by an execution, in order."""
+        known = self._some_uses(tensor_id, 0)
+        if known is not None:
+            return known
+        rows = self._logdir.rows(_USES + "ORDER BY e.event_index, i.input_index", [self._run_id, tensor_id, 0])
+        return tuple(_use(row) for row in rows)
+
+    def uses_before(
+        self, tensor_id: int, *, op_types: Sequence[str], before: int, since: int = 0
+    ) -> Iterator[Execution]:
+        """Yields the executions of some op types or functions that take an eager tensor, last one first.
+
+        Args:
+            tensor_id: The tensor.
+            op_types: Op types, or functions by their names.
+            before: Only executions that start before this event_index.
+            since: Only executions from this execution_index on.
+        """
+        if not op_types:
+            return
+        known = self._some_uses(tensor_id, since)
+        if known is None:
+            yield from self._ask_uses_before(tensor_id, tuple(op_types), before, since)
+            return
+        end = bisect_left(known, before, key=lambda use: use.execution.event_index)
+        last: Execution | None = None
+        for place in range(end - 1, -1, -1):
+            execution = known[place].execution
+            if execution.op_type in op_types and execution != last:
+                last = execution
+                yield execution
+
+    def ways_of_use(self, tensor_id: int, *, since: int = 0) -> tuple[tuple[str, int | None, int], ...]:
+        """Returns (op type, called graph, input index) for each distinct way in which executions use an eager tensor.
+
+        Args:
+            tensor_id: The tensor.
+            since: Only executions from this execution_index on.
+        """
+        return self._ways_of_use(tensor_id, since)
+
+    def op_types(self) -> list[tuple[str, int | None]]:
+        """Returns the distinct (op type or function, called graph) of all executions."""
+        rows = self._logdir.rows("SELECT DISTINCT op_type, graph_id FROM execution WHERE run_id = ?", [self._run_id])
+        return [(op_type, graph_id) for op_type, graph_id in rows]
+
+    def executions_of(self, op_types: Sequence[str]) -> list[Execution]:
+        """Returns the executions of these op types or functions, by event_index."""
+        if not op_types:
+            return []
+        rows = self._logdir.rows(
+            "SELECT execution_index, event_index, op_type, graph_id, stack_trace_id FROM execution "
+            f"WHERE run_id = ? AND op_type IN ({', '.join('?' * len(op_types))}) ORDER BY event_index",
+            [self._run_id, *op_types],
+        )
+        return [Execution(*row) for row in rows]
+
+    def taken_together(self, op_types: Sequence[str]) -> list[tuple[int, int]]:
+        """Returns (tensor id, tensor id of the first input) for each further input of executions of these op types."""
+        if not op_types:
+            return []
+        rows = self._logdir.rows(
+            "SELECT DISTINCT i.tensor_id, f.tensor_id FROM execution AS e "
+            "JOIN execution_input AS i ON i.run_id = e.run_id AND i.execution_index = e.execution_index "
+            "JOIN execution_input AS f ON f.run_id = e.run_id AND f.execution_index = e.execution_index "
+            f"WHERE e.run_id = ? AND e.op_type IN ({', '.join('?' * len(op_types))}) "
+            "AND i.input_index > 0 AND f.input_index = 0",
+            [self._run_id, *op_types],
+        )
+        return [(tensor_id, first) for tensor_id, first in rows]
+
+    def _ask_uses_before(
+        self, tensor_id: int, op_types: tuple[str, ...], before: int, since: int
+    ) -> Iterator[Execution]:
+        limit = 1
+        while True:
+            found = self._uses_before(tensor_id, op_types, before, since, limit)
+            yield from found
+            if len(found) < limit:
+                return
+            before, limit = found[-1].event_index, min(2 * limit, 256)
+
+    def _need(self, execution_index: int) -> None:
+        """Reads the block of an execution, unless it is cached, and some of the blocks before it."""
+        number = execution_index // _BLOCK
+        if number in self._blocks:
+            return
+        if len(self._executions) + len(self._tensors) > _MAX_KEPT:
+            for kept in (self._blocks, self._executions, self._inputs, self._outputs, self._tensors):
+                kept.clear()
+        if self._blocks.isdisjoint(range(number + 1, number + 1 + _MAX_BLOCKS_AT_ONCE)):
+            self._num_at_once = 1  # the caller does not walk back from a later block
+        first = number
+        while first > 0 and first - 1 not in self._blocks and number - first + 1 < self._num_at_once:
+            first -= 1
+        self._num_at_once = min(2 * self._num_at_once, _MAX_BLOCKS_AT_ONCE)
+        self._read(first * _BLOCK, (number + 1) * _BLOCK - 1)
+        self._blocks.update(range(first, number + 1))
+
+    def _read(self, first: int, last: int) -> None:
+        """Reads some executions, their inputs and outputs, and all eager tensors among them."""
+        place = [self._run_id, first, last]
+        condition = "WHERE run_id = ? AND execution_index BETWEEN ? AND ?"
+        for row in self._logdir.rows(
+            f"SELECT execution_index, event_index, op_type, graph_id, stack_trace_id FROM execution {condition}", place
+        ):
+            self._executions[row[0]] = Execution(*row)
+        ids: set[int] = set()
+        for index, input_index, tensor_id in self._logdir.rows(
+            f"SELECT execution_index, input_index, tensor_id FROM execution_input {condition} "
+            "ORDER BY execution_index, input_index",
+            place,
+        ):
+            self._inputs.setdefault(index, {})[input_index] = tensor_id
+            ids.add(tensor_id)
+        for index, slot, tensor_id, dtype in self._logdir.rows(
+            f"SELECT execution_index, output_slot, tensor_id, dtype FROM execution_output {condition} "
+            "ORDER BY execution_index, output_slot",
+            place,
+        ):
+            self._outputs.setdefault(index, {})[slot] = (tensor_id, dtype)
+            ids.add(tensor_id)
+        makers = self._logdir.rows(
+            f"{_MAKERS} o.tensor_id IN {_OF_BLOCK} ORDER BY o.execution_index", [self._run_id, *place, *place]
+        )
+        events = read_events(
+            self._logdir,
+            f"scope <> 'graph' AND tensor_id IN {_OF_BLOCK} ORDER BY event_index",
+            [self._run_id, *place, *place],
+        )
+        self._tensors.update(_eager_tensors(ids, makers, events))
+
+    def _read_single(self, tensor_id: int) -> EagerTensor:
+        makers = self._logdir.rows(
+            f"{_MAKERS} o.tensor_id = ? ORDER BY o.execution_index LIMIT 1", [self._run_id, tensor_id]
+        )
+        events = read_events(
+            self._logdir,
+            "scope <> 'graph' AND tensor_id = ? ORDER BY event_index LIMIT 1",
+            [self._run_id, tensor_id],
+        )
+        return _eager_tensors({tensor_id}, makers, events)[tensor_id]
+
+    def _read_some_uses(self, tensor_id: int, since: int) -> tuple[Use, ...] | None:
+        """Returns the uses of a tensor from an execution on, or None if there are too many."""
+        rows = self._logdir.rows(
+            f"{_USES} ORDER BY e.event_index, i.input_index LIMIT {_MAX_USES + 1}", [self._run_id, tensor_id, since]
+        )
+        return tuple(_use(row) for row in rows) if len(rows) <= _MAX_USES else None
+
+    def _read_ways_of_use(self, tensor_id: int, since: int) -> tuple[tuple[str, int | None, int], ...]:
+        known = self._some_uses(tensor_id, since)
+        if known is not None:
+            ways = {(use.execution.op_type, use.execution.graph_id, use.input_index): None for use in known}
+            return tuple(ways)
+        rows = self._logdir.rows(
+            "SELECT DISTINCT e.op_type, e.graph_id, i.input_index FROM execution_input AS i JOIN execution AS e "
+            "ON e.run_id = i.run_id AND e.execution_index = i.execution_index WHERE i.run_id = ? AND i.tensor_id = ? "
+            "AND i.execution_index >= ?",
+            [self._run_id, tensor_id, since],
+        )
+        return tuple((op_type, graph_id, index) for op_type, graph_id, index in rows)
+
+    def _read_uses_before(
+        self, tensor_id: int, op_types: tuple[str, ...], before: int, since: int, limit: int
+    ) -> tuple[Execution, ...]:
+        rows = self._logdir.rows(
+            "SELECT DISTINCT e.execution_index, e.event_index, e.op_type, e.graph_id, e.stack_trace_id "
+            "FROM execution_input AS i JOIN execution AS e "
+            "ON e.run_id = i.run_id AND e.execution_index = i.execution_index "
+            f"WHERE i.run_id = ? AND i.tensor_id = ? AND e.op_type IN ({', '.join('?' * len(op_types))}) "
+            f"AND e.event_index < ? AND i.execution_index >= ? ORDER BY e.event_index DESC LIMIT {int(limit)}",
+            [self._run_id, tensor_id, *op_types, before, since],
+        )
+        return tuple(Execution(*row) for row in rows)
+
+
+def _use(row: tuple[Any, ...]) -> Use:
+    return Use(Execution(*row[:-1]), row[-1])
+
+
+def _eager_tensors(ids: set[int], makers: list[tuple[Any, ...]], events: list[TensorEvent]) -> dict[int, EagerTensor]:
+    """Combines the facts about eager tensors. If a tensor has several makers or rows, the first one is used."""
+    made: dict[int, tuple[Any, ...]] = {}
+    for tensor_id, *maker in makers:
+        made.setdefault(tensor_id, tuple(maker))
+    rows: dict[int, TensorEvent] = {}
+    for event in events:
+        if event.tensor_id is not None:
+            rows.setdefault(event.tensor_id, event)
+    return {tensor_id: _eager_tensor(tensor_id, made.get(tensor_id), rows.get(tensor_id)) for tensor_id in ids}
+
+
+def _eager_tensor(tensor_id: int, maker: tuple[Any, ...] | None, event: TensorEvent | None) -> EagerTensor:
+    if maker is not None:
+        return EagerTensor(tensor_id, event, *maker)
+    if event is not None and event.scope == "execution":
+        return EagerTensor(
+            tensor_id, event, event.execution_index, None, event.op_type, None, event.output_slot, event.dtype
+        )
+    return EagerTensor(tensor_id, event, None, None, None, None, None, None if event is None else event.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """The recorded purpose of an op; None for what was not recorded.
+
+    Attributes:
+        role: `forward`, `gradient`, `optimizer`, `loss`, `metric` or `input`.
+        layer: The Keras layer or module, as the user named it.
+        forward_graph_id: For a graph op of a gradient, the graph of the op whose gradient it computes.
+        forward_op_name: That op's name.
+        forward_execution_index: For an eager op of a gradient, the execution whose gradient it computes.
+    """
+
+    role: str | None = None
+    layer: str | None = None
+    forward_graph_id: int | None = None
+    forward_op_name: str | None = None
+    forward_execution_index: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForwardOp:
+    """The op whose gradient an op computes.
+
+    Attributes:
+        op_type: Its type, or the name of the function that it called; None if its graph does not contain it.
+        op_name: Its name in its graph; None outside graphs.
+        graph_id: Its graph; None outside graphs.
+        layer: The Keras layer or module that it belongs to.
+        stack_trace_id: The stack that created or executed it.
+    """
+
+    op_type: str | None
+    op_name: str | None
+    graph_id: int | None
+    layer: str | None
+    stack_trace_id: int | None
+
+
+NO_LABEL = Label()
+
+
+class Labels:
+    """Reads the labels of the ops and executions of one run."""
+
+    def __init__(self, logdir: Engine, graphs: GraphReader, events: EventReader, *, run_id: str) -> None:
+        self._logdir = logdir
+        self._graphs = graphs
+        self._events = events
+        self._run_id = run_id
+        self._of_graph = lru_cache(maxsize=256)(self._read_graph)
+        self._of_block = lru_cache(maxsize=64)(self._read_block)
+
+    @cached_property
+    def has_roles(self) -> bool:
+        """Whether the run has recorded roles of ops. Older recordings and imports do not."""
+        rows = self._logdir.rows(
+            "SELECT 1 FROM execution WHERE run_id = ? AND role IS NOT NULL UNION ALL "
+            "SELECT 1 FROM graph_op WHERE run_id = ? AND role IS NOT NULL LIMIT 1",
+            [self._run_id, self._run_id],
+        )
+        return bool(rows)
+
+    def of(self, event: TensorEvent) -> Label:
+        """Returns the label of the op that made a tensor."""
+        if event.scope == "graph" and event.graph_id is not None and event.op_name is not None:
+            return self.op(event.graph_id, event.op_name)
+        if event.scope == "execution" and event.execution_index is not None:
+            return self.execution(event.execution_index)
+        return NO_LABEL
+
+    def op(self, graph_id: int, op_name: str) -> Label:
+        """Returns the label of an op of a graph. A node that the optimizer made has the label of its `made_for`."""
+        labels = self._of_graph(graph_id)
+        if op_name not in labels and graph_id in self._graphs.executed_graph_ids():
+            op = self._graphs.op(graph_id, op_name)
+            op_name = op_name if op is None or op.made_for is None else op.made_for
+        return labels.get(op_name, NO_LABEL)
+
+    def execution(self, execution_index: int) -> Label:
+        """Returns the label of an execution."""
+        return self._of_block(execution_index // _LABEL_BLOCK).get(execution_index, NO_LABEL)
+
+    def forward_op(self, label: Label) -> ForwardOp | None:
+        """Returns the op whose gradient an op with this label computes, or None if the recording names none.
+
+        For the gradient of a gradient, the layer and the stack are those of the original op.
+        """
+        graph_id, op_name, index = label.forward_graph_id, label.forward_op_name, label.forward_execution_index
+        made: Op | Execution | None
+        if graph_id is not None and op_name is not None:
+            made, own = self._graphs.op(graph_id, op_name), self.op(graph_id, op_name)
+        elif index is not None and (made := self._events.execution(index)) is not None:
+            own, graph_id, op_name = self.execution(index), None, None
+        else:
+            return None
+        first = self.forward_op(own)
+        forward = ForwardOp(
+            op_type=None if made is None else made.op_type,
+            op_name=op_name,
+            graph_id=graph_id,
+            layer=own.layer,
+            stack_trace_id=None if made is None else made.stack_trace_id,
+        )
+        return forward if first is None else replace(forward, layer=first.layer, stack_trace_id=first.stack_trace_id)
+
+    def _read_graph(self, graph_id: int) -> dict[str, Label]:
+        rows = self._logdir.rows(
+            "SELECT op_name, role, layer, forward_graph_id, forward_op_name FROM graph_op "
+            "WHERE run_id = ? AND graph_id = ? AND (role IS NOT NULL OR layer IS NOT NULL)",
+            [self._run_id, graph_id],
+        )
+        return {op_name: Label(*label) for op_name, *label in rows}
+
+    def _read_block(self, block: int) -> dict[int, Label]:
+        rows = self._logdir.rows(
+            "SELECT execution_index, role, layer, forward_execution_index FROM execution "
+            "WHERE run_id = ? AND execution_index BETWEEN ? AND ? AND (role IS NOT NULL OR layer IS NOT NULL)",
+            [self._run_id, block * _LABEL_BLOCK, (block + 1) * _LABEL_BLOCK - 1],
+        )
+        return {index: Label(role, layer, forward_execution_index=forward) for index, role, layer, forward in rows}

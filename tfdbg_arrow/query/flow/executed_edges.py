@@ -6,6 +6,9 @@ recorded, and only its inputs say something about it.
 
 A node stands for an op at a call site. At the borders of loops and branches, TensorFlow adds nodes that stand for no
 op. An edge is followed through them if the context determines which of their inputs was used.
+
+TensorFlow runs a loop as Enter, Merge, Switch, NextIteration and Exit nodes, which stand for no op of the program. The
+context of a recorded tensor says in which iteration of which loop it was computed.
 """
 
 from __future__ import annotations
@@ -30,15 +33,17 @@ from tfdbg_arrow.query.flow.executed_graphs import (
     is_border,
     passed_on,
 )
-from tfdbg_arrow.query.flow.executed_loops import ExecutedLoops
 from tfdbg_arrow.query.flow.graphs import GraphReader, Op
-from tfdbg_arrow.query.flow.places import GraphTensor
-from tfdbg_arrow.query.recorded import Context
+from tfdbg_arrow.query.recorded import Context, GraphTensor
 
+_Entry = tuple[int | None, int | None]
+"""The frame and the iteration in which a loop was entered; None if unknown."""
 _MAX_BRANCHES = 16
 """Maximum number of nested branches that one edge is followed through."""
 _MAX_KEPT = 50_000
 """Number of cached answers of each kind."""
+_MAX_KEPT_LOOPS = 1_000
+"""Maximum number of loops whose last iterations are cached."""
 _MAX_WITNESSES = 8
 """Maximum number of users of a tensor that are searched for a replacement of it."""
 _MAX_USERS = 10_000
@@ -54,20 +59,15 @@ class ExecutedUse:
 
 
 class ExecutedEdges:
-    """Follows the edges of the graphs that TensorFlow ran, within one run.
-
-    Args:
-        graphs: The run's graphs.
-        events: The run's recorded tensors.
-        sites: The run's call sites.
-    """
+    """Follows the edges of the graphs that TensorFlow ran, within one run."""
 
     def __init__(self, graphs: GraphReader, events: EventReader, sites: CallSites) -> None:
         self._graphs = graphs
         self._events = events
-        self._loops = ExecutedLoops(graphs, events, sites)
+        self._sites = sites
         self._chosen: dict[tuple[Context, int], ExecutedGraph | None] = {}
         self._branch_results: dict[tuple[int, str, Context], GraphTensor | None] = {}
+        self._last_inside: dict[tuple[int, str, int, int | None], dict[_Entry | None, GraphTensor]] = {}
 
     def is_absorbed(self, place: GraphTensor) -> bool:
         """Returns whether the optimizer left no node for an op of a graph that it changed.
@@ -95,7 +95,7 @@ class ExecutedEdges:
 
     def _calling_nodes(self, place: GraphTensor) -> list[ExecutedNode]:
         """Returns the nodes that ran for the ops on the way to a place."""
-        levels = self._loops.levels(place, place.graph_id, place.context.call_site or "") or ()
+        levels = self._sites.levels_in(place.context, place.graph_id) or ()
         callers = (
             replace(place, context=replace(place.context, call_site=level.site), graph_id=level.call.graph_id)
             for level in levels
@@ -115,12 +115,12 @@ class ExecutedEdges:
             return None
         graph = self._graphs.graph(place.graph_id)
         for name in graph.replacements.get((place.op_name, place.output_slot), ()):
-            made = replace(place, op_name=name, output_slot=0)
+            made = place.of_op(name)
             if self._node(made) is not None:
                 return made
         edge = (place.op_name, place.output_slot)
         for name in graph.users.get(place.op_name, ())[:_MAX_WITNESSES]:
-            found = self._taken_instead(replace(place, op_name=name, output_slot=0), edge)
+            found = self._taken_instead(place.of_op(name), edge)
             if found is not None:
                 return found
         return None
@@ -133,7 +133,7 @@ class ExecutedEdges:
         others = {
             (as_traced, source)
             for as_traced, source in zip(op.inputs, self._sources(user, node), strict=True)
-            if source != replace(user, op_name=as_traced[0], output_slot=as_traced[1])
+            if source != user.of_op(*as_traced)
         }
         return next((source for _, source in others), None) if {traced for traced, _ in others} == {edge} else None
 
@@ -168,7 +168,7 @@ class ExecutedEdges:
         """
         # For a node that the optimizer made, use the edges of the op that it was made for.
         edges = op if op.made_for is None else self._graphs.op(place.graph_id, op.made_for) or op
-        as_traced = tuple(replace(place, op_name=name, output_slot=slot) for name, slot in edges.inputs)
+        as_traced = tuple(place.of_op(*edge) for edge in edges.inputs)
         node = self._node(place)
         if node is None:
             return as_traced
@@ -191,7 +191,7 @@ class ExecutedEdges:
         inputs = self.inputs(place, op)
         if len(inputs) == len(op.inputs):
             return inputs
-        return tuple(replace(place, op_name=name, output_slot=slot) for name, slot in op.inputs)
+        return tuple(place.of_op(*edge) for edge in op.inputs)
 
     def replaces_inputs(self, place: GraphTensor) -> bool:
         """Returns whether the recording shows where each data input of an op came from when it ran."""
@@ -266,8 +266,7 @@ class ExecutedEdges:
         key = (replace(place.context, frame_id=None, iteration=None), place.graph_id)
         if key not in self._chosen:
             candidates = [graph for graph in graphs if graph.has_site(place.graph_id, site)]
-            index = place.context.execution_index
-            execution = self._events.execution(index) if len(candidates) > 1 and index is not None else None
+            execution = self._events.execution(place.context.execution_index) if len(candidates) > 1 else None
             if execution is not None and (called := execution.graph_id) is not None:
                 candidates = [graph for graph in candidates if graph.has_site(called, "")] or candidates
             if len(candidates) > 1:
@@ -300,7 +299,7 @@ class ExecutedEdges:
             if node.op_type in HANDING_ON or node.op_type in SWITCHES:
                 index = slot if node.op_type == "IdentityN" else 0
             elif node.op_type in ENTERS:
-                outer = self._loops.outside(at)
+                outer = self._outside(at)
                 if outer is None:
                     return None
                 at, index = outer, 0
@@ -312,7 +311,7 @@ class ExecutedEdges:
                     return None
                 index = steps[0] if at.context.iteration else 1 - steps[0]
             elif node.op_type in EXITS:
-                last = self._loops.last_iteration(at, graph, node)
+                last = self._last_iteration(at, graph, node)
                 if last is None:
                     return None
                 at, name, slot = last
@@ -350,19 +349,134 @@ class ExecutedEdges:
                 return None
             if source.context.call_site == at.context.call_site:
                 outside.append(source)  # a branch that returns its argument
-            elif self._has_row(source):
+            elif self._events.graph_tensor(source) is not None:
                 inside.append(source)
             elif source.graph_id not in self._graphs.recorded_graphs:
                 return None
         chosen = inside or outside
         return chosen[0] if len(chosen) == 1 else None
 
-    def _has_row(self, place: GraphTensor) -> bool:
-        row = self._events.graph_tensor(
-            place.context,
-            graph_id=place.graph_id,
-            op_name=place.op_name,
-            output_slot=place.output_slot,
-            near=place.near,
+    def _last_iteration(
+        self, at: GraphTensor, graph: ExecutedGraph, exit_: ExecutedNode
+    ) -> tuple[GraphTensor, str, int] | None:
+        """Returns where a loop's result comes from: a place in the last iteration, a node and its slot.
+
+        Args:
+            at: A place behind the loop.
+            graph: The optimized graph.
+            exit_: The Exit that returns the result.
+        """
+        switch = graph.nodes.get(exit_.inputs[0][0]) if exit_.inputs else None
+        merge = graph.nodes.get(switch.inputs[0][0]) if switch is not None and switch.inputs else None
+        if merge is None or merge.op_type not in MERGES:
+            return None
+        steps = graph.steps(merge)
+        if len(steps) != 1 or len(merge.inputs) != 2 or at.context.step_id is None:
+            return None
+        step = graph.nodes[merge.inputs[steps[0]][0]]
+        if not step.inputs:
+            return None
+        key = (id(graph), merge.node_name, at.context.step_id, at.context.execution_index)
+        if key not in self._last_inside:
+            if len(self._last_inside) > _MAX_KEPT_LOOPS:
+                self._last_inside.clear()
+            self._last_inside[key] = self._find_last_inside(at, graph, merge, step)
+        by_entry = self._last_inside[key]
+        entry = (at.context.frame_id, at.context.iteration)
+        entries = [entry] if entry in by_entry else [each for each in by_entry if _may_be_same(each, entry)]
+        if len(entries) == 1:
+            return replace(by_entry[entries[0]], near=at.near), *step.inputs[0]
+        if entries or None in by_entry:  # the iteration of the outer loop that entered it is unknown
+            return None
+        enter = graph.nodes.get(merge.inputs[1 - steps[0]][0])
+        if not self._leaves_rows(at, graph, merge, step) or enter is None or not enter.inputs:
+            return None
+        return at, *enter.inputs[0]  # the loop ended before its first iteration
+
+    def _find_last_inside(
+        self, at: GraphTensor, graph: ExecutedGraph, merge: ExecutedNode, step: ExecutedNode
+    ) -> dict[_Entry | None, GraphTensor]:
+        """Returns the last iteration of a loop by the frame and iteration that entered it (None if unknown).
+
+        The arguments are those of `_inside_loop`.
+        """
+        found: dict[_Entry | None, GraphTensor] = {}
+        for inside in self._inside_loop(at, graph, merge, step):
+            outside = self._outside(inside)
+            is_known = outside is not None and inside.context.iteration is not None
+            entry = (outside.context.frame_id, outside.context.iteration) if outside is not None and is_known else None
+            last = found.get(entry)
+            if last is None or (inside.context.iteration or 0) > (last.context.iteration or 0):
+                found[entry] = inside
+        return found
+
+    def _inside_loop(
+        self, at: GraphTensor, graph: ExecutedGraph, merge: ExecutedNode, step: ExecutedNode
+    ) -> Iterator[GraphTensor]:
+        """Yields places in the body of a loop, in the last iteration of each frame in which anything left rows.
+
+        Args:
+            at: A place behind the loop.
+            graph: The optimized graph.
+            merge: The Merge of a tensor of the loop.
+            step: The NextIteration of the tensor.
+        """
+        index = at.context.execution_index
+        assert at.context.step_id is not None
+        for visit in self._events.site_visits(at.context.step_id, index):
+            depth = self._depth_of_body(at, graph, merge, step, visit.graph_id, visit.call_site)
+            context = Context(at.context.step_id, index, visit.call_site, visit.frame_id, visit.last_iteration)
+            levels = self._sites.levels_in(context, visit.graph_id)
+            if depth is None or levels is None:
+                continue
+            for number in range(len(levels), depth + 1, -1):
+                context = self._sites.outer_context(context, levels[:number])
+            yield GraphTensor(context, levels[depth].call.callee_graph_id or 0, "", 0, at.near)
+
+    def _leaves_rows(self, at: GraphTensor, graph: ExecutedGraph, merge: ExecutedNode, step: ExecutedNode) -> bool:
+        """Returns whether an iteration of a loop would leave rows. The arguments are those of `_inside_loop`."""
+        return any(
+            self._depth_of_body(at, graph, merge, step, graph_id, call_site) is not None
+            for graph_id, call_site in graph.sites
+            if graph_id in self._graphs.recorded_graphs
         )
-        return row is not None
+
+    def _depth_of_body(
+        self,
+        at: GraphTensor,
+        graph: ExecutedGraph,
+        merge: ExecutedNode,
+        step: ExecutedNode,
+        graph_id: int,
+        call_site: str,
+    ) -> int | None:
+        """Returns the level of a call site at which the body of a loop is called, or None if it is not inside."""
+        levels = self._sites.levels_in(replace(at.context, call_site=call_site), graph_id) or ()
+        for depth, level in enumerate(levels):
+            call = level.call
+            if call.attribute == "body" and (call.graph_id, call.op_name, level.site) == (
+                merge.graph_id, merge.made_for, merge.call_site,
+            ):  # fmt: skip
+                return depth
+        if merge.graph_id is not None and self._graphs.calls(merge.graph_id, merge.made_for or ""):
+            return None
+        # A renamed loop: the last op of its body identifies it.
+        made = passed_on(graph, *step.inputs[0])
+        is_body = made is not None and (made.node.graph_id, made.node.call_site) == (graph_id, call_site)
+        return next((d for d in range(len(levels) - 1, -1, -1) if levels[d].is_loop), None) if is_body else None
+
+    def _outside(self, at: GraphTensor) -> GraphTensor | None:
+        """Returns a place where the innermost loop around a place was entered, or None if that is not known."""
+        context = at.context
+        levels = self._sites.levels_in(context, at.graph_id)
+        while levels:
+            context = self._sites.outer_context(context, levels)
+            level, levels = levels[-1], levels[:-1]
+            if level.is_loop:
+                return replace(at, context=context, graph_id=level.call.graph_id)
+        return None
+
+
+def _may_be_same(one: _Entry | None, other: _Entry) -> bool:
+    """Returns whether two pairs of frame and iteration are the same, as far as these are known."""
+    return one is not None and all(a is None or b is None or a == b for a, b in zip(one, other, strict=True))

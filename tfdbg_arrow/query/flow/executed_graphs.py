@@ -61,11 +61,7 @@ class ExecutedNode:
 
 
 class ExecutedGraph:
-    """One graph that TensorFlow ran, after its optimizer changed it.
-
-    Args:
-        nodes: Its nodes.
-    """
+    """One graph that TensorFlow ran, after its optimizer changed it."""
 
     def __init__(self, nodes: Iterable[ExecutedNode]) -> None:
         self.nodes = {node.node_name: node for node in nodes}

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.executed_graphs import ExecutedGraph, ExecutedNode, read_dtypes, replaced_slot_named_in
+from tfdbg_arrow.schema.dtypes import DTYPES
 from tfdbg_arrow.schema.tables import BAD_CONSTANT
 
-NEVER_BAD = frozenset({
-    "bool", "int4", "int8", "int16", "int32", "int64", "uint4", "uint8", "uint16", "uint32", "uint64",
-    "qint8", "quint8", "qint16", "quint16", "qint32", "string",
-})  # fmt: skip
+NEVER_BAD = frozenset(dtype.name for dtype in DTYPES if dtype.kind in ("integer", "bool")) | {"string"}
 """Dtypes whose elements cannot be infinite or NaN."""
-
-
+LOOPS = frozenset({"body", "cond"})
+"""Attributes of a calling op that hold the graphs of a loop."""
+BRANCHES = frozenset({"then_branch", "else_branch", "branches"})
+"""Attributes of a calling op that hold a branch."""
 _MAX_GRAPHS_AT_ONCE = 256
+
+T = TypeVar("T", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -93,12 +96,7 @@ class Argument:
 
 
 class GraphReader:
-    """Reads the graphs of one run, each of them once.
-
-    Args:
-        logdir: The logdir.
-        run_id: The run.
-    """
+    """Reads the graphs of one run, each of them once."""
 
     def __init__(self, logdir: Engine, *, run_id: str) -> None:
         self._logdir = logdir
@@ -234,14 +232,7 @@ class GraphReader:
 
     def parts(self, graph_id: int) -> list[int]:
         """Returns a graph and all graphs that it calls within its step, at any depth."""
-        found = {graph_id: None}
-        waiting = [graph_id]
-        while waiting:
-            for callee in self._callees.get(waiting.pop(), ()):
-                if callee not in found:
-                    found[callee] = None
-                    waiting.append(callee)
-        return list(found)
+        return list(reachable([graph_id], lambda caller: self._callees.get(caller, ())))
 
     def _variants(self, graph_id: int | None, function_name: str | None) -> list[str]:
         """Returns a function, then the other functions of its graph.
@@ -379,3 +370,14 @@ class GraphReader:
 
     def _rows(self, query: str, *parameters: object) -> list[tuple[Any, ...]]:
         return self._logdir.rows(query, [self._run_id, *parameters])
+
+
+def reachable(start: Iterable[T], step: Callable[[T], Iterable[T]]) -> dict[T, None]:
+    """Returns what is reached from `start` by repeated steps, including `start`."""
+    found = dict.fromkeys(start)
+    waiting = list(found)
+    while waiting:
+        new = [each for each in dict.fromkeys(step(waiting.pop())) if each not in found]
+        found.update(dict.fromkeys(new))
+        waiting += new
+    return found

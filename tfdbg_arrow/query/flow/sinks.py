@@ -10,17 +10,17 @@ from functools import cached_property, lru_cache
 from itertools import zip_longest
 
 from tfdbg_arrow.query.engine import Engine
-from tfdbg_arrow.query.flow.borders import PASSING_OPS
+from tfdbg_arrow.query.flow.borders import PASSING_OPS, REFERENCE_WRITER
 from tfdbg_arrow.query.flow.data_flow import CONTAINERS, DataFlow
 from tfdbg_arrow.query.flow.graphs import NEVER_BAD, Graph, Op
-from tfdbg_arrow.query.flow.resource_ops import READER, WRITER
-from tfdbg_arrow.query.flow.sessions import REFERENCE_WRITER
+from tfdbg_arrow.query.flow.resources import READER, WRITER
 from tfdbg_arrow.query.recorded import Execution, TensorEvent, bad_condition, read_events
 
 CHECKS = frozenset({"IsFinite", "IsInf", "IsNan"})
 """Types of ops that only test whether a tensor is bad."""
 EFFECTS = ("variable", "result", "metric", "absorbed")
 """Where the badness of a tensor can end, the most harmful first."""
+_NEVER_BAD = ", ".join(f"'{dtype}'" for dtype in sorted(NEVER_BAD))
 _FIRST_BATCH, _BATCH = 4, 256
 _EAGER_BATCH = 2048
 _MAX_KEPT = 100
@@ -36,9 +36,6 @@ class Sinks:
     """Finds the harmful ends of bad values within one run.
 
     Args:
-        logdir: The logdir.
-        flow: The run's data flow.
-        run_id: The run.
         kinds: The kinds that count: `nan`, `inf` or both.
     """
 
@@ -92,12 +89,8 @@ class Sinks:
             after = rows[-1].event_index
             last = rows[-1].execution_index
             if last is not None and len(rows) == _BATCH:
-                more = read_events(
-                    self._logdir,
-                    f"{self._bad} AND event_index > ? AND execution_index = ? AND ({condition})",
-                    [self._run_id, after, last, *parameters],
-                )
-                rows += more
+                of_last = f"{self._bad} AND event_index > ? AND execution_index = ? AND ({condition})"
+                rows += read_events(self._logdir, of_last, [self._run_id, after, last, *parameters])
             yield [row for row in rows if self._is_written(row, sites)]
 
     def _is_written(self, row: TensorEvent, sites: dict[Site, list[Writer]]) -> bool:
@@ -194,11 +187,10 @@ class Sinks:
     def _uses_of(self, rows: list[TensorEvent]) -> dict[int | None, list[tuple[str, bool]]]:
         """Returns, by eager tensor, (op type, whether an output can be bad) for the executions that take it."""
         ids = sorted({row.tensor_id for row in rows if row.tensor_id is not None})
-        never_bad = ", ".join(f"'{dtype}'" for dtype in sorted(NEVER_BAD))
         found: dict[int | None, list[tuple[str, bool]]] = {}
         for tensor_id, op_type, can_be_bad in self._logdir.rows(
             "SELECT i.tensor_id, e.op_type, max(CASE WHEN e.graph_id IS NOT NULL "
-            f"OR (o.output_slot IS NOT NULL AND coalesce(o.dtype, '') NOT IN ({never_bad})) THEN 1 ELSE 0 END) "
+            f"OR (o.output_slot IS NOT NULL AND coalesce(o.dtype, '') NOT IN ({_NEVER_BAD})) THEN 1 ELSE 0 END) "
             "FROM execution_input AS i "
             "JOIN execution AS e ON e.run_id = i.run_id AND e.execution_index = i.execution_index "
             "LEFT JOIN execution_output AS o ON o.run_id = e.run_id AND o.execution_index = e.execution_index "
@@ -264,7 +256,7 @@ class Sinks:
         it. The program continued if that was later, or if an optimizer wrote to a variable afterwards: an optimizer
         that scales the loss writes the new scale when it skips a step.
         """
-        execution = None if row.execution_index is None else self._flow.events.execution(row.execution_index)
+        execution = self._flow.events.execution(row.execution_index)
         if execution is None or execution.stack_trace_id is None:
             return False
         last = self._last_used(execution.op_type, execution.stack_trace_id, row.output_slot or 0)
@@ -288,7 +280,6 @@ class Sinks:
         The gradient of a gradient's output does not count: an optimizer or the program must have taken it.
         """
         writers = self._eager_writers or ["AssignVariableOp"]
-        never_bad = ", ".join(f"'{dtype}'" for dtype in sorted(NEVER_BAD))
         ((last,),) = self._logdir.rows(
             "SELECT max(e.execution_index) FROM execution AS e "
             "JOIN execution_output AS o ON o.run_id = e.run_id AND o.execution_index = e.execution_index "
@@ -298,7 +289,7 @@ class Sinks:
             "WHERE e.run_id = ? AND e.op_type = ? AND e.stack_trace_id = ? AND o.output_slot = ? "
             "AND NOT (coalesce(e.role, '') = 'gradient' AND coalesce(u.role, '') = 'gradient') "
             f"AND (u.graph_id IS NOT NULL OR u.op_type IN ({', '.join('?' * len(writers))}) "
-            f"OR (m.output_slot IS NOT NULL AND coalesce(m.dtype, '') NOT IN ({never_bad})))",
+            f"OR (m.output_slot IS NOT NULL AND coalesce(m.dtype, '') NOT IN ({_NEVER_BAD})))",
             [self._run_id, op_type, stack_trace_id, output_slot, *writers],
         )
         return None if last is None else int(last)

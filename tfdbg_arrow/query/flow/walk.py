@@ -11,10 +11,9 @@ from dataclasses import dataclass, replace
 
 from tfdbg_arrow.query.flow.borders import PASSING_OPS, is_in
 from tfdbg_arrow.query.flow.data_flow import CONTAINERS, DataFlow
-from tfdbg_arrow.query.flow.graphs import NEVER_BAD, Call, Op
-from tfdbg_arrow.query.flow.places import GraphTensor
+from tfdbg_arrow.query.flow.graphs import BRANCHES, LOOPS, NEVER_BAD, Call, Op
 from tfdbg_arrow.query.flow.sinks import CHECKS, Sinks, effect_of_write, is_writer
-from tfdbg_arrow.query.recorded import Context, Execution, SiteVisit, TensorEvent, Use
+from tfdbg_arrow.query.recorded import Context, Execution, GraphTensor, SiteVisit, TensorEvent, Use
 
 SKIPPED_STEP = "a check found it, and the branch that would have used it did not run"
 SKIPPED_UPDATE = "the program skipped the update that would have used it, and continued"
@@ -22,8 +21,6 @@ SKIPPED_BRANCH = "only a branch that did not run would have used it"
 UNUSED = "nothing was computed, assigned or returned from it"
 ABSORBED = "everything that was computed from it is finite"
 
-_CONDITIONALS = frozenset({"then_branch", "else_branch", "branches"})
-_LOOPS = frozenset({"body", "cond"})
 _HANDS_OUT = re.compile(r"\w*PyFunc\w*|Write\w+|Save\w*|_?Send|_?HostSend")
 """Types of ops that pass their inputs out of TensorFlow."""
 _MAX_STEPS = 20_000
@@ -125,13 +122,7 @@ class Walk:
             event = self._flow.events.eager(tensor.slot).event
             return event is None or bool(event.has_inf_or_nan)
         place = _place(frame, tensor.name, tensor.slot)
-        event = self._flow.events.graph_tensor(
-            place.context,
-            graph_id=place.graph_id,
-            op_name=place.op_name,
-            output_slot=place.output_slot,
-            near=place.near,
-        )
+        event = self._flow.events.graph_tensor(place)
         if event is not None:
             return bool(event.has_inf_or_nan)
         crossing = self._flow.borders.crossing(place)
@@ -167,7 +158,7 @@ class Walk:
     def _took(self, op: Op, place: GraphTensor) -> bool:
         """Returns whether an op that takes a tensor in the program took it, or its source, when it ran."""
         executed = self._flow.borders.executed
-        user = replace(place, op_name=op.op_name, output_slot=0)
+        user = place.of_op(op.op_name)
         if not executed.replaces_inputs(user):
             return True
         # An argument, for example, has no node. The nodes of its users took the tensor that was passed to it.
@@ -195,8 +186,7 @@ class Walk:
         return self._frame(user.graph_id, user.context)
 
     def _frame(self, graph_id: int, context: Context) -> Frame:
-        index = context.execution_index
-        execution = None if index is None else self._flow.events.execution(index)
+        execution = self._flow.events.execution(context.execution_index)
         if context.call_site == "" and (execution is None or execution.graph_id == graph_id):
             return Frame(graph_id, context, None, None)
         levels = self._flow.borders.levels(context, graph_id)
@@ -255,7 +245,7 @@ class Walk:
         self, op: Op, index: int, calls: list[Call], tensor: WalkedTensor, frame: Frame
     ) -> Iterator[WalkedTensor]:
         """Yields the arguments of the called functions that receive a tensor."""
-        is_conditional = calls[0].attribute in _CONDITIONALS
+        is_conditional = calls[0].attribute in BRANCHES
         if is_conditional and index == 0:
             self._decides |= tensor.is_verdict
             return
@@ -283,7 +273,7 @@ class Walk:
         context = replace(context, call_site=self._flow.borders.callee_site(context, call, visit))
         if visit is None:
             return context
-        iteration = 0 if call.attribute in _LOOPS else context.iteration
+        iteration = 0 if call.attribute in LOOPS else context.iteration
         return replace(context, frame_id=visit.frame_id, iteration=iteration)
 
     def _argument(self, call: Call, index: int, frame: Frame, tensor: WalkedTensor) -> WalkedTensor:
@@ -320,8 +310,7 @@ class Walk:
         return replace(frame, context=context)
 
     def _returned_to_eager_code(self, tensor: WalkedTensor, frame: Frame) -> Iterator[WalkedTensor]:
-        index = frame.context.execution_index
-        execution = None if index is None else self._flow.events.execution(index)
+        execution = self._flow.events.execution(frame.context.execution_index)
         if execution is None:
             if self._labels.op(frame.graph_id, tensor.name).role == "input":
                 raise OutOfSightError  # a function of a tf.data pipeline: its elements are separate tensors

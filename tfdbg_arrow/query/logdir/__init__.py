@@ -3,44 +3,40 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import shutil
 import tempfile
 import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import duckdb
 
-from tfdbg_arrow.errors import LogdirError
-from tfdbg_arrow.query.alert_rules.digests import OpDigests
-from tfdbg_arrow.query.engine import Answers, Engine
-from tfdbg_arrow.query.limits import TimeLimit, memory_limit_bytes
-from tfdbg_arrow.query.logdir.bad_runs import BadRuns
-from tfdbg_arrow.query.logdir.broken_parts import BrokenPart, BrokenParts
-from tfdbg_arrow.query.logdir.connection import connect, prepared
-from tfdbg_arrow.query.logdir.kept_rows import KeptRows
-from tfdbg_arrow.query.logdir.live_views import mentioned_tables
-from tfdbg_arrow.query.logdir.local import LocalSource
-from tfdbg_arrow.query.logdir.notebook import Shown, glance, show
-from tfdbg_arrow.query.logdir.opening import no_check, parts_by_run
-from tfdbg_arrow.query.logdir.questions import Questions
-from tfdbg_arrow.query.logdir.reading_errors import broken_part_error, refuse_unreadable, refused
-from tfdbg_arrow.query.logdir.remote import RemoteSource
-from tfdbg_arrow.query.logdir.statements import Statements
-from tfdbg_arrow.query.strange_rows import strange_rows_told
+from tfdbg_arrow.errors import LogdirError, MissingDependencyError, install_command
+from tfdbg_arrow.query.engine import Answers, Engine, strange_rows_told
+from tfdbg_arrow.query.integrity.broken_parts import BrokenPart, BrokenParts, broken_part_error
+from tfdbg_arrow.query.logdir.live_views import connect, mentioned_tables, prepared
+from tfdbg_arrow.query.logdir.local_parts import LocalSource, no_check, parts_by_run
+from tfdbg_arrow.query.logdir.statements import Questions, Statements, TimeLimit, memory_limit_bytes, refused
+from tfdbg_arrow.query.recorded import BadRuns
 from tfdbg_arrow.schema import TABLES
-from tfdbg_arrow.schema.location import RemoteLocation, parse_location
-from tfdbg_arrow.schema.logdir_check import check_logdir
-from tfdbg_arrow.schema.own_files import OwnFiles
+from tfdbg_arrow.storage.layout import OwnFiles
+from tfdbg_arrow.storage.location import RemoteLocation, parse_location
+from tfdbg_arrow.storage.marker import check_logdir
 
 if TYPE_CHECKING:
-    from tfdbg_arrow.query.diff import Diff
+    from tfdbg_arrow.query.alert_rules.scan import OpDigests
+    from tfdbg_arrow.query.integrity.verification import Verification
+    from tfdbg_arrow.query.logdir.remote import RemoteSource
     from tfdbg_arrow.query.logdir.sub_logdir import SubLogdir
-    from tfdbg_arrow.query.verification import Verification
+    from tfdbg_arrow.query.run_diff import Diff
+
 
 _Result = TypeVar("_Result")
 
@@ -50,6 +46,8 @@ _MAX_SCOPES = 64
 """Number of runs whose own views are kept."""
 _MAX_LOADED_SCOPES = 4
 """Number of runs whose small tables are kept in memory."""
+_MAX_KEPT_ROWS = 64
+"""Number of query results that `kept_rows` keeps."""
 _MAX_KEPT = 3
 """Number of readers that are kept with their data: two of up to about 200 MB each, and the counts of windows."""
 
@@ -65,8 +63,6 @@ class Logdir(Statements, Answers):
         path: The path of the logdir, or its location if it is at a URL.
         storage_options: The options passed to fsspec for a URL.
         memory_limit: How many bytes the queries may use, counting both DuckDB and the rows that Python holds.
-        bad_runs: The runs that recorded a bad tensor.
-        op_digests: The extremes of each op output over its run.
         questions: Records the SQL that is asked, while a `noted` block is active.
     """
 
@@ -83,6 +79,8 @@ class Logdir(Statements, Answers):
         self._broken = BrokenParts(path if isinstance(path, Path) else None) if skip_broken else None
         self._remote: RemoteSource | None = None
         if isinstance(path, RemoteLocation):
+            from tfdbg_arrow.query.logdir.remote import RemoteSource
+
             self._remote = RemoteSource(path, storage_options, broken=self._broken)
             self._check = no_check
         else:
@@ -103,8 +101,6 @@ class Logdir(Statements, Answers):
         self._derived: list[weakref.ref[Logdir]] = []
         self._kept: OrderedDict[Hashable, Any] = OrderedDict()
         self.questions = Questions()
-        self.bad_runs = BadRuns(self)
-        self.op_digests = OpDigests(self)
         try:
             self.refresh()
         except BaseException:
@@ -120,6 +116,18 @@ class Logdir(Statements, Answers):
         """
         self._run(self._views.need_all)
         return self._connection
+
+    @cached_property
+    def bad_runs(self) -> BadRuns:
+        """The runs that recorded a bad tensor."""
+        return BadRuns(self)
+
+    @cached_property
+    def op_digests(self) -> OpDigests:
+        """The extremes of each op output over its run."""
+        from tfdbg_arrow.query.alert_rules.scan import OpDigests
+
+        return OpDigests(self)
 
     @property
     def broken_parts(self) -> tuple[BrokenPart, ...]:
@@ -138,7 +146,10 @@ class Logdir(Statements, Answers):
         return f"Logdir({str(self.path)!r})"
 
     def _repr_html_(self) -> str | None:
-        return glance(self)
+        try:
+            return str(_viewer().glance(self))
+        except MissingDependencyError:
+            return None  # a notebook then shows the text
 
     def show(self, *, run_id: str | None = None, height: int = 720) -> Shown:
         """Returns the report for display in a notebook: the first bad tensor, its cause and line, alerts and sources.
@@ -151,7 +162,7 @@ class Logdir(Statements, Answers):
             MissingDependencyError: The viewer's packages are not installed.
             QueryError: The run is unknown.
         """
-        return show(self, run_id=run_id, height=height)
+        return Shown(html=str(_viewer().frame(self, run_id=run_id, height=height)), logdir=str(self.path))
 
     def close(self) -> None:
         """Closes the connection. Relations that were taken from it cannot be read any more."""
@@ -255,12 +266,7 @@ class Logdir(Statements, Answers):
         return SubLogdir(self, run_ids, only=only)
 
     def kept(self, key: Hashable, make: Callable[[], _Result]) -> _Result:
-        """Returns a cached value computed from the rows. It is computed again if the parts changed or it was evicted.
-
-        Args:
-            key: The key of the value.
-            make: Computes the value.
-        """
+        """Returns a cached value computed from the rows; `make` computes it again after the parts changed."""
         if key not in self._kept:
             self._kept[key] = make()
         self._kept.move_to_end(key)
@@ -271,13 +277,23 @@ class Logdir(Statements, Answers):
 
     def kept_rows(self, query: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """Returns the result of `rows`, cached until the parts change. Use it for at most a few thousand rows."""
-        return self.kept(KeptRows, KeptRows).rows(self, query, tuple(parameters))
+        kept: OrderedDict[Hashable, list[tuple[Any, ...]]] = self.kept("rows", OrderedDict)
+        key = query, tuple(parameters)
+        rows = kept.pop(key, None)
+        if rows is None:
+            rows = self.rows(query, parameters)
+        else:
+            self.questions.note(query, parameters)
+        kept[key] = rows
+        while len(kept) > _MAX_KEPT_ROWS:
+            kept.popitem(last=False)
+        return rows
 
     def forget(self) -> None:
         """Clears everything that was computed from the parts, for a caller that replaces rows."""
         self._kept.clear()
-        self.bad_runs = BadRuns(self)
-        self.op_digests = OpDigests(self)
+        for name in ("bad_runs", "op_digests"):
+            self.__dict__.pop(name, None)
 
     def parts(self, table_name: str) -> tuple[Path, ...]:
         """Returns the live parts of a table, or their local copies if the logdir is at a URL."""
@@ -301,7 +317,7 @@ class Logdir(Statements, Answers):
 
     def verify(self) -> Verification:
         """Checks that every byte of data is as it was written; see `tfdbg_arrow.verify`."""
-        from tfdbg_arrow.query.verification import verify
+        from tfdbg_arrow.query.integrity.verification import verify
 
         return verify(str(self.path))
 
@@ -319,7 +335,7 @@ class Logdir(Statements, Answers):
         limit: int = 20,
     ) -> Diff:
         """Compares a run of this logdir with a run of this or another logdir; see `tfdbg_arrow.diff`."""
-        from tfdbg_arrow.query.diff import diff
+        from tfdbg_arrow.query.run_diff import diff
 
         return diff(
             self,
@@ -391,7 +407,7 @@ class Logdir(Statements, Answers):
                     self.refresh()
                     continue
                 parts = self._views.parts()
-                if self._broken is not None and refuse_unreadable(self._broken, error, parts, check=self._check):
+                if self._broken is not None and self._broken.refuse_unreadable(error, parts, check=self._check):
                     self.refresh()
                     continue
                 raise broken_part_error(error, parts, check=self._check, cure=self._cure("that file")) from error
@@ -463,3 +479,31 @@ def opened(logdir: Engine | str | Path) -> Iterator[Engine]:
             yield logdir
     else:
         raise LogdirError(f"logdir is {logdir!r}, expected a path or the result of open_logdir().")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """A report to display in a notebook.
+
+    Attributes:
+        html: The HTML element with the report.
+        logdir: The logdir's path or URL.
+    """
+
+    html: str
+    logdir: str
+
+    def _repr_html_(self) -> str:
+        return self.html
+
+    def __repr__(self) -> str:
+        return f"<report of {self.logdir}; display it in a notebook, or run `tfdbg-arrow report`>"
+
+
+def _viewer() -> Any:
+    try:
+        return importlib.import_module("tfdbg_arrow.viewer.report")
+    except ModuleNotFoundError as error:
+        raise MissingDependencyError(
+            f"showing a logdir needs the package {error.name}; run: {install_command('viewer')}"
+        ) from error

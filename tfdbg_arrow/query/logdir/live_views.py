@@ -13,6 +13,7 @@ from pathlib import Path
 import duckdb
 
 from tfdbg_arrow.errors import BrokenPartError
+from tfdbg_arrow.query.engine import sql_literal
 from tfdbg_arrow.query.logdir.public_views import View, public_views
 from tfdbg_arrow.schema import TABLES, Column, Table
 
@@ -21,6 +22,10 @@ _ASKS_THE_CATALOG = re.compile(
     r"\b(show|describe|summarize|pragma|information_schema|duckdb_\w+|pg_\w+|sqlite_master|query|query_table|export)\b"
 )
 """Matches words of statements that may depend on views that they do not name."""
+_MAX_LOADED_ROWS = 500_000
+"""Maximum number of rows of a run's table that is read into memory."""
+_PERCENT_OF_LIMIT = 75
+"""DuckDB's share of the memory limit; the rest is for the rows that Python holds."""
 
 
 class LiveViews:
@@ -151,7 +156,7 @@ class LiveViews:
         others = ", ".join(f'"{column.name}"' for column in _TABLES[name].columns if column.name != "run_id")
         self._connection.execute(f'CREATE TABLE "loaded_{name}" AS SELECT {others} FROM "{name}"')
         # Comparing and joining by a constant costs nothing; a text in every row would be the most expensive column.
-        run_id = f"CAST({literal(self._run_id)} AS VARCHAR) AS run_id"
+        run_id = f"CAST({sql_literal(self._run_id)} AS VARCHAR) AS run_id"
         self._connection.execute(
             f'CREATE OR REPLACE VIEW "{name}" AS SELECT {columns} FROM (SELECT {run_id}, * FROM "loaded_{name}")'
         )
@@ -223,17 +228,12 @@ def mentioned_tables(query: str) -> frozenset[str]:
     return frozenset(mentioned(query)[0])
 
 
-def literal(text: str) -> str:
-    """Returns a text as a SQL string literal."""
-    return "'" + text.replace("'", "''") + "'"
-
-
 def _names(text: str, name: str) -> bool:
     return re.search(rf"\b{name}\b", text) is not None
 
 
 def _source(parts: Sequence[str], *, unite: bool) -> str:
-    files = ", ".join(literal(part) for part in parts)
+    files = ", ".join(sql_literal(part) for part in parts)
     # can_have_nan: min/max statistics leave out NaN, and without this option DuckDB would prune by them.
     return (
         f"read_parquet([{files}], union_by_name = {str(unite).lower()}, can_have_nan = true, "
@@ -260,6 +260,39 @@ def _unfetched_view(table: Table) -> str:
 
     DuckDB cannot fold its expressions, so that no filter can turn the error into an empty result.
     """
-    message = literal(f"the table {table.name} was not fetched: use Logdir.sql(), or call Logdir.fetch() first")
+    message = sql_literal(f"the table {table.name} was not fetched: use Logdir.sql(), or call Logdir.fetch() first")
     columns = ", ".join(f'CAST(error({message}) AS {column.type.value}) AS "{column.name}"' for column in table.columns)
     return f'CREATE OR REPLACE VIEW "{table.name}" AS SELECT {columns} FROM range(1) WHERE error({message}) IS NULL'
+
+
+def connect(spill: str, *, memory_limit: int) -> duckdb.DuckDBPyConnection:
+    """Opens a database in memory.
+
+    Args:
+        spill: The directory for temporary files of large queries. DuckDB's default is the working directory.
+        memory_limit: How many bytes the queries may use in total.
+    """
+    return duckdb.connect(
+        ":memory:",
+        config={
+            "autoinstall_known_extensions": False,
+            "autoload_known_extensions": False,
+            "memory_limit": f"{duckdb_share(memory_limit)}B",
+            "temp_directory": spill,
+        },
+    )
+
+
+def duckdb_share(memory_limit: int) -> int:
+    """Returns DuckDB's share of a memory limit, in bytes."""
+    return memory_limit * _PERCENT_OF_LIMIT // 100
+
+
+def prepared(
+    connection: duckdb.DuckDBPyConnection, *, check: Callable[[Iterable[str]], None], run_id: str | None = None
+) -> LiveViews:
+    """Applies the settings of one connection and returns its views."""
+    connection.execute("SET enable_progress_bar = false")
+    connection.execute("SET parquet_metadata_cache = true")
+    connection.execute("CREATE MACRO IF NOT EXISTS blob_prefix(value, n) AS value[1:n]")
+    return LiveViews(connection, check=check, run_id=run_id, max_loaded=_MAX_LOADED_ROWS)

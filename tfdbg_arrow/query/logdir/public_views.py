@@ -9,6 +9,7 @@ from graphlib import TopologicalSorter
 from importlib import resources
 
 from tfdbg_arrow.query.alert_rules.rules import alert_view, builtin_rules
+from tfdbg_arrow.query.engine import sql_literal
 from tfdbg_arrow.schema import TABLES, Table
 
 _ALERT = """\
@@ -79,10 +80,10 @@ def views_sql(logdir: str) -> str:
 
 
 def _table_sql(logdir: str, table: Table) -> str:
-    pattern = f"{logdir.rstrip('/')}/{table.name}/run_id=*/part-*.parquet".replace("'", "''")
+    pattern = f"{logdir.rstrip('/')}/{table.name}/run_id=*/part-*.parquet"
     # can_have_nan: min/max statistics leave out NaN, and without this option DuckDB would prune by them.
     return (
         f'CREATE OR REPLACE VIEW "{table.name}" AS SELECT * FROM read_parquet(\n'
-        f"    '{pattern}', union_by_name = true, can_have_nan = true,\n"
+        f"    {sql_literal(pattern)}, union_by_name = true, can_have_nan = true,\n"
         "    hive_partitioning = true, hive_types = {'run_id': VARCHAR});"
     )

@@ -20,18 +20,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tfdbg_arrow.errors import BrokenPartError, LogdirError
-from tfdbg_arrow.query.logdir.broken_parts import BrokenParts
+from tfdbg_arrow.query.integrity.broken_parts import BrokenParts
 from tfdbg_arrow.schema import TABLES
-from tfdbg_arrow.schema.location import RemoteLocation, described
-from tfdbg_arrow.schema.logdir_layout import (
-    MANIFEST_DIRECTORY,
-    MARKER_NAME,
-    check_run_id,
-    is_part_name,
-    is_run_id,
-    parse_marker,
-)
-from tfdbg_arrow.schema.manifest import ManifestEntry, live_parts
+from tfdbg_arrow.storage.disk import file_sha256
+from tfdbg_arrow.storage.layout import MANIFEST_DIRECTORY, MARKER_NAME, check_run_id, is_part_name, is_run_id
+from tfdbg_arrow.storage.location import RemoteLocation, described
+from tfdbg_arrow.storage.manifest import ManifestEntry, live_parts
+from tfdbg_arrow.storage.marker import parse_marker
 
 CACHE_VARIABLE = "TFDBG_ARROW_CACHE_DIR"
 MAX_CACHE_BYTES = 8 << 30
@@ -43,7 +38,7 @@ _TEMPORARY_AGE_S = 24 * 3600.0
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class RemotePart:
     """A live part.
 
@@ -59,9 +54,9 @@ class RemotePart:
     table: str
     path: str
     token: str
-    rows: int | None
-    bytes: int | None
-    is_hashed: bool
+    rows: int | None = None
+    bytes: int | None = None
+    is_hashed: bool = True
 
     def cached_in(self, cache: Path) -> Path:
         """Returns the path of its copy in the cache."""
@@ -175,16 +170,8 @@ class RemoteSource:
         contents = self._each(self._read, list(paths.values()))
         for (run_id, path), content in zip(paths.items(), contents, strict=True):
             for entry in self._live_parts(content.decode("utf-8", errors="replace"), run_id=run_id, path=path):
-                parts.setdefault(entry.table, []).append(
-                    RemotePart(
-                        table=entry.table,
-                        path=entry.path,
-                        token=entry.sha256,
-                        rows=entry.rows,
-                        bytes=entry.bytes,
-                        is_hashed=True,
-                    )
-                )
+                part = RemotePart(entry.table, entry.path, entry.sha256, rows=entry.rows, bytes=entry.bytes)
+                parts.setdefault(entry.table, []).append(part)
         return {table: tuple(found) for table, found in parts.items()}
 
     def _live_parts(self, text: str, *, run_id: str, path: str) -> tuple[ManifestEntry, ...]:
@@ -209,10 +196,8 @@ class RemoteSource:
                     check_run_id(run.removeprefix("run_id="), where=f"{self._location}/{directory}")
                     for name in filter(is_part_name, self._directory.names(directory)):
                         path = f"{directory}/{name}"
-                        token = self._directory.version(path)
-                        parts.setdefault(table.name, []).append(
-                            RemotePart(table=table.name, path=path, token=token, rows=None, bytes=None, is_hashed=False)
-                        )
+                        part = RemotePart(table.name, path, self._directory.version(path), is_hashed=False)
+                        parts.setdefault(table.name, []).append(part)
         return {table: tuple(found) for table, found in parts.items()}
 
     def _fetch(self, tables: Iterable[str]) -> dict[str, tuple[str, ...]]:
@@ -255,8 +240,8 @@ class RemoteSource:
         try:
             for attempt in (1, 2):
                 self._asked(part.path, lambda: self._directory.download(part.path, temporary))
-                with _cache_errors(self._cache), open(temporary, "rb") as file:
-                    found = hashlib.file_digest(file, "sha256").hexdigest()
+                with _cache_errors(self._cache):
+                    found = file_sha256(temporary)
                 if not part.is_hashed or found == part.token:
                     with _cache_errors(self._cache):
                         os.replace(temporary, target)
@@ -285,7 +270,7 @@ class RemoteSource:
             try:
                 return action()
             except FileNotFoundError as error:
-                if _is_bucket_missing(error):
+                if "bucket does not exist" in str(error).lower():
                     raise
         raise _ReplacedError(name)
 
@@ -338,10 +323,6 @@ def _map_in_threads(action: Callable[[Any], _T], items: Sequence[Any], *, num_th
     if errors:
         raise errors[0]
     return [results[index] for index in range(len(items))]
-
-
-def _is_bucket_missing(error: FileNotFoundError) -> bool:
-    return "bucket does not exist" in str(error).lower()
 
 
 def _cache_root() -> Path:

@@ -1,24 +1,64 @@
-"""Statements: runs SQL over the views of a logdir and returns rows in several forms."""
+"""Statements: runs SQL over the views of a logdir, within limits of memory and time, and translates DuckDB's errors.
+
+`Questions` records the SQL, so that it can be run again.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import duckdb
 import pyarrow as pa
 
-from tfdbg_arrow.query.logdir.questions import Questions
-from tfdbg_arrow.query.logdir.reading_errors import error_text
+from tfdbg_arrow.errors import MemoryLimitError, MissingDependencyError, QueryError, TfdbgArrowError, TimeLimitError
+from tfdbg_arrow.query.engine import sql_literal
+from tfdbg_arrow.query.integrity.broken_parts import error_text
+from tfdbg_arrow.query.logdir.live_views import mentioned
 
 _Result = TypeVar("_Result")
-
 _IS_QUESTION = re.compile(
     r"\s*(SELECT|WITH(?!.*\b(INSERT|UPDATE|DELETE|MERGE)\b))\b[^;]*;?\s*\Z", re.IGNORECASE | re.DOTALL
 )
 """Matches one statement that only returns rows."""
+_USER_ERRORS = (
+    duckdb.ParserException,
+    duckdb.SyntaxException,
+    duckdb.BinderException,
+    duckdb.CatalogException,
+    duckdb.ConversionException,
+    duckdb.TypeMismatchException,
+    duckdb.OutOfRangeException,
+    duckdb.NotImplementedException,
+    duckdb.ConstraintException,
+    duckdb.PermissionException,
+    duckdb.InterruptException,
+    duckdb.TransactionException,
+)
+"""DuckDB's errors that no file can cause. Every other error may come from a broken file."""
+_NO_TEXT = "nanobind::str()"
+"""Part of the RuntimeError for a name in a broken file that is not UTF-8. Every other RuntimeError comes from a
+statement or parameters that cannot be bound."""
+_PARAMETER = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|--[^\n]*|\?")
+_OUR_OWN = re.compile(r"\b(derived|loaded_\w+)\b|\A\s*(CREATE|INSERT|DELETE|DROP|SET)\b", re.IGNORECASE)
+"""Matches statements about tables that exist only while this process has the logdir open."""
+DEFAULT_MEMORY_LIMIT = 2 << 30
+"""In bytes."""
+MEMORY_LIMIT_VARIABLE = "TFDBG_ARROW_MEMORY_LIMIT"
+_LEAST_MEMORY_LIMIT = 32_000_000
+_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?(B|KB|MB|GB|TB|KIB|MIB|GIB|TIB)?", re.IGNORECASE)
+_UNITS = {
+    "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
+    "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40,
+}  # fmt: skip
+_INTERRUPT_EVERY_S = 0.05
 
 
 class Statements(ABC):
@@ -174,6 +214,158 @@ class Statements(ABC):
     @abstractmethod
     def _run(self, action: Callable[[], _Result]) -> _Result:
         """Returns the result of an action. Raises DuckDB's errors as this package's exceptions."""
+
+
+class TimeLimit:
+    """The time until which the queries of a logdir may run. Only one thread at a time may set it."""
+
+    def __init__(self) -> None:
+        self._end: float | None = None
+        self._seconds = 0.0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is a limit and its time is over."""
+        return self._end is not None and time.monotonic() >= self._end
+
+    def check(self) -> None:
+        """Raises TimeLimitError if the time is over."""
+        if self.is_over:
+            raise TimeLimitError(f"the queries took longer than {self._seconds:g} seconds and were stopped.")
+
+    @contextlib.contextmanager
+    def within(self, seconds: float, *, interrupt: Callable[[], None]) -> Iterator[None]:
+        """Limits the time of the block. A limit within another one cannot extend it.
+
+        Args:
+            seconds: The maximum time.
+            interrupt: Ends the running query.
+        """
+        outer_end, outer_seconds = self._end, self._seconds
+        end = time.monotonic() + seconds
+        if outer_end is None or end < outer_end:
+            self._end, self._seconds = end, seconds
+        is_done = threading.Event()
+
+        def watch() -> None:
+            # Many queries may follow each other, and an interrupt ends only the running one.
+            wait_s = seconds
+            while not is_done.wait(wait_s):
+                interrupt()
+                wait_s = _INTERRUPT_EVERY_S
+
+        # A daemon thread does not keep the process alive.
+        watcher = threading.Thread(target=watch, daemon=True, name="tfdbg_arrow-time-limit")
+        watcher.start()
+        try:
+            yield
+        finally:
+            is_done.set()
+            watcher.join()
+            self._end, self._seconds = outer_end, outer_seconds
+
+
+def memory_limit_bytes(given: int | str | None) -> int:
+    """Returns a memory limit in bytes.
+
+    Args:
+        given: Bytes, or a size such as `500MB` or `2GiB`. None means the environment variable TFDBG_ARROW_MEMORY_LIMIT,
+            or DEFAULT_MEMORY_LIMIT if the variable is not set.
+
+    Raises:
+        QueryError: The value is not a size, or is less than 32 MB.
+    """
+    source = "memory_limit"
+    if given is None:
+        given = os.environ.get(MEMORY_LIMIT_VARIABLE, "") or DEFAULT_MEMORY_LIMIT
+        source = MEMORY_LIMIT_VARIABLE
+    match = _SIZE.fullmatch(str(given).strip())
+    size = 0 if match is None else int(float(match[1]) * _UNITS[(match[2] or "B").lower()])
+    if size < _LEAST_MEMORY_LIMIT:
+        raise QueryError(f"{source} is {given!r}; expected a size of at least 32MB, such as 500MB or 2GiB.")
+    return size
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """One SQL text that was asked.
+
+    Attributes:
+        query: The SELECT, with the parameter values of its first use filled in.
+        number: How often it was asked, counting all parameter values.
+    """
+
+    query: str
+    number: int
+
+
+class Questions:
+    """Records questions while a `noted` block is active."""
+
+    def __init__(self) -> None:
+        self._noted: dict[str, tuple[Sequence[object], int]] | None = None
+
+    def note(self, query: str, parameters: object) -> None:
+        """Records a question. Questions with named parameters are skipped."""
+        if self._noted is None or isinstance(parameters, dict) or _OUR_OWN.search(query) or not any(mentioned(query)):
+            return
+        values, number = self._noted.get(query, (parameters if isinstance(parameters, Sequence) else (), 0))
+        self._noted[query] = (values, number + 1)
+
+    @contextlib.contextmanager
+    def noted(self) -> Iterator[list[Question]]:
+        """Yields a list that is filled when the block ends: each SQL text asked in the block, in order of first use."""
+        found: list[Question] = []
+        self._noted = {}
+        try:
+            yield found
+        finally:
+            for query, (values, number) in self._noted.items():
+                found.append(Question(query=with_values(query, values), number=number))
+            self._noted = None
+
+
+def with_values(query: str, parameters: Sequence[object]) -> str:
+    """Returns the SQL with each `?` replaced by a literal, except in string literals and comments.
+
+    Raises:
+        ValueError: There are fewer parameters than `?` placeholders.
+    """
+    values = iter(parameters)
+
+    def replaced(match: re.Match[str]) -> str:
+        if match.group() != "?":
+            return match.group()
+        try:
+            return sql_literal(next(values))
+        except StopIteration:
+            raise ValueError(f"too few parameters ({len(parameters)}) for: {query}") from None
+
+    return _PARAMETER.sub(replaced, query)
+
+
+def refused(error: Exception, *, memory_limit: int) -> TfdbgArrowError | None:
+    """Returns the exception to raise for an error that no file can have caused; None for any other error.
+
+    Args:
+        error: DuckDB's error.
+        memory_limit: The memory limit in bytes.
+    """
+    if isinstance(error, duckdb.OutOfMemoryException):
+        return MemoryLimitError(
+            f"the query needs more memory than the limit of {memory_limit >> 20:,} MiB, even with temporary files. "
+            "Raise the limit with memory_limit=, --memory-limit or TFDBG_ARROW_MEMORY_LIMIT, or ask for less, such as "
+            f"one run. DuckDB says: {error_text(error).partition('Possible solutions')[0].strip()}"
+        )
+    if "module 'pytz'" in error_text(error):
+        return MissingDependencyError(
+            "a TIMESTAMP WITH TIME ZONE needs pytz in Python, which is not installed; run: pip install pytz, or ask "
+            "for the column as a TIMESTAMP."
+        )
+    is_unbound = isinstance(error, RuntimeError)
+    if isinstance(error, _USER_ERRORS) or (is_unbound and _NO_TEXT not in error_text(error)):
+        return QueryError(error_text(error))
+    return None
 
 
 def _duckdb_error(error: Exception) -> duckdb.Error:

@@ -11,10 +11,8 @@ from typing import TypeVar
 
 import duckdb
 
-from tfdbg_arrow.query.alert_rules.digests import OpDigests
 from tfdbg_arrow.query.logdir import Logdir
-from tfdbg_arrow.query.logdir.bad_runs import BadRuns
-from tfdbg_arrow.query.logdir.connection import prepared
+from tfdbg_arrow.query.logdir.live_views import prepared
 
 _Result = TypeVar("_Result")
 
@@ -53,8 +51,6 @@ class SubLogdir(Logdir):
         self._derived = []
         whole._derived[:] = [*(other for other in whole._derived if other() is not None), weakref.ref(self)]
         self._kept = OrderedDict()
-        self.bad_runs = BadRuns(self)
-        self.op_digests = OpDigests(self)
         self._parts = {}
         self._take_from_whole()
 

@@ -7,12 +7,10 @@ from dataclasses import dataclass
 
 from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query import Diff, Logdir
-from tfdbg_arrow.query.diff.wording import outcome_text
+from tfdbg_arrow.query.run_diff.answer import outcome_text
 from tfdbg_arrow.viewer.comparison import compare, comparison_of
-from tfdbg_arrow.viewer.excerpt import Excerpt, read_excerpt
-from tfdbg_arrow.viewer.failures import NoSuchPageError
-from tfdbg_arrow.viewer.page import PageKind, chosen_run
-from tfdbg_arrow.viewer.parameters import Parameters
+from tfdbg_arrow.viewer.page import NoSuchPageError, PageKind, Parameters, chosen_run
+from tfdbg_arrow.viewer.source_text import Excerpt, read_excerpt
 
 TIMEOUT_S = 18.0
 """A little less than the time limit of a page, so that the answer can name the command."""

@@ -5,22 +5,28 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tfdbg_arrow.query import Frame, Logdir, user_source
-from tfdbg_arrow.query.stacks import StackReader
-from tfdbg_arrow.query.windows.execution_tensors import ExecutionTensor, execution_tensors
-from tfdbg_arrow.query.windows.executions import (
+from tfdbg_arrow.query.display.execution_window import (
     ExecutionFilter,
     ExecutionRow,
+    ExecutionTensor,
+    execution_tensors,
     execution_window,
     first_execution_of_step,
     next_execution,
     read_execution,
 )
-from tfdbg_arrow.viewer.choices import GraphChoice, read_graph_choices, read_texts
-from tfdbg_arrow.viewer.excerpt import Excerpt, read_excerpt
-from tfdbg_arrow.viewer.execution_strip import ExecutionStrip, read_execution_strip
-from tfdbg_arrow.viewer.failures import NoSuchPageError
-from tfdbg_arrow.viewer.page import PageKind, one_run
-from tfdbg_arrow.viewer.parameters import Parameters
+from tfdbg_arrow.query.stacks import StackReader
+from tfdbg_arrow.viewer.page import (
+    GraphChoice,
+    NoSuchPageError,
+    PageKind,
+    Parameters,
+    one_run,
+    read_graph_choices,
+    read_texts,
+)
+from tfdbg_arrow.viewer.source_text import Excerpt, read_excerpt
+from tfdbg_arrow.viewer.strips import ExecutionStrip, read_execution_strip
 
 DEFAULT_LIMIT = 100
 MAX_LIMIT = 1000

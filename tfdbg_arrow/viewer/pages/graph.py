@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query import Frame, InputTensor, Logdir, user_source
+from tfdbg_arrow.query.display.graph_borders import Caller, callers
+from tfdbg_arrow.query.display.graph_ops import OpFacts, OpFilter, OpWindow, op_facts, op_window
+from tfdbg_arrow.query.display.graph_runs import (
+    GraphName,
+    GraphRun,
+    GraphTree,
+    InnerRun,
+    graph_path,
+    graph_run,
+    graph_tree,
+    inner_runs,
+)
+from tfdbg_arrow.query.display.neighbourhood import MAX_DEPTH, Neighbourhood, neighbourhood
 from tfdbg_arrow.query.engine import Engine
-from tfdbg_arrow.query.nonfinite import tensor_context
+from tfdbg_arrow.query.nonfinite_search import tensor_context
 from tfdbg_arrow.query.recorded import Context
 from tfdbg_arrow.query.stacks import StackReader
-from tfdbg_arrow.query.structure.borders import Caller, callers
-from tfdbg_arrow.query.structure.neighbourhood import MAX_DEPTH, Neighbourhood, neighbourhood
-from tfdbg_arrow.query.structure.op_facts import OpFacts, op_facts
-from tfdbg_arrow.query.structure.ops import OpFilter, OpWindow, op_window
-from tfdbg_arrow.query.structure.run import GraphRun, InnerRun, graph_run, inner_runs
-from tfdbg_arrow.query.structure.tree import GraphName, GraphTree, graph_path, graph_tree
-from tfdbg_arrow.viewer.excerpt import Excerpt, read_excerpt
-from tfdbg_arrow.viewer.failures import NoSuchPageError
-from tfdbg_arrow.viewer.page import PageKind, one_run
-from tfdbg_arrow.viewer.parameters import Parameters
+from tfdbg_arrow.viewer.page import NoSuchPageError, PageKind, Parameters, one_run
+from tfdbg_arrow.viewer.source_text import Excerpt, read_excerpt
 
 DEFAULT_DEPTH = 2
 OPS_LIMIT = 100
@@ -168,14 +173,7 @@ def _completed(view: GraphView, run: GraphRun) -> GraphView:
             f"event {run.event_index} is a tensor of graph {run.graph_id}, not of graph {view.graph_id}; "
             "give only one of event and graph."
         )
-    return GraphView(
-        graph_id=run.graph_id,
-        op_name=view.op_name or run.op_name,
-        up=view.up,
-        down=view.down,
-        has_control=view.has_control,
-        event_index=view.event_index,
-    )
+    return replace(view, graph_id=run.graph_id, op_name=view.op_name or run.op_name)
 
 
 def _graph_facts(logdir: Engine, graph_id: int, *, run_id: str) -> GraphFacts:

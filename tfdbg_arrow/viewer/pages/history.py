@@ -5,11 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tfdbg_arrow.query import Logdir
-from tfdbg_arrow.query.windows.series import AXES, Measure, TensorSeries, tensor_series
-from tfdbg_arrow.query.windows.tensors import TensorFilter, TensorWindow, read_tensor, tensor_window
-from tfdbg_arrow.viewer.failures import NoSuchPageError
-from tfdbg_arrow.viewer.page import PageKind, needed_run
-from tfdbg_arrow.viewer.parameters import Parameters
+from tfdbg_arrow.query.display.tensor_window import (
+    AXES,
+    Measure,
+    TensorFilter,
+    TensorSeries,
+    TensorWindow,
+    read_tensor,
+    tensor_series,
+    tensor_window,
+)
+from tfdbg_arrow.safe_text import number_of
+from tfdbg_arrow.viewer.page import NoSuchPageError, PageKind, Parameters, needed_run
 
 MAX_BAD = 50
 SHARES = {"nan": "NaN", "neg_inf": "-Inf", "pos_inf": "+Inf", "zero": "zero"}
@@ -177,7 +184,7 @@ def _summary(series: TensorSeries, bad: TensorWindow) -> str:
         where = f"steps {start.first_step:,} to {end.last_step:,}"
     else:
         where = f"events {start.first_event_index:,} to {end.last_event_index:,}"
-    text = f"{series.num_tensors:,} tensor{'' if series.num_tensors == 1 else 's'}, {where}: "
+    text = f"{number_of(series.num_tensors, 'tensor')}, {where}: "
     if series.num_bad:
         first = bad.rows[0] if bad.rows else None
         step = "" if first is None or first.step is None else f", step {first.step:,}"

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 from tfdbg_arrow.query import AlertFinding, BrokenPart, Coverage, Growth, Hop, Logdir, NonFinite, Run
 from tfdbg_arrow.query.wording import gradient_text
-from tfdbg_arrow.viewer.excerpt import Excerpt, read_excerpt
 from tfdbg_arrow.viewer.naming import tensor_name
-from tfdbg_arrow.viewer.page import PageKind, chosen_run
-from tfdbg_arrow.viewer.parameters import Parameters
-from tfdbg_arrow.viewer.rule_runs import run_rules
-from tfdbg_arrow.viewer.strip import Strip, read_strip
+from tfdbg_arrow.viewer.page import PageKind, Parameters, chosen_run
+from tfdbg_arrow.viewer.pages.alerts import run_rules
+from tfdbg_arrow.viewer.source_text import Excerpt, read_excerpt
+from tfdbg_arrow.viewer.strips import Strip, read_strip
 
 _MAX_FINDINGS = 3
 """Maximum number of findings per rule on the first screen."""

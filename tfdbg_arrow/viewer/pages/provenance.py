@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tfdbg_arrow.query import Growth, Logdir, Provenance
-from tfdbg_arrow.query.windows.tensors import TensorRow, read_tensor
-from tfdbg_arrow.viewer.failures import NoSuchPageError
-from tfdbg_arrow.viewer.page import PageKind, needed_run
-from tfdbg_arrow.viewer.parameters import Parameters
+from tfdbg_arrow.query.display.tensor_window import TensorRow, read_tensor
+from tfdbg_arrow.viewer.page import NoSuchPageError, PageKind, Parameters, needed_run
 
 DEFAULT_LIMIT = 10_000
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tfdbg_arrow.query import Logdir
-from tfdbg_arrow.viewer.aligned_strips import AlignedStrips, read_aligned_strips
+from tfdbg_arrow.safe_text import number_of
 from tfdbg_arrow.viewer.naming import duration_text
-from tfdbg_arrow.viewer.page import PageKind
+from tfdbg_arrow.viewer.page import PageKind, Parameters
 from tfdbg_arrow.viewer.pages.overview import RunSummary, read_run_summaries
-from tfdbg_arrow.viewer.parameters import Parameters
+from tfdbg_arrow.viewer.strips import AlignedStrips, read_aligned_strips
 
 ORDERS = ("time", "bad")
 """Orders of the runs: by start time, or by the time at which they went bad."""
@@ -129,7 +129,7 @@ def _verdict(summary: RunSummary, bad: tuple[RunSummary, ...]) -> str:
     steps = (summary.first_bad_step, bad[0].first_bad_step)
     if steps[0] is not None and steps[1] is not None and steps[0] > steps[1]:
         later = steps[0] - steps[1]
-        return f"{later:,} step{'' if later == 1 else 's'} later"
+        return f"{number_of(later, 'step')} later"
     behind = _bad_time(summary) - _bad_time(bad[0])
     by = duration_text(behind) if behind >= 10**8 else f"{behind / 1e6:.1f} ms"
     return f"{'in the same step, ' if None not in steps and steps[0] == steps[1] else ''}{by} later by the clock"

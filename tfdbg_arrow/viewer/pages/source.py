@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tfdbg_arrow.query import Logdir
-from tfdbg_arrow.query.run_settings import withholds_source
-from tfdbg_arrow.query.source_use import LineUse, SourceFile, line_uses, source_files, source_text
-from tfdbg_arrow.viewer.failures import NoSuchPageError
-from tfdbg_arrow.viewer.page import PageKind, needed_run
-from tfdbg_arrow.viewer.parameters import Parameters
+from tfdbg_arrow.query.info import withholds_source
+from tfdbg_arrow.query.stacks import LineUse, SourceFile, line_uses, source_files, source_text
+from tfdbg_arrow.viewer.page import NoSuchPageError, PageKind, Parameters, needed_run
 
 MAX_LINES = 20_000
 

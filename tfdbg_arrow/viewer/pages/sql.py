@@ -10,10 +10,9 @@ from typing import Any
 
 from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query.logdir.public_views import public_views
-from tfdbg_arrow.query.sandbox import Sandbox, SandboxAnswer
+from tfdbg_arrow.query.sql_sandbox import Sandbox, SandboxAnswer
 from tfdbg_arrow.schema import TABLES, Table
-from tfdbg_arrow.viewer.page import PageKind
-from tfdbg_arrow.viewer.parameters import Parameters
+from tfdbg_arrow.viewer.page import PageKind, Parameters
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,14 +7,11 @@ from dataclasses import dataclass
 
 from tfdbg_arrow.query import Frame, Growth, Hop, InputTensor, Logdir
 from tfdbg_arrow.query.bad_tensor import CallSite, Forward
-from tfdbg_arrow.query.histogram import Histogram, read_histogram
-from tfdbg_arrow.query.nonfinite import tensor_context
-from tfdbg_arrow.query.values import NUM_COLUMNS, NUM_ROWS, TensorValues, read_values
-from tfdbg_arrow.query.windows.tensors import TensorFilter, TensorRow, neighbours, next_bad, read_tensor
-from tfdbg_arrow.viewer.excerpt import Excerpt, read_excerpt
-from tfdbg_arrow.viewer.failures import NoSuchPageError
-from tfdbg_arrow.viewer.page import PageKind, needed_run
-from tfdbg_arrow.viewer.parameters import Parameters
+from tfdbg_arrow.query.display.tensor_window import TensorFilter, TensorRow, neighbours, next_bad, read_tensor
+from tfdbg_arrow.query.nonfinite_search import tensor_context
+from tfdbg_arrow.query.values import NUM_COLUMNS, NUM_ROWS, Histogram, TensorValues, read_histogram, read_values
+from tfdbg_arrow.viewer.page import NoSuchPageError, PageKind, Parameters, needed_run
+from tfdbg_arrow.viewer.source_text import Excerpt, read_excerpt
 
 _MAX_HOPS = 40
 """Maximum number of tensors that the search for the path visits. The page `provenance` searches further."""

@@ -5,10 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tfdbg_arrow.query import Logdir
-from tfdbg_arrow.query.windows.tensors import SCOPES, TensorFilter, TensorRow, first_of_step, next_bad, tensor_window
-from tfdbg_arrow.viewer.choices import GraphChoice, read_graph_choices, read_texts
-from tfdbg_arrow.viewer.page import PageKind, one_run
-from tfdbg_arrow.viewer.parameters import Parameters
+from tfdbg_arrow.query.display.tensor_window import (
+    SCOPES,
+    TensorFilter,
+    TensorRow,
+    first_of_step,
+    next_bad,
+    tensor_window,
+)
+from tfdbg_arrow.viewer.page import GraphChoice, PageKind, Parameters, one_run, read_graph_choices, read_texts
 
 DEFAULT_LIMIT = 100
 MAX_LIMIT = 1000

@@ -18,10 +18,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tfdbg_arrow.writer.graphs.compiled_rows import (
-    CompiledLibrary,
     Copy,
     Covered,
     Key,
@@ -30,17 +29,31 @@ from tfdbg_arrow.writer.graphs.compiled_rows import (
     call_with_rows,
     has_dynamic_shapes,
 )
-from tfdbg_arrow.writer.graphs.function_edit import CALLS, DOUBLE, MUST_COMPILE, FunctionEdit, replace_function
-from tfdbg_arrow.writer.graphs.node_defs import functions_of, runs_inline
-from tfdbg_arrow.writer.graphs.own_ops import OWN_NAME_PREFIX, TensorBatch
-from tfdbg_arrow.writer.graphs.plain_functions import may_keep_state
+from tfdbg_arrow.writer.graphs.function_edit import (
+    CALLS,
+    DOUBLE,
+    MUST_COMPILE,
+    NO_INLINE,
+    FunctionEdit,
+    may_keep_state,
+    replace_function,
+)
+from tfdbg_arrow.writer.graphs.node_defs import (
+    OWN_NAME_PREFIX,
+    TensorBatch,
+    definitions_within,
+    functions_of,
+    runs_inline,
+)
 from tfdbg_arrow.writer.graphs.registry import GraphState
+
+if TYPE_CHECKING:
+    from tfdbg_arrow.writer.tensorflow_backend.compiled import CompiledSummaries
 
 SUFFIX = "_tfdbg_arrow_inside"
 """Part of the name of every copy, followed only by the kind of the copy and a number."""
 
 _AROUND = "_around"
-_NO_INLINE = "_noinline"
 _RECORD_OP = "TfdbgArrowRecordRows"
 
 
@@ -62,8 +75,8 @@ class CompiledFunctions:
 
     def __init__(
         self,
-        library: CompiledLibrary,
-        library_of_any: CompiledLibrary,
+        library: CompiledSummaries,
+        library_of_any: CompiledSummaries,
         *,
         generation: int,
         on_failure: Callable[[str, object], None],
@@ -159,16 +172,11 @@ class CompiledFunctions:
         return found
 
     def _has_state(self, function_name: str) -> bool:
-        waiting, seen = [function_name], {function_name}
-        while waiting:
-            for node in self._definition(waiting.pop()).node_def:
-                if may_keep_state(node.op) and self._library.keeps_state(node.op):
-                    return True
-                if runs_inline(node.op):
-                    callees = {name for _, _, name in functions_of(node)}
-                    waiting += callees - seen
-                    seen |= callees
-        return False
+        return any(
+            may_keep_state(node.op) and self._library.keeps_state(node.op)
+            for function_def in definitions_within(function_name, read=self._definition, inline=True)
+            for node in function_def.node_def
+        )
 
     def _must_compile(self, function_name: str) -> bool:
         attributes = self._definition(function_name).attr
@@ -182,7 +190,7 @@ class CompiledFunctions:
         edit = self._edit(function_name)
         function_def, signature = edit.function_def, edit.function_def.signature
         del function_def.node_def[:]
-        for name in (MUST_COMPILE, _NO_INLINE):
+        for name in (MUST_COMPILE, NO_INLINE):
             function_def.attr.pop(name, None)
         function_def.control_ret.clear()
         del signature.control_output[:]
@@ -207,7 +215,7 @@ class CompiledFunctions:
         has_any_shapes = has_dynamic_shapes(function_name, read=self._definition)
         return (self._copies_of_any if has_any_shapes else self._copies).copy(function_name)
 
-    def _make_copies(self, library: CompiledLibrary, suffix: str) -> RowCopies:
+    def _make_copies(self, library: CompiledSummaries, suffix: str) -> RowCopies:
         return RowCopies(
             library,
             read=self._definition,

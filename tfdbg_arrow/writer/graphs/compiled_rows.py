@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tfdbg_arrow.spool.graph_links import inlined_suffix
+from tfdbg_arrow.spool.names import inlined_suffix
 from tfdbg_arrow.writer.graphs.function_edit import (
     BOOL,
     CALLS,
@@ -21,7 +21,10 @@ from tfdbg_arrow.writer.graphs.function_edit import (
     insert_inputs,
     replace_function,
 )
-from tfdbg_arrow.writer.graphs.node_defs import functions_of
+from tfdbg_arrow.writer.graphs.node_defs import definitions_within, functions_of
+
+if TYPE_CHECKING:
+    from tfdbg_arrow.writer.tensorflow_backend.compiled import CompiledSummaries
 
 MAX_LOOPS = 6
 """Tensors in more nested loops are not recorded."""
@@ -70,62 +73,6 @@ _SHAPE_ARITHMETIC = frozenset(
         *("Slice", "Squeeze", "StridedSlice", "Sub", "Unpack"),
     )
 )
-
-
-class CompiledLibrary(Protocol):
-    """TensorFlow's runtime functions, and our functions that XLA compiles into the copies."""
-
-    def function_def(self, name: str) -> Any:
-        """Returns a copy of a function's FunctionDef."""
-
-    def add_function_def(self, function_def: Any) -> None:
-        """Adds a function."""
-
-    def output_names(self, node_def: Any) -> list[str]:
-        """Returns how other nodes of a FunctionDef refer to each output of a node."""
-
-    def is_pure(self, op_type: str) -> bool:
-        """Returns True if it makes no difference how often ops of this type run."""
-
-    def keeps_state(self, op_type: str) -> bool:
-        """Returns True if ops of this type are stateful and do not take a resource that holds the state."""
-
-    def row_of_constant(self, tensor: Any) -> Sequence[float]:
-        """Returns the row of a TensorProto."""
-
-    def row_node(self, dtype_number: int, rank: int | None) -> Any:
-        """Returns a node that makes the row of a tensor, of shape [1, NUM_COLUMNS]; None for a dtype without rows.
-
-        It is a NodeDef without name and inputs. The inputs of a call are the tensor. The inputs of another op are the
-        tensor and its shape as int64; the shape replaces the tensor if the first operand has another dtype.
-        """
-
-    def same_values_node(self, rank: int | None) -> Any:
-        """Returns a node that makes the row of a tensor from the row of another tensor with the same elements.
-
-        Each element of the other tensor occurs equally often. The node is a NodeDef without name and inputs, of an op
-        that takes the row and the shape as int64. None means that there is no such op.
-        """
-
-    def join_node(self, nums_rows: Sequence[int]) -> Any:
-        """Returns a node that concatenates matrices with these numbers of rows; None means to use ConcatV2.
-
-        It is a NodeDef without name and inputs.
-        """
-
-    def next_iteration_function(self) -> str:
-        """Returns the function that ends an iteration of a loop.
-
-        It returns the state of the loop: the number of iterations, the rows of the last iteration, the rows of the
-        first bad iteration, whether there was a bad one, and its index. Its arguments are the index and the rows of the
-        iteration, followed by the rest of the previous state.
-        """
-
-    def last_condition_function(self) -> str:
-        """Returns the function that labels the rows of a loop's last condition with its iteration."""
-
-    def end_loop_function(self) -> str:
-        """Returns the function that makes the rows of a loop (first bad iteration, last iteration) from its state."""
 
 
 Matrix = tuple[str, int]
@@ -201,7 +148,7 @@ class RowCopies:
 
     def __init__(
         self,
-        library: CompiledLibrary,
+        library: CompiledSummaries,
         *,
         read: Callable[[str], Any],
         covered: Mapping[str, Covered],
@@ -401,15 +348,11 @@ class RowCopies:
 
     def _may_run_twice(self, function_name: str) -> bool:
         """Returns True if a loop's condition can be computed a second time, to get its rows."""
-        waiting, seen = [function_name], {function_name}
-        while waiting:
-            for node in self._read(waiting.pop()).node_def:
-                callees = {name for _, _, name in functions_of(node)}
-                if not callees and not self._library.is_pure(node.op):
-                    return False
-                waiting += callees - seen
-                seen |= callees
-        return True
+        return all(
+            functions_of(node) or self._library.is_pure(node.op)
+            for function_def in definitions_within(function_name, read=self._read)
+            for node in function_def.node_def
+        )
 
     def _edit(self, function_name: str) -> FunctionEdit:
         return FunctionEdit(self._read(function_name), self._new_name)
@@ -439,16 +382,12 @@ def has_dynamic_shapes(function_name: str, *, read: Callable[[str], Any]) -> boo
         function_name: The name of the function.
         read: `(function_name)`: returns a FunctionDef.
     """
-    waiting, seen = [function_name], {function_name}
-    while waiting:
-        nodes = {node.name: node for node in read(waiting.pop()).node_def}
+    for function_def in definitions_within(function_name, read=read):
+        nodes = {node.name: node for node in function_def.node_def}
         for node in nodes.values():
             operands = [node.input[index] for index in _SHAPE_OPERANDS.get(node.op, ()) if index < len(node.input)]
             if node.op in _DYNAMIC or not _are_known(operands, nodes):
                 return True
-            callees = {name for _, _, name in functions_of(node)}
-            waiting += callees - seen
-            seen |= callees
     return False
 
 

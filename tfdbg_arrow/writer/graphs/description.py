@@ -14,16 +14,15 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from tfdbg_arrow.spool.graph_links import TensorNode
+from tfdbg_arrow.spool.names import TensorNode
 from tfdbg_arrow.writer.graphs.node_defs import (
-    INPUT_COLUMNS,
-    InputRow,
+    TensorBatch,
     attributes_json,
+    edges_of,
     functions_of,
-    input_rows,
+    is_own,
     runs_inline,
 )
-from tfdbg_arrow.writer.graphs.own_ops import OWN_OP_PREFIX, TensorBatch, is_own
 from tfdbg_arrow.writer.graphs.registry import GraphRegistry, GraphState
 from tfdbg_arrow.writer.rows import Append, AppendColumns, Row
 from tfdbg_arrow.writer.scopes import ForwardOp, Scope
@@ -49,8 +48,27 @@ _OP_COLUMNS = (
     "layer",
     "role",
 )
+_INPUT_COLUMNS = ("op_name", "input_index", "is_control", "source_op_name", "source_output_slot")
 _OUTPUT_COLUMNS = ("op_name", "output_slot", "dtype", "static_shape", "is_recorded", "not_recorded_reason")
-"""Columns of `graph_op` and `graph_op_output` after `graph_id`. Rows are tuples, because there are many."""
+
+
+class _Columns:
+    """New rows of a table of one graph, as columns.
+
+    A list of rows would add thousands of tuples to those that Python's garbage collector examines.
+
+    Args:
+        names: The columns after `graph_id`.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.values: dict[str, list[Any]] = {name: [] for name in names}
+        self._appends = [column.append for column in self.values.values()]
+
+    def add(self, *row: object) -> None:
+        """Adds a row."""
+        for append, value in zip(self._appends, row, strict=True):
+            append(value)
 
 
 class Coverage(Protocol):
@@ -142,21 +160,16 @@ class GraphDescriber:
                 state = self._states[graph] = self._registry.new_graph()
             return state
 
-    def note_creation(
-        self, op_type: str, op_name: str | None, outputs: Sequence[Any], graph: Any, stack_id: int, wall_time_ns: int
-    ) -> None:
-        """Notes where and when an op of a graph is created; TensorFlow's op callback calls this."""
-        if outputs:
-            # `graph` can be wrong: the gradient of a loop puts some ops into the forward graph.
-            graph = outputs[0].graph
-        name = outputs[0].op.name if outputs else op_name
-        if name is not None and not op_type.startswith(OWN_OP_PREFIX):
-            self._note_scope(graph, name, stack_id, wall_time_ns)
-
-    def note_call_op(self, op: Any) -> None:
-        """Notes the scope of an op that calls a function; no op callback reports such an op."""
-        if op.name not in self.state(op.graph).creations:
-            self._note_scope(op.graph, op.name, -1, 0)
+    def note_created(self, op: Any) -> None:
+        """Notes where and when an op of a graph is created, and its scope."""
+        name = op.name
+        if is_own(op.type, name):
+            return
+        scope = self._current_scope()
+        state = self.state(op.graph)
+        state.creations[name] = (self._intern_stack(), time.time_ns(), scope)
+        if scope.layer is not None:
+            state.layers[name] = scope.layer
 
     def note_taped(self, attrs: object, outputs: Sequence[Any]) -> None:
         """Notes that a gradient tape keeps an op of a graph; each op has its own attributes object."""
@@ -200,9 +213,7 @@ class GraphDescriber:
 
     def describe_ops(self, graph: Any, state: GraphState, *, reasons: Reasons) -> list[TensorBatch]:
         """Adds the rows of the new ops of a graph; returns their tensors that are to be recorded."""
-        ops: list[tuple[object, ...]] = []
-        inputs: list[InputRow] = []
-        outputs: list[tuple[object, ...]] = []
+        ops, inputs, outputs = _Columns(_OP_COLUMNS), _Columns(_INPUT_COLUMNS), _Columns(_OUTPUT_COLUMNS)
         calls: list[Row] = []
         covered: list[_Covered] = []
         nodes: list[TensorNode] = []
@@ -223,10 +234,10 @@ class GraphDescriber:
             if not is_new and name not in state.edges:
                 continue
             op_outputs = op.outputs
-            inputs += input_rows(node_def, first=None if is_new else num_inputs)
+            for edge in edges_of(node_def, first=None if is_new else num_inputs):
+                inputs.add(name, *edge)
             if len(op_outputs) > num_outputs:
-                added, found = self._describe_outputs(op, node_def.op, op_outputs, first=num_outputs, reasons=reasons)
-                outputs += added
+                found = self._describe_outputs(op, node_def.op, outputs, first=num_outputs, reasons=reasons)
                 if found.tensors:
                     covered.append(found)
                     nodes += [(state.graph_id, name, node_def.op, tensor.value_index) for tensor in found.tensors]
@@ -239,27 +250,21 @@ class GraphDescriber:
             stack_id, wall_time_ns, scope = creation
             if stack_id < 0:
                 stack_id = self._intern_traceback(_traceback_of(op))  # made before recording began
-            ops.append(
-                (
-                    op_index,
-                    name,
-                    node_def.op,
-                    len(op_outputs),
-                    node_def.device or None,
-                    attributes_json(node_def),
-                    stack_id if stack_id >= 0 else None,
-                    wall_time_ns or time.time_ns(),
-                    *_scope_values(scope),
-                )
+            ops.add(
+                op_index,
+                name,
+                node_def.op,
+                len(op_outputs),
+                node_def.device or None,
+                attributes_json(node_def),
+                stack_id if stack_id >= 0 else None,
+                wall_time_ns or time.time_ns(),
+                *_scope_values(scope),
             )
-        for table, names, rows in (
-            ("graph_op", _OP_COLUMNS, ops),
-            ("graph_op_input", INPUT_COLUMNS, inputs),
-            ("graph_op_output", _OUTPUT_COLUMNS, outputs),
-        ):
-            if rows:
-                columns = dict(zip(names, zip(*rows, strict=True), strict=True))
-                self._append_columns(table, {"graph_id": [state.graph_id] * len(rows), **columns})
+        for table, columns in (("graph_op", ops), ("graph_op_input", inputs), ("graph_op_output", outputs)):
+            num_rows = len(columns.values["op_name"])
+            if num_rows:
+                self._append_columns(table, {"graph_id": [state.graph_id] * num_rows, **columns.values})
         if calls:
             self._append("graph_call", calls)
         keys = itertools.count(self._registry.add_nodes(nodes))
@@ -309,13 +314,6 @@ class GraphDescriber:
                     self._registry.add_rename(state.graph_id, op_name, node_name)
             self._on_names(graph, state, definition.signature.name, node_names)
 
-    def _note_scope(self, graph: Any, op_name: str, stack_id: int, wall_time_ns: int) -> None:
-        scope = self._current_scope()
-        state = self.state(graph)
-        state.creations[op_name] = (stack_id, wall_time_ns, scope)
-        if scope.layer is not None:
-            state.layers[op_name] = scope.layer
-
     def _graph_row(self, graph: Any, state: GraphState) -> Row:
         outer = getattr(graph, "outer_graph", None)
         # Outside of functions this is the graph that a session runs, or in eager mode an empty graph that never runs.
@@ -331,15 +329,12 @@ class GraphDescriber:
             "wall_time_ns": time.time_ns(),
         }
 
-    def _describe_outputs(
-        self, op: Any, op_type: str, op_outputs: Sequence[Any], *, first: int, reasons: Reasons
-    ) -> tuple[list[tuple[object, ...]], _Covered]:
-        """Returns the rows of an op's outputs from slot `first` on, and the outputs to record."""
+    def _describe_outputs(self, op: Any, op_type: str, rows: _Columns, *, first: int, reasons: Reasons) -> _Covered:
+        """Adds the rows of an op's outputs from slot `first` on; returns the outputs to record."""
         op_name = op.name
         is_chosen = self._coverage.is_chosen(op_type, op_name)
-        rows: list[tuple[object, ...]] = []
         tensors: list[Any] = []
-        for slot, tensor in enumerate(op_outputs[first:], start=first):
+        for slot, tensor in enumerate(op.outputs[first:], start=first):
             dtype_number, dtype_name = _base_dtype(tensor.dtype)
             hindrance = reasons(op, op_type, tensor)
             reason = self._coverage.reason_not_recorded(op_type, dtype_number, is_chosen=is_chosen) or hindrance
@@ -347,8 +342,8 @@ class GraphDescriber:
                 tensors.append(tensor)
             dimensions, is_of_unknown_rank = tensor._shape  # faster than `shape`, which makes a TensorShape
             shape = None if is_of_unknown_rank else tuple(-1 if size is None else size for size in dimensions)
-            rows.append((op_name, slot, dtype_name, shape, reason is None, reason))
-        return rows, _Covered(op=op, tensors=tuple(tensors), is_chosen=is_chosen)
+            rows.add(op_name, slot, dtype_name, shape, reason is None, reason)
+        return _Covered(op=op, tensors=tuple(tensors), is_chosen=is_chosen)
 
     def _describe_calls(self, node_def: Any, functions: Sequence[tuple[str, int, str]], state: GraphState) -> list[Row]:
         rows: list[Row] = []

@@ -3,21 +3,28 @@
 When TensorFlow makes a function of a graph of the program, the graph is described and its ops are marked. TensorFlow
 keeps the marks while it inlines and optimizes. The native core then finds the op that each node stands for, and adds
 record ops after the nodes. The nodes become rows of `executed_op` and `executed_op_input`.
+
+An op that fails ends its whole graph, and tensors that are not recorded yet are lost. So an op that can fail because of
+values waits for the record ops of the floating tensors that it depends on. This adds no order between ops of the
+program, because those tensors are computed before the op anyway.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from tfdbg_arrow.schema.dtypes import dtype_name
-from tfdbg_arrow.spool.graph_links import inlined_suffix
-from tfdbg_arrow.writer.graphs.failing_ops import FailingOps
-from tfdbg_arrow.writer.graphs.own_ops import TensorBatch, is_own
+from tfdbg_arrow.spool.names import inlined_suffix
+from tfdbg_arrow.writer.graphs.node_defs import TensorBatch, is_own
 from tfdbg_arrow.writer.graphs.registry import GraphRegistry, GraphState
+from tfdbg_arrow.writer.hooks.graph_optimizer import is_small, is_used_by_graph, mark_ops
+from tfdbg_arrow.writer.hooks.runtime import refuses_counting_on_accelerators
+from tfdbg_arrow.writer.live_stop.stop import GraphJudge
 from tfdbg_arrow.writer.rows import Append, Row
 
 _MAX_PARTS = 32
@@ -83,14 +90,9 @@ class ExecutedGraphs:
         optimizer: Adds the record ops to the graphs.
         registry: Stores which graph calls which.
         append: Takes rows for a table.
-        mark: `(graph_id)`: returns the mark of a graph's ops.
-        mark_ops: `(graph, mark)`: marks the ops of a graph.
-        is_small: `(graph)`: returns True if the graph's function is too small for TensorFlow to optimize it.
+        generation: The number of the recording in this process.
         keeps_ops: Whether TensorFlow's optimizer leaves all ops of functions unchanged.
-        allows_counting: Returns True if elements can be counted on accelerators now. The program's settings can forbid
-            it.
-        is_used_by_graph: `(graph)`: returns True if another graph uses the results of the graph.
-        note_masked: Takes the parts of a MaskedOutput.
+        judge: Takes the outputs that do not stop the program.
         note_failure: `(what, error)`: records a failure.
         failing: Finds the ops that must wait for the record ops before them. None if recording is part of computing;
             then no op has to wait.
@@ -102,27 +104,19 @@ class ExecutedGraphs:
         *,
         registry: GraphRegistry,
         append: Append,
-        mark: Callable[[int], int],
-        mark_ops: Callable[[Any, int], None],
-        is_small: Callable[[Any], bool],
+        generation: int,
         keeps_ops: bool,
-        allows_counting: Callable[[], bool],
-        is_used_by_graph: Callable[[Any], bool],
-        note_masked: Callable[[int, str, str, int, Sequence[str]], None],
+        judge: GraphJudge,
         note_failure: Callable[[str, object], None],
         failing: FailingOps | None,
     ) -> None:
         self._optimizer = optimizer
         self._registry = registry
         self._append = append
-        self.mark = mark
-        self._mark_ops = mark_ops
-        self._is_small = is_small
+        self._generation = generation
         self._keeps_ops = keeps_ops
-        self._allows_counting = allows_counting
         self._small_functions: set[bytes] = set()
-        self._is_used_by_graph = is_used_by_graph
-        self._note_masked = note_masked
+        self._judge = judge
         self._note_failure = note_failure
         self._failing = failing
         self._lock = threading.Lock()
@@ -136,12 +130,16 @@ class ExecutedGraphs:
     def prepare(self, function_name: str, graph: Any, state: GraphState, batches: Iterable[TensorBatch]) -> None:
         """Marks the ops of a graph that becomes a function, and notes which of its tensors to record."""
         self._note_keys(state, batches)
-        self._optimizer.set_counting_on_devices(self._allows_counting())
-        if self._is_small(graph):
+        self._optimizer.set_counting_on_devices(not refuses_counting_on_accelerators())
+        if is_small(graph):
             self._small_functions.add(function_name.encode())
-        self._mark_ops(graph, self.mark(state.graph_id))
+        mark_ops(graph, self.mark(state.graph_id))
         if graph.get_operations():  # TensorFlow does not optimize an empty graph
             self._marked.add(state.graph_id)
+
+    def mark(self, graph_id: int) -> int:
+        """Returns the mark of a graph's ops."""
+        return (self._generation << 32) | graph_id
 
     def keeps_ops(self, function_name: bytes) -> bool:
         """Returns True if no pass of TensorFlow may change the ops of a function."""
@@ -168,7 +166,7 @@ class ExecutedGraphs:
             ops.append((node, tensor.op.name, tensor.op.type, *known.get(tensor.op.name, nothing)))
         self._op_names.setdefault(state.graph_id, set()).update(op_name for _, op_name, *_ in ops)
         calls = _inlined_calls(state, node_names)
-        is_used = self._is_used_by_graph(graph)
+        is_used = is_used_by_graph(graph)
         failing = {} if self._failing is None else self._failing.find(graph, state)
         failing_nodes = {node: failing[name] for node, name, _ in node_names if name in failing}
         self._optimizer.add_program_graph(state.graph_id, ops, arguments, calls, is_used, failing_nodes)
@@ -181,7 +179,7 @@ class ExecutedGraphs:
             state: The state of the graph.
             batches: The new tensors to record.
         """
-        self._optimizer.set_counting_on_devices(self._allows_counting())
+        self._optimizer.set_counting_on_devices(not refuses_counting_on_accelerators())
         known = self._note_keys(state, batches)
         nothing: tuple[list[int], bool] = ([], False)
         names = [(op.name, op.name, op.type) for op in graph.get_operations() if not is_own(op.type, op.name)]
@@ -213,7 +211,7 @@ class ExecutedGraphs:
             self._graphs_seen.update(node[3] for nodes in graphs for node in nodes)
             num_unreadable = self._optimizer.take_unreadable_graphs()
             for masked in self._optimizer.take_masked_outputs():
-                self._note_masked(*masked)
+                self._judge.note_masked(*masked)
             first, self._num_graphs = self._num_graphs, self._num_graphs + len(graphs)
         for executed_graph_id, nodes in enumerate(graphs, start=first):
             made_for = self._made_for(nodes)
@@ -334,3 +332,116 @@ def _nearest_user(
                 seen.add(user)
                 waiting.append(user)
     return None
+
+
+_CHECKS = frozenset({"CheckNumerics", "CheckNumericsV2"})
+
+_ALWAYS = _CHECKS | frozenset(
+    (
+        *("Assert", "EnsureShape", "PyFunc", "PyFuncStateless", "EagerPyFunc"),
+        *("Cholesky", "CholeskyGrad", "Eig", "LogMatrixDeterminant", "MatrixDeterminant", "MatrixInverse"),
+        *("MatrixLogarithm", "MatrixSolve", "MatrixSolveLs", "MatrixSquareRoot", "MatrixTriangularSolve", "Qr"),
+        *("SelfAdjointEigV2", "Svd"),
+        *("Bincount", "CTCLoss", "CTCLossV2", "DenseBincount", "DynamicPartition", "DynamicStitch", "GatherNd"),
+        *("ParallelDynamicStitch", "ResourceGather", "ResourceGatherNd", "ScatterNd", "SparseReshape"),
+        *("SparseSoftmaxCrossEntropyWithLogits", "SparseToDense", "SparseTensorDenseMatMul"),
+        *("Multinomial", "ParameterizedTruncatedNormal", "RandomGamma", "RandomPoissonV2", "StatelessMultinomial"),
+        *("StatelessParameterizedTruncatedNormal", "StringToNumber"),
+    )
+)
+"""Op types that can fail because of the values of their inputs."""
+
+_ALWAYS_PREFIXES = (
+    *("Decode", "LookupTable", "Parse", "Ragged", "ResourceScatter", "Scatter", "Segment", "SparseSegment"),
+    *("TensorScatter", "UnsortedSegment"),
+)
+
+_ON_HOST = frozenset(
+    (
+        *("Bincount", "DenseBincount", "DynamicPartition", "DynamicStitch", "Gather", "GatherNd", "GatherV2"),
+        *("Multinomial", "ParallelDynamicStitch", "ParameterizedTruncatedNormal", "ResourceGather", "ResourceGatherNd"),
+        *("ScatterNd", "SparseSoftmaxCrossEntropyWithLogits", "SparseTensorDenseMatMul", "StatelessMultinomial"),
+        "StatelessParameterizedTruncatedNormal",
+    )
+)
+"""Op types that fail only on the host. On a GPU they skip values that are out of range, or return zeros or NaN instead.
+Source: the definitions of these ops in tensorflow/core/ops, which document it for their GPU kernels."""
+
+_ON_HOST_PREFIXES = ("ResourceScatter", "Scatter", "Segment", "SparseSegment", "TensorScatter", "UnsortedSegment")
+
+_RESHAPING = frozenset({"BroadcastTo", "Reshape"})
+
+_OF_SHAPES = frozenset({"Const", "Rank", "Shape", "ShapeN", "Size"})
+
+_OF_INTEGERS = frozenset(
+    (
+        *("AddV2", "BroadcastArgs", "Cast", "ConcatV2", "FloorDiv", "GatherV2", "Identity", "Maximum", "Mul", "Pack"),
+        *("Prod", "Range", "Slice", "StridedSlice", "Sub"),
+    )
+)
+"""Op types that compute the shapes for reshaping."""
+
+_INDEX_INPUT = {"Gather": 1, "GatherV2": 1, "StridedSlice": 1}
+"""Op types that fail if an index is out of range; the value is the input that holds the indices."""
+
+
+class FailingOps:
+    """Finds the ops of graphs that can fail; call find() for the callees of a graph first."""
+
+    def __init__(self) -> None:
+        self._graphs: set[int] = set()
+
+    def find(self, graph: Any, state: GraphState) -> dict[str, bool]:
+        """Returns the names of the ops of a graph that can fail, and whether they fail only on the host.
+
+        Args:
+            graph: The graph.
+            state: The state of the graph.
+        """
+        found = {key[0]: False for key, callee in state.callees.items() if callee in self._graphs}
+        for op in graph.get_operations():
+            if op.name not in found and not is_own(op.type, op.name) and can_fail(op):
+                found[op.name] = op.type in _ON_HOST or op.type.startswith(_ON_HOST_PREFIXES)
+        if found:
+            self._graphs.add(state.graph_id)
+        return found
+
+
+def can_fail(op: Any) -> bool:
+    """Returns True if an op can fail because of the values of its inputs, in a way that occurs in practice."""
+    kind = op.type
+    if kind in _ALWAYS or kind.startswith(_ALWAYS_PREFIXES):
+        return True
+    if kind in _RESHAPING:
+        # For a shape that the program computes, TensorFlow infers the output shape that would be valid.
+        return not (_keeps_size(op.inputs[0].shape, op.outputs[0].shape) and _is_of_shapes(op.inputs[1]))
+    if kind in _INDEX_INPUT:
+        # Slices of shapes are very common and valid.
+        is_of_values = op.outputs[0].dtype.is_floating or op.outputs[0].dtype.is_complex
+        is_index = kind != "StridedSlice" or op.get_attr("shrink_axis_mask") != 0
+        return bool(is_of_values and is_index and op.inputs[_INDEX_INPUT[kind]].op.type != "Const")
+    return False
+
+
+def _is_of_shapes(tensor: Any) -> bool:
+    """Returns True if a tensor is computed only from constants and the shapes of tensors."""
+    waiting, seen = [tensor.op], set()
+    while waiting:
+        op = waiting.pop()
+        if op.name in seen or op.type in _OF_SHAPES:
+            continue
+        if op.type not in _OF_INTEGERS:
+            return False
+        seen.add(op.name)
+        waiting += [each.op for each in op.inputs]
+    return True
+
+
+def _keeps_size(before: Any, after: Any) -> bool:
+    """Returns True if two static shapes have the same number of elements, assuming equal unknown dimensions."""
+    if before.rank is None or after.rank is None:
+        return False
+    known = [[dim for dim in shape.as_list() if dim is not None] for shape in (before, after)]
+    unknown = [shape.rank - len(dims) for shape, dims in zip((before, after), known, strict=True)]
+    sizes = [math.prod(dims) for dims in known]
+    return bool(sizes[0] == sizes[1] and unknown[0] == unknown[1] <= 1)

@@ -1,12 +1,37 @@
-"""Changes FunctionDefs: adds nodes, arguments and results, and replaces called functions."""
+"""Changes FunctionDefs: adds nodes, arguments and results, and replaces called functions.
+
+PlainFunctions makes copies of functions without our ops, which run in steps that are not recorded. A record op that
+returns at once still has a cost: TensorFlow schedules it, cannot fuse across its input tensor, and cannot reuse that
+tensor's memory.
+
+A copy has its own kernels. That would change the program if a kernel keeps a state, as TensorFlow's stateful random ops
+do. So functions with such ops are not copied. The copies stay when the recording ends, because another thread may be
+about to call one.
+"""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from tfdbg_arrow.writer.graphs.node_defs import definitions_within, runs_inline
+
+if TYPE_CHECKING:
+    from tfdbg_arrow.writer.hooks.runtime import RuntimeFunctions
+
+SUFFIX = "_tfdbg_arrow_plain"
+"""The suffix of the names of the copies."""
+_STATE_IS_ELSEWHERE = frozenset({
+    "Assert", "Case", "EagerPyFunc", "If", "MergeV2Checkpoints", "Print", "PrintV2", "PyFunc", "ReadFile", "RestoreV2",
+    "SaveV2", "StackV2", "StatefulPartitionedCall", "TensorArrayV3", "Timestamp", "VarHandleOp", "While", "WriteFile",
+})  # fmt: skip
+"""Stateful ops whose kernels keep nothing from one run to the next."""
 CALLS = frozenset(("PartitionedCall", "StatefulPartitionedCall"))
 MUST_COMPILE = "_XlaMustCompile"
+NO_INLINE = "_noinline"
+"""The attribute of a function that TensorFlow does not inline, but runs as a separate call with its own step ID."""
+
 
 # Source: tensorflow/core/framework/types.proto.
 DOUBLE, INT64, BOOL = 2, 9, 10
@@ -170,3 +195,77 @@ def insert_inputs(node: Any, inputs: Sequence[str]) -> None:
     control = [text for text in node.input if text.startswith("^")]
     del node.input[:]
     node.input.extend([*data, *inputs, *control])
+
+
+class PlainFunctions:
+    """Makes copies of functions without our ops, for one recording.
+
+    Args:
+        library: Stores functions.
+        on_error: `(function_name, error)`: called if a function could not be copied.
+    """
+
+    def __init__(self, library: RuntimeFunctions, *, on_error: Callable[[str, object], None]) -> None:
+        self._library = library
+        self._on_error = on_error
+        self._lock = threading.Lock()
+        self._plain: dict[bytes, bytes] = {}
+        self._made: set[str] = set()
+
+    def name_of(self, function_name: bytes) -> bytes:
+        """Returns the name of the copy of a function; its own name if it cannot be copied."""
+        known = self._plain.get(function_name)
+        if known is None:
+            with self._lock:
+                known = self._plain.get(function_name)
+                if known is None:
+                    known = self._plain[function_name] = self._copy(function_name.decode()).encode()
+        return known
+
+    def _copy(self, function_name: str) -> str:
+        try:
+            stripped = self._strip_all(function_name)
+            if stripped is None:
+                return function_name
+            for name, function_def in stripped.items():
+                if name + SUFFIX not in self._made:
+                    _rename(function_def, set(stripped))
+                    self._library.add_function_def(function_def)
+                    self._made.add(name + SUFFIX)
+        except Exception as error:
+            self._on_error(function_name, error)
+            return function_name
+        return function_name + SUFFIX
+
+    def _strip_all(self, function_name: str) -> dict[str, Any] | None:
+        """Returns a function and all functions that run inline in it, without our ops.
+
+        Returns None if one of them keeps a state, or if none of them has ops of ours.
+        """
+        found: dict[str, Any] = {}
+        has_own = False
+        for function_def in definitions_within(function_name, read=self._library.function_def, inline=True):
+            found[function_def.signature.name] = function_def
+            has_own |= self._library.strip_function(function_def)
+            if "api_implements" in function_def.attr:  # TensorFlow may replace it by another function
+                return None
+            if any(may_keep_state(node.op) and self._library.keeps_state(node.op) for node in function_def.node_def):
+                return None
+        return found if has_own else None
+
+
+def may_keep_state(op_type: str) -> bool:
+    """Returns True if kernels of a stateful op of this type may keep something from one run to the next."""
+    return op_type not in _STATE_IS_ELSEWHERE and "Dataset" not in op_type
+
+
+def _rename(function_def: Any, names: set[str]) -> None:
+    """Renames a FunctionDef and the copied functions that it calls to the names of the copies."""
+    function_def.signature.name += SUFFIX
+    for node in function_def.node_def:
+        if not runs_inline(node.op):
+            continue
+        for value in node.attr.values():
+            for func in (value.func, *value.list.func) if value.WhichOneof("value") in ("func", "list") else ():
+                if func.name in names:
+                    func.name += SUFFIX

@@ -2,12 +2,65 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tfdbg_arrow.schema.tables import BAD_CONSTANT
 from tfdbg_arrow.writer.rows import to_json
+
+OWN_OP_PREFIX = "TfdbgArrow"
+"""Prefix of the types of our own ops."""
+
+OWN_NAME_PREFIX = "tfdbg_arrow_"
+"""Prefix of the names of all ops that we add to a graph."""
+
+MARK = "_tfdbg_arrow_graph"
+"""The attribute that tells the native core which graph of the program an op belongs to."""
+
+NEEDS, FEEDS = "_tfdbg_arrow_needs", "_tfdbg_arrow_feeds"
+"""Attributes of the op that stands for a run of a session: the tensors and ops that the run needs, and the tensors that
+it is fed, one per line."""
+
+
+_own_names = itertools.count(1)
+
+
+def own_name(what: str = "record") -> str:
+    """Returns a name for an op of ours that is not a prefix or suffix of another name in this process."""
+    return f"{OWN_NAME_PREFIX}{what}_{next(_own_names)}_"
+
+
+def is_own(op_type: str, name: str) -> bool:
+    """Returns True if the op with this type and name is one of ours."""
+    return op_type.startswith(OWN_OP_PREFIX) or name.startswith(OWN_NAME_PREFIX)
+
+
+@dataclass(frozen=True)
+class TensorBatch:
+    """The tensors to record of one op.
+
+    Attributes:
+        op: The producing `tf.Operation`.
+        tensors: The symbolic outputs to record.
+        nodes: Their keys in the registry, in the same order.
+        is_chosen: Whether the user chose to keep their elements.
+        decides: Whether each tensor stops the program if it is bad, with `on_nonfinite`. Empty means that none does.
+    """
+
+    op: Any
+    tensors: tuple[Any, ...]
+    nodes: tuple[int, ...]
+    is_chosen: bool = False
+    decides: tuple[bool, ...] = ()
+
+    @property
+    def all_decides(self) -> tuple[bool, ...]:
+        """`decides`, one for each tensor."""
+        return self.decides or (False,) * len(self.tensors)
 
 
 def runs_inline(op_type: str) -> bool:
@@ -31,36 +84,41 @@ def functions_of(node_def: Any) -> list[tuple[str, int, str]]:
     return found
 
 
-INPUT_COLUMNS = ("op_name", "input_index", "is_control", "source_op_name", "source_output_slot")
-"""Columns of `graph_op_input` after `graph_id`."""
+def definitions_within(function_name: str, *, read: Callable[[str], Any], inline: bool = False) -> Iterator[Any]:
+    """Yields the FunctionDefs of a function and of all functions that it calls, each once.
 
-InputRow = tuple[str, int, bool, str, int | None]
-"""Values of `INPUT_COLUMNS`."""
+    Args:
+        function_name: The name of the function.
+        read: `(function_name)`: returns a FunctionDef.
+        inline: Whether to omit functions that do not run within the function's own step.
+    """
+    waiting, seen = [function_name], {function_name}
+    while waiting:
+        function_def = read(waiting.pop())
+        yield function_def
+        for node in function_def.node_def:
+            if runs_inline(node.op) or not inline:
+                callees = {name for _, _, name in functions_of(node)} - seen
+                waiting += callees
+                seen |= callees
 
 
-def input_rows(node_def: Any, *, first: int | None) -> list[InputRow]:
-    """Returns the edges of a NodeDef's inputs: `name`, `name:slot` or `^name`.
+def edges_of(node_def: Any, *, first: int | None) -> Iterator[tuple[int, bool, str, int | None]]:
+    """Yields the edges of a NodeDef's inputs (`name`, `name:slot` or `^name`): input_index, is_control, source, slot.
 
     Args:
         node_def: The NodeDef.
-        first: Return only data edges, from this input on. None means all edges.
+        first: Yield only data edges, from this input on. None means all edges.
     """
-    rows: list[InputRow] = []
-    op_name, num_control = node_def.name, 0
+    num_control = 0
     for index, text in enumerate(node_def.input):
-        row: InputRow
         if text.startswith("^"):
-            if first is not None:
-                continue
-            row = (op_name, num_control, True, text[1:], None)
+            if first is None:
+                yield num_control, True, text[1:], None
             num_control += 1
-        else:
-            if first is not None and index < first:
-                continue
+        elif first is None or index >= first:
             source, _, slot = text.partition(":")
-            row = (op_name, index, False, source, int(slot or 0))
-        rows.append(row)
-    return rows
+            yield index, False, source, int(slot or 0)
 
 
 _MAX_KEPT, _MAX_KEPT_BYTES = 10_000, 64

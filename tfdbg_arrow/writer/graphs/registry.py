@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tfdbg_arrow.spool.graph_links import GraphLinks
 from tfdbg_arrow.spool.journal import Journal
+from tfdbg_arrow.spool.names import GraphLinks
 from tfdbg_arrow.writer.scopes import Scope
 
 CallKey = tuple[str, str, int]

@@ -1,32 +1,43 @@
-"""Records calls of functions from eager code.
+"""Records calls of functions from eager code, and what fails: calls, eager ops and runs of sessions.
 
 | hook | purpose |
 |---|---|
 | `Context.call_function` | notes that a function call begins, before anything in it runs |
+| `execute.execute_with_callbacks` | notes the failure of an op that Python executes; no op callback is called for it |
+| `ops.raise_from_not_ok_status` | notes the failure of an op that TensorFlow's core executes for `gen_*_ops` |
+| `core._status_to_exception`, `BaseSession._do_call` | replace TensorFlow's error for a step that we stopped by ours |
 """
 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.client import session as client_session
 from tensorflow.python.eager import context as eager_context
+from tensorflow.python.eager import core as eager_core
+from tensorflow.python.eager import execute
+from tensorflow.python.framework import ops as framework_ops
 
 from tfdbg_arrow.writer.graphs.compiled import SUFFIX as INSIDE_SUFFIX
 from tfdbg_arrow.writer.graphs.compiled import is_around_compiled
-from tfdbg_arrow.writer.graphs.own_ops import OWN_NAME_PREFIX
-from tfdbg_arrow.writer.graphs.plain_functions import SUFFIX as PLAIN_SUFFIX
-from tfdbg_arrow.writer.hooks.cluster import is_remote
-from tfdbg_arrow.writer.hooks.distribution import clean_copy
+from tfdbg_arrow.writer.graphs.function_edit import SUFFIX as PLAIN_SUFFIX
+from tfdbg_arrow.writer.graphs.node_defs import OWN_NAME_PREFIX
+from tfdbg_arrow.writer.hooks.exports import clean_copy
 from tfdbg_arrow.writer.hooks.observation import Observation
 from tfdbg_arrow.writer.hooks.patches import Patches
-from tfdbg_arrow.writer.hooks.stop_errors import stop_error
-from tfdbg_arrow.writer.hooks.unobserved import this_thread
+from tfdbg_arrow.writer.hooks.unobserved import is_remote, this_thread
 
 _SUFFIXES = re.compile(f"{PLAIN_SUFFIX}|{INSIDE_SUFFIX}(_around|_rows|_[0-9]+)?")
+_REFUSALS = (tf.errors.InternalError, tf.errors.InvalidArgumentError, tf.errors.UnimplementedError)
+"""The errors that TensorFlow raises for a function that XLA cannot compile."""
+_OP_TYPE = re.compile(r"\[Op:(\w+)\]")
+"""The op in the error messages of TensorFlow's core."""
 
 
 def hook_calls(observation: Observation, patches: Patches) -> None:
@@ -109,10 +120,6 @@ def _call_options(observation: Observation, ctx: Any, name: bytes) -> Iterator[N
         ctx.function_call_options = options
 
 
-_REFUSALS = (tf.errors.InternalError, tf.errors.InvalidArgumentError, tf.errors.UnimplementedError)
-"""The errors that TensorFlow raises for a function that XLA cannot compile."""
-
-
 @contextmanager
 def _named_as_called() -> Iterator[None]:
     """Replaces the names of copies in TensorFlow's errors, because TensorFlow finds the user's lines by these names."""
@@ -121,3 +128,93 @@ def _named_as_called() -> Iterator[None]:
     except tf.errors.OpError as error:
         error._message = _SUFFIXES.sub("", error._message)
         raise
+
+
+def hook_failed_ops(observation: Observation, patches: Patches) -> None:
+    """Installs the hooks that record eager ops that raise an error."""
+    observer = observation.observer
+
+    def is_observed(callbacks: list[Any]) -> bool:
+        return observation.is_active and observer.op_callback in callbacks
+
+    def make_execute_with_callbacks(original: Any) -> Any:
+        def execute_with_callbacks(
+            op_name: Any, num_outputs: int, inputs: Any, attrs: Any, ctx: Any, name: Any = None
+        ) -> Any:
+            callbacks = ctx.op_callbacks
+            if not is_observed(callbacks):
+                return original(op_name, num_outputs, inputs, attrs, ctx, name)
+            try:
+                tensors = execute.quick_execute(op_name, num_outputs, inputs, attrs, ctx, name)
+            except BaseException as error:
+                observer.note_failed_op(op_name, inputs, type(error).__name__)
+                raise
+            for each in callbacks:
+                each(op_name, tuple(inputs), attrs, tensors, name)
+            return tensors
+
+        return execute_with_callbacks
+
+    def make_raise_from_not_ok_status(original: Any) -> Any:
+        def raise_from_not_ok_status(status: Any, name: Any) -> None:
+            op_type = _OP_TYPE.search(status.message)
+            try:
+                original(status, name)
+            except BaseException as error:
+                if op_type is not None and is_observed(eager_context.context().op_callbacks):
+                    observer.note_failed_op(op_type[1], _arguments(sys._getframe(1)), type(error).__name__)
+                raise
+
+        return raise_from_not_ok_status
+
+    patches.put(execute, "execute_with_callbacks", make_execute_with_callbacks)
+    patches.put(framework_ops, "raise_from_not_ok_status", make_raise_from_not_ok_status)
+
+
+def _arguments(frame: FrameType) -> list[Any]:
+    """Returns the eager tensors among the arguments of a running function, in order."""
+    found: list[Any] = []
+    for name in frame.f_code.co_varnames[: frame.f_code.co_argcount]:
+        value = frame.f_locals.get(name)
+        values = value if isinstance(value, (list, tuple)) else [value]
+        found += [each for each in values if type(each) is framework_ops.EagerTensor]
+    return found
+
+
+def stop_error(observation: Observation, text: str) -> Exception | None:
+    """Returns our error for the message of a TensorFlow error; None if the error is not ours."""
+    stop = observation.observer.stop
+    return stop.error_in(text) if observation.is_active and stop is not None else None
+
+
+def hook_errors(observation: Observation, patches: Patches) -> None:
+    """Installs the hooks that raise our error for a step that we stopped."""
+
+    def make_status_to_exception(original: Any) -> Any:
+        def status_to_exception(status: Any) -> Any:
+            error = stop_error(observation, status.message)
+            return original(status) if error is None else error
+
+        return status_to_exception
+
+    def make_do_call(original: Any) -> Any:
+        def do_call(session: Any, function: Any, *args: Any) -> Any:
+            try:
+                return original(session, function, *args)
+            except tf.errors.OpError as failure:
+                error = stop_error(observation, failure.message)
+                if error is None:
+                    raise
+                raise error from None
+
+        return do_call
+
+    patches.put(eager_core, "_status_to_exception", make_status_to_exception)
+    patches.put(client_session.BaseSession, "_do_call", make_do_call)
+
+
+def let_pass(error: Exception) -> Exception:
+    """Marks an error so that autograph and Keras pass it on unchanged, and returns it."""
+    error.ag_pass_through = True  # type: ignore[attr-defined]
+    error._keras_call_info_injected = True  # type: ignore[attr-defined]
+    return error

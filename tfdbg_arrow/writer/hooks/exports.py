@@ -1,42 +1,41 @@
-"""Removes our ops from the graphs that a program exports, so that they load in a process without tfdbg_arrow.
+"""Keeps our ops out of files and other processes, which may have no kernels for them.
 
 | hook | purpose |
 |---|---|
 | `Graph._as_graph_def` | strips every GraphDef and its functions; permanent |
 | `save._build_meta_graph_impl` | strips every SavedModel; permanent |
 | `Context.add_function_def` | replaces a stripped definition by the recorded one; permanent |
+| `Context.call_function` | calls functions without our ops on devices of other processes; permanent |
+| `Closure.__init__`, `ClusterCoordinator.create_per_worker_dataset` | marks functions that are traced for others |
 """
 
 from __future__ import annotations
 
-import threading
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from tensorflow.python.distribute.coordinator import cluster_coordinator
 from tensorflow.python.eager import context as eager_context
 from tensorflow.python.framework import ops as framework_ops
 from tensorflow.python.saved_model import save as saved_model_save
+from tensorflow.python.util.compat import as_str
 
-from tfdbg_arrow.writer.graphs.own_ops import OWN_OP_PREFIX
-from tfdbg_arrow.writer.hooks.stripping import delete_from, strip_function, strip_own_nodes
-
-_original_as_graph_def = framework_ops.Graph._as_graph_def
-
-_are_kept_clean = False
-
-_lock = threading.Lock()
+from tfdbg_arrow.writer.graphs.node_defs import MARK, OWN_OP_PREFIX, functions_of, is_own
+from tfdbg_arrow.writer.hooks.observation import Observation
+from tfdbg_arrow.writer.hooks.patches import Patches
+from tfdbg_arrow.writer.hooks.unobserved import follow_connections, is_remote, traced_for
 
 
+@functools.cache
 def keep_exports_clean() -> None:
     """Removes our ops from every GraphDef and SavedModel that this process exports, also after the recording."""
-    global _are_kept_clean
-    with _lock:
-        if _are_kept_clean:
-            return
-        _are_kept_clean = True
+    original_as_graph_def = framework_ops.Graph._as_graph_def
+    original_add = eager_context.Context.add_function_def
     original_build = saved_model_save._build_meta_graph_impl
 
     def as_graph_def(graph: Any, *args: Any, **kwargs: Any) -> Any:
-        graph_def, version = _original_as_graph_def(graph, *args, **kwargs)
+        graph_def, version = original_as_graph_def(graph, *args, **kwargs)
         strip_graph(graph_def)
         return graph_def, version
 
@@ -44,8 +43,6 @@ def keep_exports_clean() -> None:
         result = original_build(*args, **kwargs)
         strip_meta_graph(result[0])
         return result
-
-    original_add = eager_context.Context.add_function_def
 
     def add_function_def(context: Any, function_def: Any) -> None:
         original_add(context, _as_registered(context, function_def))
@@ -86,3 +83,89 @@ def strip_meta_graph(meta_graph_def: Any) -> None:
     stripped = meta_graph_def.meta_info_def.stripped_op_list.op
     delete_from(stripped, lambda op: op.name.startswith(OWN_OP_PREFIX))
     strip_graph(meta_graph_def.graph_def)
+
+
+def strip_function(function_def: Any) -> bool:
+    """Removes all of our ops and marks from a FunctionDef; returns True if there were any."""
+    marked = [each for each in (*function_def.node_def, *function_def.arg_attr.values()) if MARK in each.attr]
+    for each in marked:
+        del each.attr[MARK]
+    names = strip_own_nodes(function_def.node_def)
+    for key in [key for key, node in function_def.control_ret.items() if node in names]:
+        del function_def.control_ret[key]
+        function_def.signature.control_output.remove(key)
+    return bool(marked or names)
+
+
+def strip_own_nodes(nodes: Any) -> set[str]:
+    """Removes all of our ops and marks from a list of NodeDefs; returns the names of the ops."""
+    for node in nodes:
+        if MARK in node.attr:
+            del node.attr[MARK]
+    names = {node.name for node in nodes if is_own(node.op, node.name)}
+    if names:
+        delete_from(nodes, lambda node: node.name in names)
+        for node in nodes:
+            delete_from(node.input, lambda text: text.removeprefix("^") in names)
+    return names
+
+
+def delete_from(repeated: Any, is_unwanted: Callable[[Any], bool]) -> None:
+    """Deletes items from a repeated field."""
+    for index in range(len(repeated) - 1, -1, -1):
+        if is_unwanted(repeated[index]):
+            del repeated[index]
+
+
+def hook_work_for_others(observation: Observation, patches: Patches) -> None:
+    """Installs the hooks that exclude functions that a coordinator traces for its workers."""
+
+    def make_remote_entry(original: Any) -> Any:
+        def run_for_others(*args: Any, **kwargs: Any) -> Any:
+            with traced_for("remote" if observation.is_active else None):
+                return original(*args, **kwargs)
+
+        return run_for_others
+
+    patches.put(cluster_coordinator.Closure, "__init__", make_remote_entry)
+    patches.put(cluster_coordinator.ClusterCoordinator, "create_per_worker_dataset", make_remote_entry)
+
+
+@functools.cache
+def keep_remote_calls_clean() -> None:
+    """Makes sure that no function with our ops runs in another process, which has no kernels for them."""
+    original = eager_context.Context.call_function
+
+    def call_function(ctx: Any, name: Any, tensor_inputs: Sequence[Any], num_outputs: int) -> Any:
+        if is_remote(ctx.device_name or ""):
+            name = clean_copy(ctx, as_str(name)).encode()
+        return original(ctx, name, tensor_inputs, num_outputs)
+
+    eager_context.Context.call_function = call_function
+    follow_connections()
+
+
+_clean_copies: dict[str, str] = {}
+
+
+def clean_copy(context: Any, name: str) -> str:
+    """Returns the name of a copy of a function without our ops; the function's own name if it has none."""
+    known = _clean_copies.get(name)
+    if known is not None:
+        return known
+    original = context.get_function_def(name)
+    copy = type(original)()
+    copy.CopyFrom(original)
+    is_changed = strip_function(copy)
+    for node in copy.node_def:
+        for attribute, index, callee in functions_of(node):
+            clean = clean_copy(context, callee) if context.has_function(callee) else callee
+            if clean != callee:
+                is_changed = True
+                value = node.attr[attribute]
+                (value.func if value.WhichOneof("value") == "func" else value.list.func[index]).name = clean
+    if is_changed:
+        copy.signature.name = f"{name}_unrecorded"
+        context.add_function_def(copy)
+    _clean_copies[name] = copy.signature.name
+    return str(copy.signature.name)

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from tfdbg_arrow.writer.hooks.calls import hook_calls
-from tfdbg_arrow.writer.hooks.cluster import tell_no_more, tell_when_connected
-from tfdbg_arrow.writer.hooks.distribution import hook_work_for_others, keep_remote_calls_clean
-from tfdbg_arrow.writer.hooks.exports import keep_exports_clean
-from tfdbg_arrow.writer.hooks.failures import hook_failed_ops
-from tfdbg_arrow.writer.hooks.gradients import hook_gradients
+from tfdbg_arrow.writer.hooks.calls import hook_calls, hook_errors, hook_failed_ops
+from tfdbg_arrow.writer.hooks.exports import hook_work_for_others, keep_exports_clean, keep_remote_calls_clean
 from tfdbg_arrow.writer.hooks.keras_parts import hook_keras
-from tfdbg_arrow.writer.hooks.layers import hook_layers
-from tfdbg_arrow.writer.hooks.observation import Observation, Observer, hook_op_callbacks, hook_threads
+from tfdbg_arrow.writer.hooks.observation import Observation, Observer, hook_graph_ops, hook_op_callbacks, hook_threads
 from tfdbg_arrow.writer.hooks.patches import Patches
-from tfdbg_arrow.writer.hooks.stop_errors import hook_errors
-from tfdbg_arrow.writer.hooks.tracing import hook_tracing
-from tfdbg_arrow.writer.hooks.xla import hook_compiled_calls
+from tfdbg_arrow.writer.hooks.scoping import hook_gradients, hook_layers
+from tfdbg_arrow.writer.hooks.tracing import hook_compiled_calls, hook_tracing
+from tfdbg_arrow.writer.hooks.unobserved import tell_no_more, tell_when_connected
 
 
 class Hooks:
@@ -45,6 +40,7 @@ class Hooks:
         hook_compiled_calls(observation, patches)
         hook_threads(observation, patches)
         hook_op_callbacks(observation, patches)
+        hook_graph_ops(observation, patches)
         hook_failed_ops(observation, patches)
         if self._observer.stop is not None:
             hook_errors(observation, patches)

@@ -13,16 +13,14 @@ Only classes of Keras itself are changed. Autograph converts the program's class
 from __future__ import annotations
 
 import functools
-import importlib.abc
-import importlib.util
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tfdbg_arrow.writer.hooks.observation import Observation
-from tfdbg_arrow.writer.hooks.patches import Patches
+from tfdbg_arrow.writer.hooks.patches import AfterImport, Patches
 from tfdbg_arrow.writer.hooks.scoping import Find, put, scoped
-from tfdbg_arrow.writer.recording.fit_marks import FitLabels
+from tfdbg_arrow.writer.recording.marks import FitLabels
 from tfdbg_arrow.writer.scopes import LOSS, METRIC, OPTIMIZER, Scope, Scopes
 
 _PACKAGES = ("keras", "tf_keras")
@@ -30,46 +28,13 @@ _PACKAGES = ("keras", "tf_keras")
 
 def hook_keras(observation: Observation, patches: Patches) -> None:
     """Installs the hooks that find layers, roles and steps, in each Keras that is or will be imported."""
-    finder = _AfterImport(lambda module: _hook(observation, patches, module))
-    sys.meta_path.insert(0, finder)
+    finder = AfterImport(_PACKAGES, lambda module: _hook(observation, patches, module))
+    finder.install()
     patches.when_removed(finder.remove)
     for package in _PACKAGES:
         module = sys.modules.get(package)
         if module is not None and hasattr(module, "Model"):
             _hook(observation, patches, module)
-
-
-class _AfterImport(importlib.abc.MetaPathFinder):
-    """Calls a function when Keras has been imported."""
-
-    def __init__(self, tell: Callable[[Any], None]) -> None:
-        self._tell = tell
-        self._is_asking = False
-
-    def remove(self) -> None:
-        """Removes this finder from sys.meta_path."""
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
-
-    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
-        """Returns the spec that the other finders find, changed so that it reports when the module was executed."""
-        if name not in _PACKAGES or self._is_asking:
-            return None
-        self._is_asking = True
-        try:
-            spec = importlib.util.find_spec(name)
-        finally:
-            self._is_asking = False
-        if spec is None or spec.loader is None:
-            return None
-        original = spec.loader.exec_module
-
-        def exec_module(module: Any) -> None:
-            original(module)
-            self._tell(module)
-
-        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
 
 
 def _hook(observation: Observation, patches: Patches, keras: Any) -> None:

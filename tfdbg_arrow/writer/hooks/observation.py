@@ -2,14 +2,16 @@
 
 | hook | purpose |
 |---|---|
-| op callback of each thread | every eager op, and the Python stack of every op created in a graph |
+| op callback of each thread | every eager op |
+| `ops.Graph._create_op_helper` | every op that is created in a graph |
 | `threading.Thread._bootstrap_inner`, `FuncRegistry.__call__` | new threads, and TensorFlow's threads that run Python |
-| `op_callbacks.invoke_op_callbacks` | keeps the op's outputs unchanged if ours is the only callback |
+| `op_callbacks.should_invoke_op_callbacks` | spares ops of graphs the call of our callback, which ignores them |
 | `op_callbacks.remove_op_callback` | keeps our callback when another one is removed |
 """
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -17,11 +19,11 @@ from typing import Any, Protocol
 from tensorflow.python.eager import context as eager_context
 from tensorflow.python.eager import execute
 from tensorflow.python.framework import op_callbacks
+from tensorflow.python.framework import ops as framework_ops
 from tensorflow.python.ops import script_ops
-from tensorflow.python.util import tf_stack
 
 from tfdbg_arrow.writer.hooks.patches import Patches
-from tfdbg_arrow.writer.recording.fit_marks import FitMarks
+from tfdbg_arrow.writer.recording.marks import FitMarks
 from tfdbg_arrow.writer.scopes import Scopes
 
 
@@ -94,8 +96,8 @@ class Observer(Protocol):
     def note_failure(self, what: str, error: object) -> None:
         """Notes that our code failed, or needs something that this version of TensorFlow does not have."""
 
-    def note_call_op(self, op: Any) -> None:
-        """Notes that an op that calls a function was created in a graph."""
+    def note_created(self, op: Any) -> None:
+        """Notes that an op was created in a graph."""
 
     def note_taped(self, attrs: object, outputs: Sequence[Any]) -> None:
         """Notes that a gradient tape keeps an op of a graph with these attributes and outputs."""
@@ -159,18 +161,13 @@ def hook_op_callbacks(observation: Observation, patches: Patches) -> None:
     """Installs the hooks that keep our op callback and others from affecting each other."""
     callback = observation.observer.op_callback
 
-    def make_invoke_op_callbacks(original: Any) -> Any:
-        def invoke_op_callbacks(
-            op_type: Any, inputs: Any, attrs: Any, outputs: Any, op_name: Any = None, graph: Any = None
-        ) -> Any:
-            if any(each is not callback for each in eager_context.context().op_callbacks):
-                # Keep our frames out of the stacks of the ops that others add.
-                with tf_stack.CurrentModuleFilter():
-                    return original(op_type, inputs, attrs, outputs, op_name=op_name, graph=graph)
-            original(op_type, inputs, attrs, outputs, op_name=op_name, graph=graph)
-            return None  # the outputs stay unchanged
+    def make_should_invoke(original: Any) -> Any:
+        def should_invoke_op_callbacks() -> bool:
+            # TensorFlow asks this for ops of graphs only, and prepares costly arguments if the answer is yes.
+            callbacks = eager_context.context().op_callbacks
+            return bool(original()) and any(each is not callback for each in callbacks)
 
-        return invoke_op_callbacks
+        return should_invoke_op_callbacks
 
     def make_remove_op_callback(original: Any) -> Any:
         def remove_op_callback(op_callback: Any) -> None:
@@ -183,8 +180,24 @@ def hook_op_callbacks(observation: Observation, patches: Patches) -> None:
 
         return remove_op_callback
 
-    patches.put(op_callbacks, "invoke_op_callbacks", make_invoke_op_callbacks)
+    patches.put(op_callbacks, "should_invoke_op_callbacks", make_should_invoke)
     patches.put(op_callbacks, "remove_op_callback", make_remove_op_callback)
+
+
+def hook_graph_ops(observation: Observation, patches: Patches) -> None:
+    """Installs the hook that notes the ops of graphs; op callbacks tell the same at several times the cost."""
+
+    def make_create_op_helper(original: Any) -> Any:
+        @functools.wraps(original)
+        def create_op_helper(graph: Any, op: Any, *args: Any, **kwargs: Any) -> None:
+            original(graph, op, *args, **kwargs)
+            if observation.is_active:
+                observation.observer.note_created(op)
+
+        return create_op_helper
+
+    # TensorFlow has stored the op's stack by then, so that this function is not in it.
+    patches.put(framework_ops.Graph, "_create_op_helper", make_create_op_helper)
 
 
 def hook_threads(observation: Observation, patches: Patches) -> None:

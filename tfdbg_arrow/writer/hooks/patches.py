@@ -1,9 +1,13 @@
-"""Replaces attributes of TensorFlow, and restores them."""
+"""Replaces attributes of TensorFlow and Keras, restores them, and waits for their import."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import importlib.abc
+import importlib.machinery
+import sys
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 
@@ -52,3 +56,47 @@ class Patches:
         for then in self._then:
             then()
         self._then.clear()
+
+
+class AfterImport(importlib.abc.MetaPathFinder):
+    """Calls a function with a module whenever a module of one of these names has been imported.
+
+    Args:
+        names: The names of the modules.
+        tell: The function. It is not called any more after remove().
+    """
+
+    def __init__(self, names: Collection[str], tell: Callable[[ModuleType], None]) -> None:
+        self._names = names
+        self._tell = tell
+
+    def install(self) -> None:
+        """Puts this finder before all others."""
+        sys.meta_path.insert(0, self)
+
+    def remove(self) -> None:
+        """Removes this finder from sys.meta_path."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Returns the spec that the other finders find, changed so that it reports when the module was executed."""
+        if fullname not in self._names:
+            return None
+        found = (finder.find_spec(fullname, path, target) for finder in list(sys.meta_path) if finder is not self)
+        spec = next((spec for spec in found if spec is not None), None)
+        if spec is None or spec.loader is None:
+            return spec
+        loader = spec.loader
+        original = loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            del loader.exec_module  # the module keeps its loader as it was
+            original(module)
+            if self in sys.meta_path:
+                self._tell(module)
+
+        loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec

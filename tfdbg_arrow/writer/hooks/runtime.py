@@ -13,8 +13,8 @@ from tensorflow.python.framework import op_def_registry
 from tensorflow.python.framework import ops as framework_ops
 
 from tfdbg_arrow.errors import RecordingError
-from tfdbg_arrow.writer.hooks import cluster
-from tfdbg_arrow.writer.hooks.stripping import strip_function
+from tfdbg_arrow.writer.hooks.exports import strip_function
+from tfdbg_arrow.writer.hooks.unobserved import local_task
 
 _ALONE = "/job:localhost/replica:0/task:0"
 """Address of a process that is not connected to others."""
@@ -61,7 +61,7 @@ def host_device_name() -> str:
 
     This does not initialize TensorFlow's devices, so the program can still configure them.
     """
-    return f"{cluster.local_task() or _ALONE}/device:CPU:0"
+    return f"{local_task() or _ALONE}/device:CPU:0"
 
 
 def library_paths() -> tuple[str, str, str]:

@@ -1,4 +1,4 @@
-"""Hooks into the runs of TensorFlow's sessions.
+"""Hooks into the runs of TensorFlow's sessions, and adds our ops to their graphs.
 
 | hook | purpose |
 |---|---|
@@ -13,20 +13,32 @@ the program's tensors, so the edges of the program's graph stay the same.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import tensorflow as tf
 from tensorflow.core.protobuf.config_pb2 import ConfigProto as _ConfigProto
 from tensorflow.python.client import pywrap_tf_session
 from tensorflow.python.client import session as tf_session
+from tensorflow.python.framework import ops as framework_ops
 
+from tfdbg_arrow.writer.graphs.node_defs import FEEDS, MARK, NEEDS, own_name
 from tfdbg_arrow.writer.hooks.patches import Patches
 from tfdbg_arrow.writer.hooks.unobserved import is_unobserved
 
+if TYPE_CHECKING:
+    from tfdbg_arrow.writer.recording.session_runs import SessionRuns
+
 TensorName = tuple[str, int]
 """Name of an op, and the index of the output."""
+STRING = tf.string
+new_tensor_id: Callable[[], int] = framework_ops.uid
+"""Returns an ID that no eager tensor of the process has or will get."""
+_ATTRIBUTE = "_tfdbg_arrow_attached"
+_CONTROL_FLOW = frozenset({"Case", "Enter", "If", "RefEnter", "RefSwitch", "Switch", "While"})
+_AttrValue = tf.compat.v1.AttrValue
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,39 +79,18 @@ class RunPlan:
     fetch_dtypes: tuple[Any, ...]
 
 
-class SessionObserver(Protocol):
-    """Takes the reports of the hooks. Only end_run() may raise an error, the one that stops the program."""
-
-    def session_config(self, config: Any) -> Any:
-        """Returns the ConfigProto to create a session with, given the program's ConfigProto or None."""
-
-    def plan_run(self, session: Any, request: RunRequest) -> RunPlan | None:
-        """Returns how to record runs with this request; None means that they are not recorded."""
-
-    def begin_run(self, plan: RunPlan, values: Sequence[Any]) -> int:
-        """Records that a run begins; returns its execution index, or -1 if it is not recorded."""
-
-    def end_run(
-        self, plan: RunPlan, execution_index: int, values: Sequence[Any] | None, error_type: str | None
-    ) -> None:
-        """Records that the run returned the values of its fetches, or raised an error of the class with this name."""
-
-    def note_partial_run(self) -> None:
-        """Notes that a partial run is set up."""
-
-
 class SessionHooks:
     """The hooks of one recording into sessions.
 
     Args:
-        observer: Takes the reports of the hooks.
+        observer: Takes the reports of the hooks. Only its end_run() may raise an error, the one that stops the program.
 
     Attributes:
         observer: As given.
         is_active: Whether the recording is active.
     """
 
-    def __init__(self, observer: SessionObserver) -> None:
+    def __init__(self, observer: SessionRuns) -> None:
         self.observer = observer
         self._patches = Patches()
         self.is_active = False
@@ -149,19 +140,13 @@ class SessionHooks:
             plan = observer.plan_run(session, request)
             if plan is None:
                 return original(session, *plain)
-            execution_index = observer.begin_run(plan, [value for _, value in feeds])
-            values, error_type = None, None
-            try:
-                targets = [*target_list, *(op._c_op for op in plan.own_ops)]
-                if plan.token is not None:
-                    feed_dict = {**feed_dict, plan.token._as_tf_output(): np.array(execution_index, np.int64)}
-                values = original(session, options, feed_dict, fetch_list, targets, run_metadata)
-                return values
-            except BaseException as error:
-                error_type = type(error).__name__
-                raise
-            finally:
-                observer.end_run(plan, execution_index, values, error_type)
+            targets = [*target_list, *(op._c_op for op in plan.own_ops)]
+
+            def run(token: Sequence[Any]) -> Any:
+                own_feeds = {plan.token._as_tf_output(): value for value in token}
+                return original(session, options, {**feed_dict, **own_feeds}, fetch_list, targets, run_metadata)
+
+            return self._observed(plan, [value for _, value in feeds], run)
 
         return call_tf_sessionrun
 
@@ -183,9 +168,30 @@ class SessionHooks:
             options.target.extend(op.name for op in plan.own_ops)
             if plan.token is not None:
                 options.feed.append(plan.token.name)
-            return _ObservedCallable(self, plan, plain=plain, recorded=original(session, options))
+            recorded = original(session, options)
+
+            def call(*args: Any, **kwargs: Any) -> Any:
+                """Runs with our ops during the recording, and without them afterwards."""
+                if not self.is_active or is_unobserved() or len(args) != len(plan.request.feeds):
+                    return plain(*args, **kwargs)
+                return self._observed(plan, args, lambda token: recorded(*args, *token, **kwargs))
+
+            return call
 
         return make_callable_from_options
+
+    def _observed(self, plan: RunPlan, feeds: Sequence[Any], run: Callable[[Sequence[Any]], Any]) -> Any:
+        """Records a run; `run` gets the value to feed to the plan's token, if there is one."""
+        execution_index = self.observer.begin_run(plan, feeds)
+        values, error_type = None, None
+        try:
+            values = run(() if plan.token is None else (np.array(execution_index, np.int64),))
+            return values
+        except BaseException as error:
+            error_type = type(error).__name__
+            raise
+        finally:
+            self.observer.end_run(plan, execution_index, values, error_type)
 
     def _make_partial_run_setup(self, original: Any) -> Any:
         def partial_run_setup(session: Any, fetches: Any, feeds: Any = None) -> Any:
@@ -196,30 +202,6 @@ class SessionHooks:
         return partial_run_setup
 
 
-class _ObservedCallable:
-    """A prepared run. During the recording it runs with our ops, and afterwards without them."""
-
-    def __init__(self, hooks: SessionHooks, plan: RunPlan, *, plain: Any, recorded: Any) -> None:
-        self._hooks, self._plan = hooks, plan
-        self._plain, self._recorded = plain, recorded
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        hooks, plan = self._hooks, self._plan
-        if not hooks.is_active or is_unobserved() or len(args) != len(plan.request.feeds):
-            return self._plain(*args, **kwargs)
-        execution_index = hooks.observer.begin_run(plan, args)
-        values, error_type = None, None
-        try:
-            token = () if plan.token is None else (np.array(execution_index, np.int64),)
-            values = self._recorded(*args, *token, **kwargs)
-            return values
-        except BaseException as error:
-            error_type = type(error).__name__
-            raise
-        finally:
-            hooks.observer.end_run(plan, execution_index, values, error_type)
-
-
 def _output_name(output: Any) -> TensorName:
     return pywrap_tf_session.TF_OperationName(output.oper), output.index
 
@@ -227,3 +209,84 @@ def _output_name(output: Any) -> TensorName:
 def _tensor_name(text: str) -> TensorName:
     name, _, slot = text.partition(":")
     return name, int(slot or 0)
+
+
+def attach(owner: Any, generation: int, value: object) -> None:
+    """Attaches a value of a recording to a graph or a session."""
+    setattr(owner, _ATTRIBUTE, (generation, value))
+
+
+def attached(owner: Any, generation: int) -> Any:
+    """Returns the value that a recording attached to a graph or a session; None if there is none."""
+    known = getattr(owner, _ATTRIBUTE, None)
+    return known[1] if known is not None and known[0] == generation else None
+
+
+def extend_session(session: Any) -> None:
+    """Adds the new ops of a session's graph to the session's runtime."""
+    session._extend_graph()
+
+
+def has_loops_or_branches(graph: Any) -> bool:
+    """Returns True if a graph has a loop or a branch, of either kind of control flow."""
+    return any(op.type.removeprefix("Stateless") in _CONTROL_FLOW for op in graph.get_operations())
+
+
+def is_reference(tensor: Any) -> bool:
+    """Returns True if a tensor of a graph is a reference to a variable's memory, not a value."""
+    return bool(tensor.dtype._is_ref_dtype)
+
+
+def add_token(graph: Any, node: int, *, generation: int) -> tuple[Any, Any]:
+    """Adds a Placeholder for the index of an execution, and the op that assigns the step to this execution.
+
+    Args:
+        graph: The graph; it may be finalized.
+        node: The key of the token.
+        generation: The number of the recording in this process.
+
+    Returns:
+        The tensor of the Placeholder, and the op.
+    """
+    attrs = {
+        "dtype": _AttrValue(type=tf.int64.as_datatype_enum),
+        "shape": _AttrValue(shape=tf.TensorShape([]).as_proto()),
+    }
+    token = _create_op(graph, "Placeholder", own_name("call"), [], attrs).outputs[0]
+    attrs = {"node": _AttrValue(i=node), "generation": _AttrValue(i=generation)}
+    return token, _create_op(graph, "TfdbgArrowCallToken", own_name(), [token], attrs)
+
+
+def create_run_op(graph: Any, mark: int, *, needs: Sequence[str], feeds: Sequence[str], min_nodes: int) -> Any:
+    """Adds the op that stands for a run; our optimizer makes it wait for record ops that no other op needs.
+
+    Args:
+        graph: The graph; it may be finalized.
+        mark: The value of our attribute for the graph.
+        needs: The fetches and targets of the run.
+        feeds: The fed tensors.
+        min_nodes: A graph with fewer ops gets NoOps, because TensorFlow would not optimize it.
+    """
+    for _ in range(min_nodes - len(graph.get_operations())):
+        _create_op(graph, "NoOp", own_name("padding"), [], {})
+    attrs = {
+        MARK: _AttrValue(i=mark),
+        NEEDS: _AttrValue(s="\n".join(needs).encode()),
+        FEEDS: _AttrValue(s="\n".join(feeds).encode()),
+    }
+    return _create_op(graph, "NoOp", own_name("run"), [], attrs)
+
+
+def _create_op(graph: Any, op_type: str, name: str, inputs: list[Any], attrs: Mapping[str, Any]) -> Any:
+    """Adds an op outside of all scopes and loops of the graph, without op callbacks, even if the graph is finalized.
+
+    An op whose inputs are in a loop or a branch runs there, regardless of its control flow context in Python.
+    """
+    node_def = tf.compat.v1.NodeDef(op=op_type, name=name)
+    for key, value in attrs.items():
+        node_def.attr[key].CopyFrom(value)
+    with graph._mutation_lock():
+        c_op = framework_ops._create_c_op(graph, node_def, inputs, [])
+        op = framework_ops.Operation._from_c_op(c_op, graph)
+        op._set_control_flow_context(None)
+    return op

@@ -4,17 +4,23 @@
 |---|---|
 | `atomic_function.from_func_graph` | describes a graph that becomes a function, and makes it record |
 | `function_context.make_function_context` | traces functions again that were traced without recording |
-| `tracing_compilation._create_concrete_function` | marks graphs that are traced for XLA from the start |
+| `tracing_compilation._create_concrete_function` | marks graphs that are traced for XLA, without our ops |
+| `ConcreteFunction._call_flat` | marks the gradient functions of a function that stays compiled |
 """
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.core.function.polymorphism import function_cache
+from tensorflow.python.autograph.impl import api as autograph_api
 from tensorflow.python.eager.polymorphic_function import (
     atomic_function,
+    concrete_function,
     function_context,
     tracing_compilation,
 )
@@ -22,10 +28,14 @@ from tensorflow.python.framework import ops as framework_ops
 from tensorflow.python.ops import control_flow_util
 from tensorflow.python.util import tf_stack
 
+from tfdbg_arrow.writer.graphs.function_edit import MUST_COMPILE, NO_INLINE
 from tfdbg_arrow.writer.hooks.observation import Observation
 from tfdbg_arrow.writer.hooks.patches import Patches
-from tfdbg_arrow.writer.hooks.unobserved import INSIDE, reason_unobserved, this_thread, unobserved_graphs
-from tfdbg_arrow.writer.hooks.xla import inline_control_flow, must_compile, without_xla
+from tfdbg_arrow.writer.hooks.unobserved import INSIDE, reason_unobserved, this_thread, traced_for, unobserved_graphs
+from tfdbg_arrow.writer.stacks import Location
+
+_CONTROL_FLOW = frozenset({"Case", "If", "While"})
+_LOWER = "_lower_using_switch_merge"
 
 
 def hook_tracing(observation: Observation, patches: Patches) -> None:
@@ -97,3 +107,90 @@ def _make_create_concrete_function(observation: Observation, original: Any) -> A
             return original(function_type, type_context, func_graph, options)
 
     return create_concrete_function
+
+
+def must_compile(attributes: Mapping[str, Any] | None) -> bool:
+    """Returns True if the attributes of a function, given as values or AttrValues, ask for XLA."""
+    attribute = (attributes or {}).get(MUST_COMPILE)
+    return bool(getattr(attribute, "b", attribute))
+
+
+def without_xla(attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the attributes of a function without those that `jit_compile=True` added.
+
+    A function that is not inlined has its own step ID, and its arguments cannot be traced to the caller.
+    """
+    return {key: value for key, value in attrs.items() if key not in (MUST_COMPILE, NO_INLINE)}
+
+
+def inline_control_flow(graph: Any) -> None:
+    """Makes TensorFlow inline loops and branches in a graph that was traced for XLA but runs without it.
+
+    In other graphs, TensorFlow marks these ops when it creates them. A loop that is not marked runs its body as a call
+    with its own step IDs.
+    """
+    for op in graph.get_operations():
+        if op.type.removeprefix("Stateless") not in _CONTROL_FLOW or _LOWER in op.node_def.attr:
+            continue
+        is_for_xla = control_flow_util.GetContainingXLAContext(op._get_control_flow_context()) is not None
+        if is_for_xla or control_flow_util.GraphOrParentsInXlaContext(graph):
+            op._set_attr(_LOWER, tf.compat.v1.AttrValue(b=True))
+
+
+def hook_compiled_calls(observation: Observation, patches: Patches) -> None:
+    """Installs the hook that marks the gradient functions of functions that stay compiled.
+
+    If a tape is active, a call creates gradient functions in a graph that has no sign of XLA.
+    """
+
+    def make_call_flat(original: Any) -> Any:
+        is_compiled: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
+
+        def call_flat(function: Any, *args: Any, **kwargs: Any) -> Any:
+            known = is_compiled.get(function)
+            if known is None:
+                known = is_compiled[function] = must_compile(function.function_def.attr)
+            choice = observation.observer.xla_choice()
+            is_remote = reason_unobserved(function.graph) == "remote"
+            if not known or not observation.is_active or choice == "observe" or is_remote:
+                return original(function, *args, **kwargs)
+            reason = INSIDE if choice == "inside" else "xla"
+            unobserved_graphs[function.graph] = reason
+            with traced_for(reason):
+                return original(function, *args, **kwargs)
+
+        return call_flat
+
+    patches.put(concrete_function.ConcreteFunction, "_call_flat", make_call_flat)
+
+
+def original_location(file_path: str, lineno: int) -> Location | None:
+    """Returns the user's line for a line of a file that autograph generated; None for other files and lines.
+
+    TensorFlow keeps this map per thread, and some threads do not have it. The cache of converted functions has it for
+    all threads.
+    """
+    if "__autograph_generated_file" not in file_path:
+        return None
+    source_map = _autograph_maps.get(file_path)
+    if source_map is None:
+        source_map = _find_autograph_map(file_path)
+        _autograph_maps[file_path] = source_map
+    return source_map.get(lineno)
+
+
+_autograph_maps: dict[str, dict[int, Location]] = {}
+
+
+def _find_autograph_map(file_path: str) -> dict[int, Location]:
+    for by_options in list(autograph_api._TRANSPILER._cache._cache.values()):
+        for factory in list(by_options.values()):
+            source_map = factory.source_map
+            if factory.module is None or getattr(factory.module, "__file__", None) != file_path or not source_map:
+                continue
+            return {
+                line.lineno: (origin.loc.filename, origin.loc.lineno, origin.function_name or "<lambda>")
+                for line, origin in source_map.items()
+                if line.filename == file_path
+            }
+    return {}

@@ -1,11 +1,17 @@
-"""Stops the program at a bad value, or calls the program's callable."""
+"""Stops the program at a bad value, or calls the program's callable.
+
+EagerWatch watches bad eager tensors, which stop the program when an op takes them. GraphJudge decides which tensors of
+graphs stop the program. The query layer finds where bad values come from; it is not imported here.
+"""
 
 from __future__ import annotations
 
 import re
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +20,17 @@ import numpy.typing as npt
 
 from tfdbg_arrow.errors import NonFiniteError
 from tfdbg_arrow.spool.records import NO_VALUE, Flag, Kind
-from tfdbg_arrow.writer.live_stop.eager_watch import EagerWatch, Note
-from tfdbg_arrow.writer.live_stop.graph_judge import GraphJudge
-from tfdbg_arrow.writer.live_stop.origins import Origin
+from tfdbg_arrow.writer.graphs.node_defs import TensorBatch
+from tfdbg_arrow.writer.live_stop.masking import computes, harmless_reason, mask_reason
 
 MAX_CALLS = 100
 """A callable is called for at most this many origins of one recording."""
-
 _MAX_EVENTS_ASKED = 50
 """How many bad tensors of graphs are looked up after one call."""
-
-Find = Callable[[Sequence[int]], Sequence[Origin]]
+_MAX_WATCHED = 1 << 16
+"""How many bad eager tensors are watched; beyond this number, the oldest are forgotten."""
+Note = Callable[[str, str], None]
+"""`(subject, reason)`: called for a bad tensor that does not stop the program."""
 
 
 class _Thread(threading.local):
@@ -53,7 +59,7 @@ class Stop:
         *,
         logdir: Path | str,
         run_id: str,
-        find: Find,
+        find: Callable[[Sequence[int]], Sequence[Origin]],
         watch: EagerWatch,
         judge: GraphJudge,
         note: Note,
@@ -181,3 +187,169 @@ class Stop:
             yield
         finally:
             self._thread.is_inside = False
+
+
+class GraphJudge:
+    """Decides which tensors of graphs stop the program if they are bad.
+
+    It decides for the graphs that XLA compiles. For the graphs that TensorFlow runs, the native core decides by the
+    same rules. It reports the tensors that do not stop the program, and GraphJudge keeps the reasons.
+
+    Args:
+        is_used_by_graph: Returns True if another graph uses the results of a graph; that graph then decides about them.
+    """
+
+    def __init__(self, *, is_used_by_graph: Callable[[Any], bool]) -> None:
+        self.is_used_by_graph = is_used_by_graph
+        self._masked: dict[int, tuple[str, str]] = {}
+
+    def judge(self, graph: Any, batches: list[TensorBatch]) -> list[TensorBatch]:
+        """Returns the batches of a function's graph with `decides` set for each tensor."""
+        returned = set() if self.is_used_by_graph(graph) else {id(tensor) for tensor in graph.outputs}
+        return [self._judged(batch, returned) for batch in batches]
+
+    def note_masked(self, node: int, op_name: str, op_type: str, slot: int, users: Sequence[str]) -> None:
+        """Notes a tensor that does not stop the program, given its key and the types of the ops that take it."""
+        reason = mask_reason(op_type, slot, users=users, is_returned=False)
+        if reason is not None:
+            self._masked[node] = (f"{op_name}:{slot} ({op_type})", reason)
+
+    def masked(self, node: int) -> tuple[str, str] | None:
+        """Returns name and reason of a tensor that does not stop the program, given its key; None if it does."""
+        return self._masked.get(node)
+
+    def _judged(self, batch: TensorBatch, returned: set[int]) -> TensorBatch:
+        decides = []
+        for tensor, node in zip(batch.tensors, batch.nodes, strict=True):
+            op_type, slot = batch.op.type, tensor.value_index
+            users = [user.type for user in tensor.consumers()]
+            reason = mask_reason(op_type, slot, users=users, is_returned=id(tensor) in returned)
+            if reason is not None:
+                self._masked[node] = (f"{batch.op.name}:{slot} ({op_type})", reason)
+            decides.append(reason is None)
+        return replace(batch, decides=tuple(decides))
+
+
+@dataclass
+class _Watched:
+    """A bad eager tensor.
+
+    Attributes:
+        event_index: The index of its event; -1 if there was no room for the event.
+        is_taken: Whether an op has taken it, or take_idle() has returned it.
+        is_told: Whether it was reported, or was computed from a tensor that was reported.
+    """
+
+    event_index: int
+    is_taken: bool = False
+    is_told: bool = False
+
+
+class EagerWatch:
+    """The bad eager tensors, and the ops that take them.
+
+    Args:
+        tensor_id: Returns the ID of an eager tensor; -1 for anything else.
+        set_watching: Sets whether every op is reported.
+        is_function: Returns True if the name is that of a function; then the function's graph decides.
+        note: `(subject, reason)`: called for a bad tensor that does not stop the program.
+    """
+
+    def __init__(
+        self,
+        *,
+        tensor_id: Callable[[Any], int],
+        set_watching: Callable[[bool], None],
+        is_function: Callable[[str], bool],
+        note: Note,
+    ) -> None:
+        self._tensor_id = tensor_id
+        self._set_watching = set_watching
+        self._is_function = is_function
+        self._note = note
+        self._lock = threading.Lock()
+        self._watched: OrderedDict[int, _Watched] = OrderedDict()
+
+    def see(self, op_type: str, inputs: Sequence[Any], bad: Sequence[tuple[int, int, int]]) -> list[int]:
+        """Notes an op that ran; returns the events of the bad tensors that it computed with and that are new.
+
+        The outputs of such an op are not reported later. With `raise` they never reach the program.
+
+        Args:
+            op_type: The type of the op, or the name of a function.
+            inputs: The inputs of the op.
+            bad: The bad tensors since the last call: (tensor ID, output slot or -1, event index or -1).
+        """
+        with self._lock:
+            fresh = self._add(op_type, bad)
+            taken = [each for each in map(self._watched.get, map(self._tensor_id, inputs)) if each is not None]
+            for each in taken:
+                each.is_taken = True
+            is_computed_with = computes(op_type) and not self._is_function(op_type)
+            if is_computed_with or any(each.is_told for each in taken):
+                for each in fresh if taken else ():
+                    each.is_told = True
+        if taken and not is_computed_with:
+            self._note(f"the input of {op_type}", f"{op_type} does not compute with it: the next ops decide")
+        return sorted(each.event_index for each in taken if is_computed_with and not each.is_told)
+
+    def take_idle(self) -> list[_Watched]:
+        """Returns the bad tensors that no op has taken so far, each once, ordered by event."""
+        with self._lock:
+            idle = [each for each in self._watched.values() if not each.is_taken and not each.is_told]
+            for each in idle:
+                each.is_taken = True
+        return sorted(idle, key=lambda each: each.event_index)
+
+    def _add(self, op_type: str, bad: Sequence[tuple[int, int, int]]) -> list[_Watched]:
+        """Adds new bad tensors; returns those that are outputs of the op."""
+        put_out: list[_Watched] = []
+        for tensor_id, slot, event_index in bad:
+            reason = harmless_reason(op_type, slot)
+            if reason is not None:
+                self._note(f"{op_type}:{slot}, run eagerly", reason)
+            elif tensor_id not in self._watched:
+                watched = self._watched[tensor_id] = _Watched(event_index)
+                if slot != NO_VALUE:
+                    put_out.append(watched)
+        if bad:
+            self._set_watching(bool(self._watched))
+        while len(self._watched) > _MAX_WATCHED:
+            self._watched.popitem(last=False)
+        return put_out
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """The origin of bad values, as found by the query layer.
+
+    Attributes:
+        nonfinite: The answer as an object for the program.
+        text: The answer as a paragraph.
+        key: Identifies the origin. An op in one place has one key, no matter how often it runs.
+    """
+
+    nonfinite: Any
+    text: str
+    key: object
+
+
+FindOrigins = Callable[[Path, str, Sequence[int]], Sequence[Origin]]
+
+
+_find_origins: FindOrigins = lambda logdir, run_id, event_indexes: ()  # noqa: E731
+
+
+def look_up_origins_with(find_origins: FindOrigins) -> None:
+    """Sets the function of the query layer that finds origins for recordings with `on_nonfinite`.
+
+    Args:
+        find_origins: `(logdir, run_id, event_indexes)`: returns the origins of bad tensors, each once.
+    """
+    global _find_origins
+    _find_origins = find_origins
+
+
+def find_origins(logdir: Path, run_id: str, event_indexes: Sequence[int]) -> Sequence[Origin]:
+    """Returns the origins of bad tensors of a run; empty if no function to find them was set."""
+    return _find_origins(logdir, run_id, event_indexes)

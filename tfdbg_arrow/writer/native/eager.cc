@@ -420,15 +420,6 @@ void record_error(Session& session, int64_t execution_index, PyObject* error_typ
   append_with_gil(session, record, 0, nullptr);
 }
 
-void on_graph_op(PyObject* op_type, PyObject* op_name, PyObject* outputs, PyObject* graph) {
-  if (g_handlers.on_graph_op == nullptr) return;
-  PyObject* result = PyObject_CallFunction(g_handlers.on_graph_op, "OOOOLL", op_type, op_name, outputs, graph,
-                                           static_cast<long long>(intern_stack(kCallbackFrames)),
-                                           static_cast<long long>(wall_time_ns()));
-  if (result == nullptr) report_error("noting an op of a graph");
-  Py_XDECREF(result);
-}
-
 // Returns the address of an eager tensor on the CPU; null if it is unknown without a copy.
 const void* address_of(Session& session, PyObject* tensor) {
   const TensorFlowApi& tf = tf_api();
@@ -448,38 +439,32 @@ const void* address_of(Session& session, PyObject* tensor) {
 void record_op(PyObject* const* args, Py_ssize_t nargs, PyObject* keyword_names) {
   SessionGuard session;
   if (!session) return;
-  PyObject* op_name = nargs > 4 ? args[4] : Py_None;
   PyObject* graph = nargs > 5 ? args[5] : Py_None;
   Py_ssize_t num_keywords = keyword_names == nullptr ? 0 : PyTuple_GET_SIZE(keyword_names);
   for (Py_ssize_t i = 0; i < num_keywords; ++i) {
     PyObject* keyword = PyTuple_GET_ITEM(keyword_names, i);
     if (PyUnicode_CompareWithASCIIString(keyword, "graph") == 0) graph = args[nargs + i];
-    if (PyUnicode_CompareWithASCIIString(keyword, "op_name") == 0) op_name = args[nargs + i];
   }
-  if (graph == Py_None) {
-    if (is_paused()) {
-      // The op uses up an index, so that a gap in the recorded indexes shows that something ran.
-      session->next_execution_index.fetch_add(1, std::memory_order_relaxed);
-      g_forwards.forget(args[2]);
-      return;
-    }
-    on_eager_op(*session, args[0], args[1], args[2], args[3]);
-  } else {
-    on_graph_op(args[0], op_name, args[3], graph);
+  if (graph != Py_None) return;  // another hook notes the ops of graphs
+  if (is_paused()) {
+    // The op uses up an index, so that a gap in the recorded indexes shows that something ran.
+    session->next_execution_index.fetch_add(1, std::memory_order_relaxed);
+    g_forwards.forget(args[2]);
+    return;
   }
+  on_eager_op(*session, args[0], args[1], args[2], args[3]);
   if (PyErr_Occurred() != nullptr) report_error("recording an op");
 }
 
 }  // namespace
 
-void set_eager_handlers(PyObject* on_graph_op, PyObject* covers_op, PyObject* on_error, PyObject* on_nonfinite) {
+void set_eager_handlers(PyObject* covers_op, PyObject* on_error, PyObject* on_nonfinite) {
   auto set = [](PyObject** target, PyObject* value) {
     PyObject* old = *target;
     *target = value == Py_None ? nullptr : Py_NewRef(value);
     Py_XDECREF(old);
   };
   ++g_handlers_version;
-  set(&g_handlers.on_graph_op, on_graph_op);
   set(&g_handlers.covers_op, covers_op);
   set(&g_handlers.on_error, on_error);
   set(&g_handlers.on_nonfinite, on_nonfinite);

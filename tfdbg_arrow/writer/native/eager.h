@@ -11,12 +11,11 @@ namespace tfdbg_arrow {
 
 // Python callables; set when a recording starts, and cleared when it ends.
 struct EagerHandlers {
-  PyObject* on_graph_op = nullptr;  // (op_type, op_name, outputs, graph, stack_id, wall_time_ns) -> None
   PyObject* covers_op = nullptr;    // (op_type) -> int: 0 records no tensors of it, 1 all, 2 also elements; None: 1
   PyObject* on_nonfinite = nullptr;  // (op_type, inputs, bad outputs and inputs) -> None: may raise; None: not called
   PyObject* on_error = nullptr;     // (what) -> None: an exception was caught; sys.exc_info returns it
 };
-void set_eager_handlers(PyObject* on_graph_op, PyObject* covers_op, PyObject* on_error, PyObject* on_nonfinite);
+void set_eager_handlers(PyObject* covers_op, PyObject* on_error, PyObject* on_nonfinite);
 // Sets whether `on_nonfinite` is called for every eager op, or only if there are bad tensors.
 void set_watching(bool watching);
 

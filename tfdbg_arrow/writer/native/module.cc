@@ -391,9 +391,9 @@ NB_MODULE(_core, m) {
   m.def("register_compiled_calls", &register_compiled_calls, nb::arg("cc_path"));
   m.attr("SUMMARIZE_CALL") = kSummarizeCall;
   m.attr("JOIN_CALL") = kJoinCall;
-  m.def("set_handlers", [](nb::handle on_graph_op, nb::handle covers_op, nb::handle on_error, nb::handle on_nonfinite) {
-    set_eager_handlers(on_graph_op.ptr(), covers_op.ptr(), on_error.ptr(), on_nonfinite.ptr());
-  }, nb::arg("on_graph_op").none(), nb::arg("covers_op").none(), nb::arg("on_error").none(),
+  m.def("set_handlers", [](nb::handle covers_op, nb::handle on_error, nb::handle on_nonfinite) {
+    set_eager_handlers(covers_op.ptr(), on_error.ptr(), on_nonfinite.ptr());
+  }, nb::arg("covers_op").none(), nb::arg("on_error").none(),
      nb::arg("on_nonfinite").none() = nb::none());
   m.def("set_watching", &set_watching, nb::arg("watching"));
   m.def("set_local_task", [](const std::string& task) { set_local_task(task); }, nb::arg("task"));

@@ -22,30 +22,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tfdbg_arrow.schema.dtypes import DTYPES
+
 Array = np.ndarray[Any, np.dtype[Any]]
 
-TENSORFLOW_DTYPES: dict[str, int] = {
-    "float32": 1,
-    "float64": 2,
-    "int32": 3,
-    "uint8": 4,
-    "int16": 5,
-    "int8": 6,
-    "complex64": 8,
-    "int64": 9,
-    "bool": 10,
-    "bfloat16": 14,
-    "uint16": 17,
-    "complex128": 18,
-    "float16": 19,
-    "uint32": 22,
-    "uint64": 23,
-    "float8_e5m2": 24,
-    "float8_e4m3fn": 25,
-    "float8_e4m3fnuz": 26,
-    "float8_e4m3b11fnuz": 27,
-    "float8_e5m2fnuz": 28,
-}
+TENSORFLOW_DTYPES = {dtype.name: dtype.number for dtype in DTYPES if dtype.has_health}
 """The dtypes whose health is defined: the name in NumPy and the number in TensorFlow's enum DataType."""
 
 RELATIVE_TOLERANCE = 1e-13

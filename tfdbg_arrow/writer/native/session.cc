@@ -146,7 +146,7 @@ bool Session::has_elements(int dtype) { return element_size(dtype) > 0 || dtype 
 
 namespace {
 
-// Appends the elements of a tensor of strings in the encoding of tfdbg_arrow.schema.strings; kNoValue if that failed.
+// Appends the elements of a tensor of strings in the encoding of tfdbg_arrow.schema.dtypes; kNoValue if that failed.
 int64_t append_strings(ValueSpool& values, const void* data, int64_t size, int64_t* num_bytes) {
   const auto* elements = static_cast<const TF_TString*>(data);
   const TensorFlowApi& tf = tf_api();

@@ -1,13 +1,14 @@
-"""Reports what was not recorded, as rows of capture_stat and as warnings."""
+"""Reports what was not recorded or ran differently, as rows of capture_stat and as warnings."""
 
 from __future__ import annotations
 
+import sys
 import time
+import warnings
 from collections.abc import Callable
 
 from tfdbg_arrow.writer.rows import Append, Row
 from tfdbg_arrow.writer.stacks import as_utf8
-from tfdbg_arrow.writer.warning import warn
 
 
 class CaptureStats:
@@ -23,14 +24,22 @@ class CaptureStats:
         self._num_events = num_events
         self._warned: set[str] = set()
 
-    def add(self, stat: str, subject: str, reason: str) -> None:
+    def add(self, stat: str, subject: str, reason: str, *, reason_code: str | None = None) -> None:
         """Adds a row to capture_stat."""
-        row: Row = {"stat": stat, "subject": as_utf8(subject), "reason": as_utf8(reason), "num_events": None}
-        self._append("capture_stat", [{"event_index": self._num_events(), "wall_time_ns": time.time_ns(), **row}])
+        row: Row = {
+            "event_index": self._num_events(),
+            "wall_time_ns": time.time_ns(),
+            "stat": stat,
+            "subject": as_utf8(subject),
+            "reason": as_utf8(reason),
+            "reason_code": reason_code,
+            "num_events": None,
+        }
+        self._append("capture_stat", [row])
 
-    def note(self, stat: str, subject: str, reason: str) -> None:
+    def note(self, stat: str, subject: str, reason: str, *, reason_code: str | None = None) -> None:
         """Adds a row to capture_stat, and warns once for each stat and reason."""
-        self.add(stat, subject, reason)
+        self.add(stat, subject, reason, reason_code=reason_code)
         self.warn_once(f"{stat}: {subject}: {reason}", key=f"{stat}: {reason}")
 
     def note_failure(self, what: str, error: object) -> None:
@@ -47,3 +56,99 @@ class CaptureStats:
 def sentence_of(error: object) -> str:
     """Returns the class and message of an exception, or the text of anything else."""
     return f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else str(error)
+
+
+class FunctionNotes:
+    """Reports functions, for one recording.
+
+    Args:
+        stats: Takes the reports.
+
+    Attributes:
+        settled: Functions that are recorded, or that were already reported as not recorded.
+    """
+
+    def __init__(self, stats: CaptureStats) -> None:
+        self._stats = stats
+        self._remote: set[str] = set()
+        self.settled: set[bytes] = set()
+
+    def unobserved(self, function_name: str) -> None:
+        """Reports once that a function was created before the recording, unless the function is settled."""
+        if function_name.encode() in self.settled:
+            return
+        self.settled.add(function_name.encode())
+        reason = (
+            "was traced before recording began and is held as a concrete function: what runs inside it is not "
+            "recorded; call the tf.function itself, or trace it after enable()"
+        )
+        self._stats.note("unobservable", function_name, reason, reason_code="traced_before")
+
+    def not_instrumented(self, function_name: str, error: Exception) -> None:
+        """Reports that a function could not be instrumented."""
+        self.settled.add(function_name.encode())
+        self._stats.note("failed", function_name, f"its graph could not be instrumented: {sentence_of(error)}")
+
+    def names_unknown(self, function_name: str, error: Exception) -> None:
+        """Reports that the names of a function's calls could not be read."""
+        self._stats.note("failed", function_name, f"its call sites could not be read: {sentence_of(error)}")
+
+    def without_xla(self, function_name: str) -> None:
+        """Reports that a function with jit_compile=True runs without XLA."""
+        reason = "runs without XLA while recording: compiled ops cannot be observed"
+        self._stats.note("changed", function_name, reason, reason_code="ran_without_xla")
+
+    def kept_xla(self, function_name: str) -> None:
+        """Reports that a function with jit_compile=True is compiled by XLA and not recorded."""
+        # There is no warning, because the user asked for it.
+        reason = "is compiled by XLA, as xla='keep' asks: the ops inside it are not recorded"
+        self._stats.add("unobservable", function_name, reason, reason_code="xla_kept")
+
+    def xla_refused(self, function_name: str, error: Exception) -> None:
+        """Reports that XLA does not compile a function with the ops that we add to it."""
+        reason = f"is compiled by XLA, which refuses the summaries of its tensors: {sentence_of(error)}"
+        self._stats.note("unobservable", function_name, reason, reason_code="xla_refused")
+
+    def left_out_of_xla(self, function_name: str, reason: str) -> None:
+        """Reports that a function that XLA compiles is not recorded."""
+        text = f"{reason}: not recorded, since XLA compiles it"
+        self._stats.add("unobservable", function_name, text, reason_code="xla_left_out")
+
+    def not_copied(self, function_name: str, error: object) -> None:
+        """Reports that a function cannot be recorded inside XLA."""
+        self._stats.note("failed", function_name, f"the part that XLA compiles could not be recorded: {error}")
+
+    def not_optimized(self, function_name: str) -> None:
+        """Reports that TensorFlow's optimizer failed for a function, which then ran without being recorded."""
+        reason = (
+            "ran unrecorded: TensorFlow's graph optimizer, which makes functions record, did not run for it or failed "
+            "(see TensorFlow's log)"
+        )
+        self._stats.note("unobservable", function_name, reason)
+
+    def remote(self, function_name: str, device_name: str | None) -> None:
+        """Reports once that a function is created for, or called on, a device of another process."""
+        if function_name not in self._remote:
+            self._remote.add(function_name)
+            self.settled.add(function_name.encode())
+            reason = f"runs in another process{'' if device_name is None else f', on {device_name}'}: not recorded"
+            self._stats.add("unobservable", function_name, reason, reason_code="other_process")
+
+    def connected(self, local_task: str) -> None:
+        """Reports that the process is connected to others, whose devices it can use."""
+        reason = "tensors and ops on devices of other processes are not recorded; this process is " + local_task
+        self._stats.add("unobservable", "other processes", reason, reason_code="other_devices")
+
+
+def warn(message: str) -> None:
+    """Issues a warning, or writes it to stderr if the warning raises an error.
+
+    It can raise an error if the program turns warnings into errors or shows them itself.
+
+    Args:
+        message: The warning, as a sentence.
+    """
+    try:
+        warnings.warn(f"tfdbg_arrow: {message}", RuntimeWarning, stacklevel=3)
+    except Exception:
+        sys.stderr.write(f"tfdbg_arrow: {message}\n")

@@ -10,15 +10,15 @@ from tfdbg_arrow.writer.backend import Backend
 from tfdbg_arrow.writer.graphs.compiled import CompiledFunctions
 from tfdbg_arrow.writer.graphs.description import GraphDescriber
 from tfdbg_arrow.writer.graphs.executed import ExecutedGraphs
-from tfdbg_arrow.writer.graphs.instrument import GraphInstrumenter
-from tfdbg_arrow.writer.graphs.plain_functions import PlainFunctions
+from tfdbg_arrow.writer.graphs.function_edit import PlainFunctions
 from tfdbg_arrow.writer.graphs.registry import GraphRegistry
-from tfdbg_arrow.writer.hooks import executed as executed_hooks
-from tfdbg_arrow.writer.live_stop.stop import Stop
-from tfdbg_arrow.writer.recording.fit_marks import FitMarks
-from tfdbg_arrow.writer.recording.function_notes import FunctionNotes
-from tfdbg_arrow.writer.schedule import StepGate
-from tfdbg_arrow.writer.scopes import Scopes
+from tfdbg_arrow.writer.hooks.graph_optimizer import call_options
+from tfdbg_arrow.writer.hooks.runtime import is_graph_mode
+from tfdbg_arrow.writer.hooks.unobserved import is_remote, local_task
+from tfdbg_arrow.writer.live_stop.stop import GraphJudge, Stop
+from tfdbg_arrow.writer.recording.capture_stats import FunctionNotes
+from tfdbg_arrow.writer.recording.marks import FitMarks, StepGate
+from tfdbg_arrow.writer.scopes import INPUT, Scopes
 
 
 class FunctionObserver:
@@ -27,35 +27,24 @@ class FunctionObserver:
     Methods that the hooks call do not raise. Failures are counted and reported once. Only the errors of live stop go to
     the program.
 
+    The public attributes and methods are those that the hooks use.
+
     Args:
         backend: Records the calls.
         registry: Stores the functions and their graphs.
         describer: Turns their graphs into rows.
-        instrumenter: Makes their graphs record.
         plain: Returns the copies of functions that run in steps that are not recorded.
         gate: Decides which steps are recorded; None means that all are.
         stop: Stops the program at bad values; None means that nothing does.
+        judge: Decides which tensors stop the program.
         notes: Reports functions that are not recorded.
         scopes: The scopes of the ops of each thread.
         fit_marks: Labels the steps of Keras's fit.
         note_failure: Reports failures.
-        local_task: Returns the address of this process in the cluster that it is connected to.
         generation: The number of the recording in this process.
         xla: How to treat functions with jit_compile=True: `inside`, `observe` or `keep`.
-        is_run_by_others: Returns True if TensorFlow runs the function that the calling thread traces without a call
-            from eager code.
         compiled: Records functions that XLA compiles; None means that they are not recorded.
         executed: Records functions after TensorFlow's optimizer has changed them.
-
-    Attributes:
-        op_callback: TensorFlow's op callback.
-        note_failed_op: Records that an eager op raised an error.
-        generation: As given.
-        stop: As given.
-        scopes: As given.
-        fit_marks: As given.
-        note_failure: As given.
-        note_call_op: Notes the scope of an op that calls a function in a graph.
     """
 
     def __init__(
@@ -64,37 +53,32 @@ class FunctionObserver:
         backend: Backend,
         registry: GraphRegistry,
         describer: GraphDescriber,
-        instrumenter: GraphInstrumenter,
         plain: PlainFunctions,
         gate: StepGate | None,
         stop: Stop | None,
+        judge: GraphJudge,
         notes: FunctionNotes,
         scopes: Scopes,
         fit_marks: FitMarks,
         note_failure: Callable[[str, object], None],
-        local_task: Callable[[], str],
         generation: int,
         xla: str,
-        is_run_by_others: Callable[[], bool],
         executed: ExecutedGraphs,
         compiled: CompiledFunctions | None = None,
     ) -> None:
         self._backend = backend
         self._registry = registry
         self._describer = describer
-        self._instrumenter = instrumenter
+        self._judge = judge
         self._plain = plain
         self._gate = gate
         self._notes = notes
-        self._local_task = local_task
         self.scopes = scopes
         self.fit_marks = fit_marks
         self.note_failure = note_failure
-        self.note_call_op = describer.note_call_op
         self.stop = stop
         self.generation = generation
         self._xla = xla
-        self._is_run_by_others = is_run_by_others
         self._compiled = compiled
         self.op_callback = backend.op_callback
         self._executed = executed
@@ -113,7 +97,7 @@ class FunctionObserver:
         if function_name not in settled and self._registry.graph_id_of_function(function_name.decode()) is None:
             self._notes.unobserved(function_name.decode())
         settled.add(function_name)
-        index = self._backend.begin_call(function_name, inputs, num_outputs, runs_as=runs_as)
+        index = self._backend.begin_call(function_name, inputs, num_outputs, runs_as)
         if function_name not in self._have_run:
             self._first_calls[index] = function_name
         return index
@@ -126,12 +110,13 @@ class FunctionObserver:
     def call_options(self, function_name: bytes, options: Any, /) -> Any:
         """Returns the FunctionCallOptions to call a function with; None if the program's own can be used."""
         keeps_ops = self._executed.keeps_ops(function_name)
-        return executed_hooks.call_options(options.config_proto_serialized, options.executor_type, keeps_ops=keeps_ops)
+        return call_options(options.config_proto_serialized, options.executor_type, keeps_ops=keeps_ops)
 
     def xla_choice(self) -> str:
         """Returns how to treat a function with jit_compile=True that the calling thread traces now."""
-        # A function that TensorFlow runs by itself cannot be replaced by a copy.
-        return "observe" if self._xla == "inside" and self._is_run_by_others() else self._xla
+        # A function that TensorFlow runs by itself, in a pipeline or a session, cannot be replaced by a copy.
+        is_run_by_others = self.scopes.current().role == INPUT or is_graph_mode()
+        return "observe" if self._xla == "inside" and is_run_by_others else self._xla
 
     def copy_to_record(self, function_name: bytes, /) -> bytes:
         """Returns the function to run for a call, so that the part that XLA compiles is recorded."""
@@ -157,9 +142,29 @@ class FunctionObserver:
     ) -> None:
         """Prepares a graph that becomes a runtime function; `unobserved_for` is the reason not to record it, if any."""
         try:
-            self._instrumenter.prepare(function_name, graph, unobserved_for=unobserved_for, is_compiled=is_compiled)
+            self._prepare(function_name, graph, unobserved_for, is_compiled=is_compiled)
         except Exception as error:
             self._notes.not_instrumented(function_name, error)
+
+    def _prepare(self, function_name: str, graph: Any, unobserved_for: str | None, *, is_compiled: bool) -> None:
+        """Describes the new ops of a graph that becomes a function, and makes the graph record."""
+
+        def reason(op: Any, op_type: str, tensor: Any) -> str | None:
+            return unobserved_for or ("remote" if is_remote(op.device) else None)
+
+        with self._describer.lock:
+            state = self._describer.state(graph)
+            self._registry.add_function(function_name, state.graph_id)
+            self._describer.describe_graph(graph, state)
+            batches = self._describer.describe_ops(graph, state, reasons=reason)
+            self._describer.describe_signature(function_name, graph, state)
+            state.num_described = len(graph.get_operations())
+            if unobserved_for is not None:
+                return
+            if is_compiled and self._compiled is not None:
+                self._compiled.add_tensors(state, batches if self.stop is None else self._judge.judge(graph, batches))
+            else:
+                self._executed.prepare(function_name, graph, state, batches)
 
     def after_function(self, function_name: str, graph: Any, function_def: Callable[[], Any]) -> None:
         """Notes that a graph became a runtime function; `function_def` returns its FunctionDef."""
@@ -168,6 +173,13 @@ class FunctionObserver:
         except Exception as error:
             self._notes.names_unknown(function_name, error)
 
+    def note_created(self, op: Any) -> None:
+        """Notes that an op was created in a graph."""
+        try:
+            self._describer.note_created(op)
+        except Exception as error:
+            self.note_failure("noting an op of a graph", error)
+
     def note_taped(self, attrs: object, outputs: Sequence[Any]) -> None:
         """Notes that a gradient tape keeps an op of a graph with these attributes and outputs."""
         self._backend.forget_forward(attrs)  # an execution may have had attributes at this address
@@ -175,7 +187,7 @@ class FunctionObserver:
 
     def note_connected(self) -> None:
         """Notes that the process is connected to others, whose devices it can use."""
-        task = self._local_task()
+        task = local_task()
         self._backend.set_local_task(task)
         self._notes.connected(task)
 

@@ -3,63 +3,69 @@
 from __future__ import annotations
 
 import itertools
+import os
 import shlex
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from tfdbg_arrow.schema.logdir_layout import spool_paths
-from tfdbg_arrow.spool.run_files import RunFiles
-from tfdbg_arrow.writer.backend import Handlers, OnNonFinite, choose_backend, compiled_calls
+from tfdbg_arrow.spool.journal import RunFiles
+from tfdbg_arrow.storage.layout import make_run_id, spool_paths
+from tfdbg_arrow.writer.backend import Handlers, NativeBackend, OnNonFinite, choose_backend, compiled_calls
 from tfdbg_arrow.writer.graphs.compiled import CompiledFunctions
 from tfdbg_arrow.writer.graphs.description import GraphDescriber, NodeName
-from tfdbg_arrow.writer.graphs.executed import ExecutedGraphs, GraphOptimizer
-from tfdbg_arrow.writer.graphs.failing_ops import FailingOps
-from tfdbg_arrow.writer.graphs.instrument import GraphInstrumenter
-from tfdbg_arrow.writer.graphs.plain_functions import PlainFunctions
+from tfdbg_arrow.writer.graphs.executed import ExecutedGraphs, FailingOps, GraphOptimizer
+from tfdbg_arrow.writer.graphs.function_edit import PlainFunctions
 from tfdbg_arrow.writer.graphs.registry import GraphRegistry, GraphState
-from tfdbg_arrow.writer.hooks import autograph, cluster, executed, runtime, sessions, stop_errors
+from tfdbg_arrow.writer.hooks import runtime
+from tfdbg_arrow.writer.hooks.calls import let_pass
+from tfdbg_arrow.writer.hooks.graph_optimizer import is_used_by_graph
 from tfdbg_arrow.writer.hooks.installation import Hooks
-from tfdbg_arrow.writer.live_stop.eager_watch import EagerWatch
-from tfdbg_arrow.writer.live_stop.graph_judge import GraphJudge
+from tfdbg_arrow.writer.hooks.sessions import SessionHooks
+from tfdbg_arrow.writer.hooks.tracing import original_location
+from tfdbg_arrow.writer.hooks.unobserved import local_task
 from tfdbg_arrow.writer.live_stop.masking import stop_rules
-from tfdbg_arrow.writer.live_stop.origins import Origin, find_origins
-from tfdbg_arrow.writer.live_stop.stop import Stop
-from tfdbg_arrow.writer.native_backend import NativeBackend
-from tfdbg_arrow.writer.recording.capture_stats import CaptureStats
-from tfdbg_arrow.writer.recording.coverage import Coverage
-from tfdbg_arrow.writer.recording.fit_marks import FitMarks
-from tfdbg_arrow.writer.recording.function_notes import FunctionNotes
+from tfdbg_arrow.writer.live_stop.stop import EagerWatch, GraphJudge, Origin, Stop, find_origins
+from tfdbg_arrow.writer.recording.capture_stats import CaptureStats, FunctionNotes, sentence_of
 from tfdbg_arrow.writer.recording.function_observer import FunctionObserver
-from tfdbg_arrow.writer.recording.marks import Marks
-from tfdbg_arrow.writer.recording.run_row import new_run, run_row
+from tfdbg_arrow.writer.recording.marks import FitMarks, Marks, StepGate
+from tfdbg_arrow.writer.recording.run_row import run_row
 from tfdbg_arrow.writer.recording.session_runs import SessionRuns
-from tfdbg_arrow.writer.redaction import Redaction
-from tfdbg_arrow.writer.remote.settings import (
+from tfdbg_arrow.writer.recover import discard_spool_files, remove_spool_files
+from tfdbg_arrow.writer.remote.uploader import (
     LOCAL_FLUSH_INTERVAL_S,
     REMOTE_FLUSH_INTERVAL_S,
+    Uploader,
 )
-from tfdbg_arrow.writer.remote.uploader import Uploader
-from tfdbg_arrow.writer.rows import Row
-from tfdbg_arrow.writer.schedule import StepGate
-from tfdbg_arrow.writer.scopes import INPUT, Scopes
+from tfdbg_arrow.writer.rows import Redaction, Row
+from tfdbg_arrow.writer.scopes import Scopes
 from tfdbg_arrow.writer.settings import Settings
 from tfdbg_arrow.writer.sink.sink import Sink
-from tfdbg_arrow.writer.spool_files import discard_spool_files, remove_spool_files
 from tfdbg_arrow.writer.stacks import StackTable
 
 _generations = itertools.count(1)
 
 
 class Recording:
-    """One recording, from enable() to disable()."""
+    """One recording, from enable() to disable().
+
+    Args:
+        settings: The settings.
+
+    Attributes:
+        settings: As given.
+        run_id: The ID of the recorded run.
+        stop: Stops the program at bad values; None means that nothing does.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self._generation = next(_generations)
         redaction = Redaction(settings.redact, logdir=settings.logdir)
-        self._run = new_run(host_name=redaction.host_name)
+        self._start_ns = time.time_ns()
+        self.run_id = make_run_id(self._start_ns, host_name=redaction.host_name, pid=os.getpid())
         self._uploader = (
             Uploader(settings.remote, local=settings.logdir, run_id=self.run_id, on_trouble=self._note_upload_trouble)
             if settings.remote is not None
@@ -86,7 +92,7 @@ class Recording:
         self._stats = CaptureStats(self._append, num_events=self._backend.num_events)
         self._coverage = Coverage(settings, stats=self._stats)
         registry = GraphRegistry(self._files.names)
-        judge = GraphJudge(is_used_by_graph=executed.is_used_by_graph)
+        judge = GraphJudge(is_used_by_graph=is_used_by_graph)
         optimizer.set_stop_rules(*stop_rules())
         self.stop = None if settings.on_nonfinite == "record" else self._make_stop(judge, registry)
         self._sink = Sink(
@@ -107,7 +113,7 @@ class Recording:
             redact=redaction.rows if settings.redact else None,
         )
         self._backend.stack_table = StackTable(
-            self._sink.append, self._sink.append_columns, original_location=autograph.original_location
+            self._sink.append, self._sink.append_columns, original_location=original_location
         )
         self._has_forked = False
         notes = FunctionNotes(self._stats)
@@ -125,15 +131,7 @@ class Recording:
             on_unknown_callee=notes.unobserved,
             on_names=self._note_names,
         )
-        self._scopes = Scopes(self._backend, strings=self._backend.events, graphs=self._describer)
-        instrumenter = GraphInstrumenter(
-            registry,
-            self._describer,
-            is_remote=cluster.is_remote,
-            judge=None if self.stop is None else judge.judge,
-            executed=self._executed,
-            compiled=self._compiled,
-        )
+        self._scopes = Scopes(self._backend, graphs=self._describer)
         gate = StepGate(settings.steps) if settings.steps is not None else None
         self._marks = Marks(
             gate,
@@ -145,9 +143,9 @@ class Recording:
         self._session_runs = SessionRuns(
             settings,
             registry=registry,
-            instrumenter=instrumenter,
+            describer=self._describer,
             append=self._sink.append,
-            events=self._backend.events,
+            backend=self._backend,
             step=lambda: self._marks.step,
             note=self._stats.note,
             generation=self._generation,
@@ -159,28 +157,21 @@ class Recording:
             backend=self._backend,
             registry=registry,
             describer=self._describer,
-            instrumenter=instrumenter,
             plain=PlainFunctions(runtime.RuntimeFunctions(), on_error=self._stats.note_failure),
             gate=gate,
             stop=self.stop,
+            judge=judge,
             notes=notes,
             scopes=self._scopes,
             fit_marks=FitMarks(self._marks.add_automatic),
             note_failure=self._stats.note_failure,
-            local_task=cluster.local_task,
             generation=self._generation,
             xla=self._xla,
-            is_run_by_others=lambda: self._is_pipeline() or runtime.is_graph_mode(),
             compiled=self._compiled,
             executed=self._executed,
         )
         self._hooks = Hooks(observer)
-        self._session_hooks = sessions.SessionHooks(self._session_runs)
-
-    @property
-    def run_id(self) -> str:
-        """The ID of the recorded run."""
-        return self._run.run_id
+        self._session_hooks = SessionHooks(self._session_runs)
 
     def start(self) -> None:
         """Starts to record."""
@@ -197,7 +188,6 @@ class Recording:
                 self._uploader.discard()
             raise
         handlers = Handlers(
-            on_graph_op=self._describer.note_creation,
             covers_op=self._coverage.level_of_op if self.settings.has_op_filter else None,
             on_error=self._stats.note_failure,
         )
@@ -242,7 +232,7 @@ class Recording:
         if not self._has_forked:
             self._has_forked = True
             reason = "a fork of this process records nothing, unless it calls enable() for itself"
-            self._stats.add("unobservable", "forked processes", reason)
+            self._stats.add("unobservable", "forked processes", reason, reason_code="forked")
 
     def abandon(self) -> None:
         """Drops the recording in a forked child, which must not write into its parent's run."""
@@ -281,10 +271,6 @@ class Recording:
             on_left_out=notes.left_out_of_xla,
         )
 
-    def _is_pipeline(self) -> bool:
-        """Returns True if the calling thread traces a function of a tf.data pipeline."""
-        return self._scopes.current().role == INPUT
-
     def _note_names(self, graph: Any, state: GraphState, function_name: str, names: Sequence[NodeName]) -> None:
         self._executed.add_function(graph, state, names)
         if self._compiled is not None:
@@ -295,13 +281,9 @@ class Recording:
             optimizer,
             registry=registry,
             append=self._sink.append,
-            mark=lambda graph_id: (self._generation << 32) | graph_id,
-            mark_ops=executed.mark_ops,
-            is_small=executed.is_small,
+            generation=self._generation,
             keeps_ops=self.settings.keeps_ops,
-            allows_counting=lambda: not runtime.refuses_counting_on_accelerators(),
-            is_used_by_graph=judge.is_used_by_graph,
-            note_masked=judge.note_masked,
+            judge=judge,
             note_failure=self._stats.note_failure,
             failing=FailingOps() if self._counts_on_device else None,
         )
@@ -320,11 +302,12 @@ class Recording:
 
     def _run_row(self, *, is_clean_end: bool) -> Row:
         return run_row(
-            self._run,
             self.settings,
+            run_id=self.run_id,
+            start_ns=self._start_ns,
             health_backend=self._backend.name,
             xla=self._xla,
-            local_task=cluster.local_task(),
+            local_task=local_task(),
             is_clean_end=is_clean_end,
         )
 
@@ -355,13 +338,13 @@ class Recording:
             judge=judge,
             note=note,
             take_notes=self._backend.take_nonfinite_notes,
-            let_pass=stop_errors.let_pass,
+            let_pass=let_pass,
             on_error=self._stats.note_failure,
         )
 
     def _note_upload_trouble(self, reason: str) -> None:
         text = f"{self.settings.shown_logdir} cannot be reached ({reason}); parts wait in {self.settings.logdir}"
-        self._stats.add("failed", "upload", text)
+        self._stats.add("failed", "upload", text, reason_code="upload_waits")
         self._stats.warn_once(f"{text}, and are sent when it can be reached again", key="upload")
 
     def _say_waiting(self, num_parts: int, timeout_s: float) -> None:
@@ -377,3 +360,40 @@ class Recording:
                 f"{shown}; they are kept in {unsent.directory}. When this process has ended, send them with: "
                 f"tfdbg-arrow upload --remove {shlex.quote(str(unsent.directory))} {shlex.quote(shown)}"
             )
+
+
+class Coverage:
+    """Applies the settings of one recording to single ops.
+
+    Args:
+        settings: The settings.
+        stats: Reports errors of the user's callable.
+    """
+
+    def __init__(self, settings: Settings, *, stats: CaptureStats) -> None:
+        self._settings = settings
+        self._stats = stats
+        self._has_failed = False
+
+    def is_chosen(self, op_type: str, op_name: str | None) -> bool:
+        """Returns True if the user's `values` chose the op."""
+        if self._settings.values is None:
+            return False
+        try:
+            return self._settings.values.chooses(op_type, op_name)
+        except Exception as error:  # the program's own callable
+            if not self._has_failed:
+                self._has_failed = True
+                self._stats.note(
+                    "failed", "values", f"the callable {self._settings.values.text} raised {sentence_of(error)}"
+                )
+            return False
+
+    def reason_not_recorded(self, op_type: str, dtype_number: int, *, is_chosen: bool) -> str | None:
+        """Returns None for a tensor to record, otherwise a `not_recorded_reason`."""
+        return self._settings.reason_not_recorded(op_type, dtype_number, is_chosen=is_chosen)
+
+    def level_of_op(self, op_type: str | bytes) -> int:
+        """Returns what is recorded of the tensors of eager ops of a type: 0 nothing, 1 facts, 2 also their elements."""
+        text = op_type.decode() if isinstance(op_type, bytes) else op_type
+        return 2 if self.is_chosen(text, None) else int(self._settings.covers_op(text))

@@ -1,4 +1,4 @@
-"""The identity of a run, and its row of the `run` table."""
+"""The row of the `run` table."""
 
 from __future__ import annotations
 
@@ -8,40 +8,19 @@ import platform
 import socket
 import sys
 import time
-from dataclasses import dataclass
 
 from tfdbg_arrow._version import __version__
 from tfdbg_arrow.schema import FORMAT_VERSION
-from tfdbg_arrow.schema.logdir_layout import make_run_id
 from tfdbg_arrow.writer.rows import Row, to_json
 from tfdbg_arrow.writer.settings import Settings
 from tfdbg_arrow.writer.stacks import as_utf8
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunIdentity:
-    """A run: one recording of one process.
-
-    Attributes:
-        run_id: The ID of the run.
-        start_ns: The time of its start, in nanoseconds since the epoch.
-    """
-
-    run_id: str
-    start_ns: int
-
-
-def new_run(*, host_name: str) -> RunIdentity:
-    """Returns the identity of a run that this process starts now; `host_name` becomes part of the run ID."""
-    start_ns = time.time_ns()
-    run_id = make_run_id(start_ns, host_name=host_name, pid=os.getpid())
-    return RunIdentity(run_id=run_id, start_ns=start_ns)
-
-
 def run_row(
-    run: RunIdentity,
     settings: Settings,
     *,
+    run_id: str,
+    start_ns: int,
     health_backend: str,
     xla: str,
     local_task: str,
@@ -50,8 +29,9 @@ def run_row(
     """Returns the row of a run.
 
     Args:
-        run: The run.
         settings: The settings of the recording.
+        run_id: The ID of the run.
+        start_ns: The time of its start, in nanoseconds since the epoch.
         health_backend: The backend that measures health.
         xla: How to treat functions with jit_compile=True: `inside`, `observe` or `keep`.
         local_task: The address of this process in the cluster that it is connected to; empty if there is none.
@@ -62,8 +42,8 @@ def run_row(
 
     keras = sys.modules.get("keras")
     return {
-        "run_id": run.run_id,
-        "wall_time_ns": run.start_ns,
+        "run_id": run_id,
+        "wall_time_ns": start_ns,
         "end_wall_time_ns": time.time_ns() if is_clean_end else None,
         "is_clean_end": is_clean_end,
         "format_version": FORMAT_VERSION,

@@ -2,7 +2,7 @@
 
 A run computes only the part of its graph that its fetches and targets need. Our graph optimizer records this part,
 after TensorFlow's own optimizer. Each run gets one more target, an op that stands for the run
-(`session_ops.create_run_op`).
+(`create_run_op`).
 
 In the tables, all runs of one session with the same feeds, fetches and targets are the calls of one function: the feeds
 are its arguments, the fetches its results.
@@ -18,20 +18,31 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tfdbg_arrow.spool.records import Records
-from tfdbg_arrow.writer.backend import Handlers
-from tfdbg_arrow.writer.events import EventWriter
+from tfdbg_arrow.writer.backend import Backend, Handlers
+from tfdbg_arrow.writer.eager_recorder import EagerRecorder
+from tfdbg_arrow.writer.graphs.description import GraphDescriber
 from tfdbg_arrow.writer.graphs.executed import ExecutedGraphs
-from tfdbg_arrow.writer.graphs.instrument import GraphInstrumenter
 from tfdbg_arrow.writer.graphs.registry import GraphRegistry
-from tfdbg_arrow.writer.hooks import executed as executed_hooks
-from tfdbg_arrow.writer.hooks import runtime, session_ops
-from tfdbg_arrow.writer.hooks.sessions import RunPlan, RunRequest, TensorName
-from tfdbg_arrow.writer.python_eager import EagerRecorder
+from tfdbg_arrow.writer.hooks import runtime
+from tfdbg_arrow.writer.hooks.graph_optimizer import MIN_GRAPH_NODES, is_run_optimized, keeps_ops, optimizing_config
+from tfdbg_arrow.writer.hooks.sessions import (
+    STRING,
+    RunPlan,
+    RunRequest,
+    TensorName,
+    add_token,
+    attach,
+    attached,
+    create_run_op,
+    extend_session,
+    has_loops_or_branches,
+    is_reference,
+    new_tensor_id,
+)
 from tfdbg_arrow.writer.recording.capture_stats import sentence_of
 from tfdbg_arrow.writer.rows import Append, to_json
-from tfdbg_arrow.writer.settings import Settings, TensorDebugMode
-from tfdbg_arrow.writer.tensorflow_backend import summary
+from tfdbg_arrow.writer.settings import Settings
+from tfdbg_arrow.writer.tensorflow_backend.summary import measure_array
 
 _NOT_OPTIMIZED = (
     "is not recorded, because TensorFlow's graph optimizer did not run for it or failed (see TensorFlow's log)"
@@ -77,25 +88,6 @@ class _Array:
         return np.asarray(self.value)
 
 
-class _ArrayMeasure:
-    """Measures arrays on the host."""
-
-    def __init__(self, mode: TensorDebugMode) -> None:
-        self._mode = mode
-
-    def tensor_id(self, tensor: _Array) -> int:
-        return tensor.tensor_id
-
-    def rows(self, tensors: Sequence[_Array]) -> tuple[npt.NDArray[np.float64], Exception | None]:
-        try:
-            return np.stack([summary.measure_array(tensor.numpy(), mode=self._mode) for tensor in tensors]), None
-        except Exception as error:
-            return np.stack([summary.shape_row(tensor.shape) for tensor in tensors]), error
-
-    def fill(self, records: Records, rows: npt.NDArray[np.float64], *, mode: TensorDebugMode) -> None:
-        summary.fill_records(records, rows, mode=mode)
-
-
 @dataclass
 class _GraphRecord:
     """The state of one graph.
@@ -114,13 +106,13 @@ class _GraphRecord:
 
     def reason(self, op: Any, op_type: str, tensor: Any) -> str | None:
         """Returns why an output is not recorded; None if it is recorded."""
-        if session_ops.is_reference(tensor):
-            is_reference = not op_type.startswith(_REFERENCE_WRITERS)
+        if is_reference(tensor):
+            shares_memory = not op_type.startswith(_REFERENCE_WRITERS)
         else:
-            is_reference = op_type in _ALIASES and any(
+            shares_memory = op_type in _ALIASES and any(
                 (source.op.name, source.value_index) in self.references for source in op.inputs
             )
-        if is_reference:
+        if shares_memory:
             # Other ops may write to the memory before a record op reads it, or it may not be initialized yet.
             self.references.add((op.name, tensor.value_index))
             return "reference"
@@ -144,9 +136,9 @@ class SessionRuns:
     Args:
         settings: The settings of the recording.
         registry: Assigns IDs and keys.
-        instrumenter: Describes graphs.
+        describer: Describes graphs.
         append: Takes rows for a table.
-        events: Takes the records of runs.
+        backend: Takes the records of runs.
         step: Returns the training step of the events.
         note: `(stat, subject, reason)`: reports what could not be recorded.
         generation: The number of the recording in this process.
@@ -160,9 +152,9 @@ class SessionRuns:
         settings: Settings,
         *,
         registry: GraphRegistry,
-        instrumenter: GraphInstrumenter,
+        describer: GraphDescriber,
         append: Append,
-        events: EventWriter,
+        backend: Backend,
         step: Callable[[], int],
         note: Callable[[str, str, str], None],
         generation: int,
@@ -174,10 +166,16 @@ class SessionRuns:
         self._executed = executed
         self._keeps_ops = keeps_ops
         self._registry = registry
-        self._instrumenter = instrumenter
+        self._describer = describer
         self._append = append
         self._note = note
-        self._eager = EagerRecorder(settings, events=events, measure=_ArrayMeasure(settings.mode), step=step)
+        self._eager = EagerRecorder(
+            settings,
+            backend=backend,
+            tensor_id=lambda array: array.tensor_id,
+            measure=lambda arrays: np.stack([measure_array(array.numpy(), mode=settings.mode) for array in arrays]),
+            step=step,
+        )
         self._generation = generation
         self._num_sessions = 0
         self._num_plans = 0
@@ -200,7 +198,7 @@ class SessionRuns:
     def session_config(self, config: Any) -> Any:
         """Returns the ConfigProto to create a session with, given the program's ConfigProto or None."""
         try:
-            changed = executed_hooks.optimizing_config(config, keeps_ops=self._keeps_ops)
+            changed = optimizing_config(config, keeps_ops=self._keeps_ops)
             return config if changed is None else changed
         except Exception as error:
             self._note("failed", "Session", f"its configuration could not be changed: {sentence_of(error)}")
@@ -211,7 +209,7 @@ class SessionRuns:
         if self._eager.is_paused:
             return None
         try:
-            known: _SessionRecord | None = session_ops.attached(session, self._generation)
+            known: _SessionRecord | None = attached(session, self._generation)
             if known is not None and request in known.plans:
                 return known.plans[request]
             with self._lock:
@@ -227,7 +225,7 @@ class SessionRuns:
         except Exception as error:
             self._note("failed", plan.function_name, f"its feeds could not be recorded: {sentence_of(error)}")
             feeds = []
-        return self._eager.begin_call(plan.function_name, feeds, len(plan.fetch_dtypes), runs_as=plan.function_name)
+        return self._eager.begin_call(plan.function_name, feeds, len(plan.fetch_dtypes), plan.function_name)
 
     def end_run(
         self, plan: RunPlan, execution_index: int, values: Sequence[Any] | None, error_type: str | None
@@ -262,14 +260,14 @@ class SessionRuns:
         array = np.asarray(value)
         # The value may be a handle to a tensor that the session holds: an object, although the feed has another dtype.
         if array.dtype.hasobject and dtype.is_numpy_compatible and dtype.name != "string":
-            return _Array(value, session_ops.STRING, session_ops.new_tensor_id())
-        return _Array(array, dtype, session_ops.new_tensor_id())
+            return _Array(value, STRING, new_tensor_id())
+        return _Array(array, dtype, new_tensor_id())
 
     def _plan_anew(self, session: Any, request: RunRequest) -> RunPlan | None:
-        known: _SessionRecord | None = session_ops.attached(session, self._generation)
+        known: _SessionRecord | None = attached(session, self._generation)
         if known is None:
             known = _SessionRecord(session_index=self._num_sessions)
-            session_ops.attach(session, self._generation, known)
+            attach(session, self._generation, known)
             self._num_sessions += 1
             self._note_what_is_unobservable(session)
         if request not in known.plans:
@@ -285,43 +283,35 @@ class SessionRuns:
         if _is_remote(session):
             reason = "runs on a server, which does not have the record ops: what it computes is not recorded"
             self._note("unobservable", f"Session({_target_of(session)!r})", reason)
-        elif not executed_hooks.is_run_optimized(session):
+        elif not is_run_optimized(session):
             self._note("unobservable", "Session", _SWITCHED_OFF)
-        elif self._keeps_ops and not executed_hooks.keeps_ops(session):
+        elif self._keeps_ops and not keeps_ops(session):
             self._note("changed", "Session", _OPTIMIZED)
-        if runtime.has_accelerator() and session_ops.has_loops_or_branches(session.graph):
+        if runtime.has_accelerator() and has_loops_or_branches(session.graph):
             self._note("unobservable", "Session", _ON_ACCELERATOR)
 
     def _make_plan(self, session: Any, request: RunRequest, session_index: int) -> RunPlan:
         graph = session.graph
-        record: _GraphRecord | None = session_ops.attached(graph, self._generation)
+        record: _GraphRecord | None = attached(graph, self._generation)
         if record is None:
             record = _GraphRecord()
-            session_ops.attach(graph, self._generation, record)
-        record.graph_id, batches = self._instrumenter.prepare_session_graph(graph, record.reason)
-        for batch in batches:
-            record.to_record.update((tensor.op.name, tensor.value_index) for tensor in batch.tensors)
+            attach(graph, self._generation, record)
+        self._prepare(graph, record)
         function_name = f"{_FUNCTION_NAME}_{self._num_plans}"
         self._num_plans += 1
         ops: list[Any] = []
         run_op, token = None, None
-        if executed_hooks.is_run_optimized(session) and not record.to_record.isdisjoint(
-            computed_tensors(graph, request)
-        ):
+        if is_run_optimized(session) and not record.to_record.isdisjoint(computed_tensors(graph, request)):
             mark = self._executed.mark(record.graph_id)
             needs, feeds = _needs(request), _texts(request.feeds)
-            ops.append(
-                session_ops.create_run_op(
-                    graph, mark, needs=needs, feeds=feeds, min_nodes=executed_hooks.MIN_GRAPH_NODES
-                )
-            )
+            ops.append(create_run_op(graph, mark, needs=needs, feeds=feeds, min_nodes=MIN_GRAPH_NODES))
             run_op = ops[0].name
             if record.token is None:
                 node = self._registry.add_nodes([(record.graph_id, "", "", 0)])
-                record.token = session_ops.add_token(graph, node, generation=self._generation)
+                record.token = add_token(graph, node, generation=self._generation)
             token, token_op = record.token
             ops.append(token_op)
-        session_ops.extend_session(session)
+        extend_session(session)
         self._registry.add_function(function_name, record.graph_id)
         self._describe(function_name, record.graph_id, request, session_index)
         return RunPlan(
@@ -333,6 +323,20 @@ class SessionRuns:
             feed_dtypes=tuple(_tensor(graph, name).dtype.base_dtype for name in request.feeds),
             fetch_dtypes=tuple(_tensor(graph, name).dtype.base_dtype for name in request.fetches),
         )
+
+    def _prepare(self, graph: Any, record: _GraphRecord) -> None:
+        """Describes the new ops of a graph, and makes the graph record."""
+        with self._describer.lock:
+            state = self._describer.state(graph)
+            record.graph_id = state.graph_id
+            self._describer.describe_graph(graph, state)
+            num_ops = len(graph.get_operations())
+            if num_ops > state.num_described:
+                batches = self._describer.describe_ops(graph, state, reasons=record.reason)
+                self._executed.add_session_graph(graph, state, batches)
+                for batch in batches:
+                    record.to_record.update((tensor.op.name, tensor.value_index) for tensor in batch.tensors)
+            state.num_described = num_ops
 
     def _describe(self, function_name: str, graph_id: int, request: RunRequest, session_index: int) -> None:
         common = {"function_name": function_name, "graph_id": graph_id}

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import shutil
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,20 +11,15 @@ from typing import TypeVar
 
 from tfdbg_arrow.errors import BrokenPartError, LogdirError, TfdbgArrowError
 from tfdbg_arrow.schema import TABLES
-from tfdbg_arrow.schema.location import RemoteDirectory, described, is_final
-from tfdbg_arrow.schema.logdir_layout import (
-    MARKER_NAME,
-    is_part_name,
-    manifest_path,
-    parse_marker,
-    part_directory,
-    spool_paths,
-)
-from tfdbg_arrow.schema.manifest import ManifestEntry, live_parts, manifest_changes, run_ids
+from tfdbg_arrow.storage.disk import locked_directory
+from tfdbg_arrow.storage.layout import MARKER_NAME, is_part_name, manifest_path, part_directory, spool_paths
+from tfdbg_arrow.storage.location import RemoteDirectory, described, is_final
+from tfdbg_arrow.storage.manifest import ManifestEntry, live_parts, manifest_changes, run_ids
+from tfdbg_arrow.storage.marker import parse_marker
+from tfdbg_arrow.storage.part_files import check_part
+from tfdbg_arrow.storage.retries import repeated
 from tfdbg_arrow.writer.recover import recover
-from tfdbg_arrow.writer.remote.locking import locked_directory
-from tfdbg_arrow.writer.remote.run import RemoteRun
-from tfdbg_arrow.writer.remote.transfer import Transfer, jittered, mark_remote
+from tfdbg_arrow.writer.remote.transfer import RemoteRun, Transfer, mark_remote
 
 _T = TypeVar("_T")
 _ATTEMPTS = 6
@@ -162,17 +155,11 @@ def _check_part(local: Path, entry: ManifestEntry, *, remote: RemoteDirectory) -
     """
     path = local / entry.path
     try:
-        with open(path, "rb") as content:
-            found = hashlib.file_digest(content, "sha256").hexdigest()
+        check_part(path, entry)
     except FileNotFoundError:
         raise BrokenPartError(f"{entry.path} is neither in {local} nor at {remote}; restore it in {local}.") from None
     except OSError as error:
         raise BrokenPartError(f"{path} cannot be read ({error.strerror}); restore it.") from error
-    if found != entry.sha256:
-        raise BrokenPartError(
-            f"{path} has the SHA-256 {found}, expected {entry.sha256} as in the manifest: it was changed after it was "
-            "written; restore it."
-        )
 
 
 def _remove_strays(remote: RemoteDirectory, live: tuple[ManifestEntry, ...], *, run_id: str) -> None:
@@ -187,18 +174,14 @@ def _remove_strays(remote: RemoteDirectory, live: tuple[ManifestEntry, ...], *, 
 
 
 def _repeated(remote: RemoteDirectory, action: Callable[[], _T]) -> _T:
-    """Calls an action and returns its result; retries a few times if the store fails."""
-    for attempt in range(1, _ATTEMPTS + 1):
-        try:
-            return action()
-        except TfdbgArrowError:
-            raise
-        except Exception as error:
-            if attempt == _ATTEMPTS or is_final(error):
-                with described(f"{remote} cannot be written"):
-                    raise
-            time.sleep(jittered(_BACKOFF_S * 2 ** (attempt - 1)))
-    raise AssertionError("unreachable")
+    """Calls an action and returns its result; repeats it a few times if the store fails."""
+    with described(f"{remote} cannot be written"):
+        return repeated(
+            action,
+            attempts=_ATTEMPTS,
+            may_pass=lambda error: not isinstance(error, TfdbgArrowError) and not is_final(error),
+            first_pause_s=_BACKOFF_S,
+        )
 
 
 def _remove_run(local: Path, *, run_id: str) -> None:

@@ -1,24 +1,34 @@
-"""The backlog, which holds rows until they are written as parts.
-
-Rows that could not be written stay for the next attempt. Beyond a limit, the oldest rows are dropped, and the loss is
-recorded in capture_stat.
-"""
+"""What waits between the spool and the parts: rows that describe the run, rows to be written, and slots to be freed."""
 
 from __future__ import annotations
 
+import threading
+import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
+from typing import TypeVar
 
 import pyarrow as pa
 
-from tfdbg_arrow.schema.manifest import ManifestEntry
-from tfdbg_arrow.spool.failures import Failures
+from tfdbg_arrow.spool.convert import Failures, checked_column_tables, checked_tables, rows_of_columns
+from tfdbg_arrow.spool.journal import Journal
+from tfdbg_arrow.spool.records import ValueReader
+from tfdbg_arrow.storage.disk import MIN_HOLE_BYTES
+from tfdbg_arrow.storage.manifest import ManifestEntry
+from tfdbg_arrow.writer.backend import Backend
+from tfdbg_arrow.writer.rows import Columns
 from tfdbg_arrow.writer.sink.budget import Budget
 from tfdbg_arrow.writer.sink.parts import PartWriter
 
 _COLUMN_BYTES = 2048
 """Memory that a column takes in addition to its values, which matters because long backlogs are many small tables."""
+Redact = Callable[[str, Sequence[Mapping[str, object]]], Sequence[Mapping[str, object]]]
+"""A function of (table, rows) that returns the rows after redaction."""
+_T = TypeVar("_T")
+_ROWS_AN_ENTRY = 1_000
+"""Number of rows per entry of the journal."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -55,6 +65,9 @@ class _Waiting:
 
 class Backlog:
     """The rows of one run that wait, in order. Not thread-safe; the caller must serialise calls.
+
+    Rows that could not be written stay for the next attempt. Beyond a limit, the oldest rows are dropped, and the loss
+    is recorded in capture_stat.
 
     Args:
         parts: The run's parts.
@@ -126,16 +139,13 @@ class Backlog:
             self._unfinished.remove(batch)
             with self._failures.caught("max_bytes"):
                 self._budget.add(
-                    batch.written,
-                    first_event=batch.first_event,
-                    last_event=batch.last_event,
-                    is_pinned=batch.is_pinned,
+                    batch.written, first_event=batch.first_event, last_event=batch.last_event, is_pinned=batch.is_pinned
                 )
         if self._budget.has_dropped and not had_dropped:
             reason = (
                 f"To stay within max_bytes={self._budget.max_bytes}, the middle of the run is dropped from here on."
             )
-            self._failures.note("dropped", "events", reason, None)
+            self._failures.note("dropped", "events", reason, None, reason_code="max_bytes")
 
     def bound(self) -> None:
         """Drops the oldest events and the oldest metadata beyond the limit, which applies to each of them."""
@@ -154,5 +164,163 @@ class Backlog:
         """Reports dropped rows. Call this only when parts can be written again, or the reports fill the backlog."""
         for table, count in self._evicted.items():
             reason = "Parts could not be written, and the limit for waiting rows was reached."
-            self._failures.note("dropped", f"table {table}", reason, count)
+            self._failures.note("dropped", f"table {table}", reason, count, reason_code="parts_unwritable")
         self._evicted.clear()
+
+
+class MetadataQueue:
+    """A queue of rows, which are taken out as tables. `append` may be called from any thread.
+
+    Args:
+        run_id: The run.
+        failures: Supplies rows of capture_stat, and counts rows that are not valid in their table.
+        journal: The journal in which the rows outlive the process.
+        redact: Changes the rows before anything is written; None means no change.
+
+    Attributes:
+        taken_upto: Offset of the journal up to which the rows have been taken.
+    """
+
+    def __init__(self, run_id: str, *, failures: Failures, journal: Journal, redact: Redact | None = None) -> None:
+        self._run_id = run_id
+        self._failures = failures
+        self._redact = redact
+        self._journal = journal
+        self._rows: list[tuple[str, Mapping[str, object]]] = []
+        self._columns: list[tuple[str, Columns]] = []
+        self.taken_upto = 0
+        # Reentrant, because a finalizer may append while the same thread does.
+        self._lock = threading.RLock()
+
+    def append(self, table: str, rows: Sequence[Mapping[str, object]]) -> None:
+        """Adds rows of a table; when this returns, the rows outlive the process."""
+        if self._redact is not None:
+            rows = self._redact(table, rows)
+        with self._lock:
+            for start in range(0, len(rows), _ROWS_AN_ENTRY):
+                self._journal.append(*_journal_entry(table, rows[start : start + _ROWS_AN_ENTRY]))
+            self._rows.extend((table, row) for row in rows)
+
+    def append_columns(self, table: str, columns: Columns) -> None:
+        """Does the same as `append` for many rows, without the cost of one dictionary per row."""
+        num_rows = len(next(iter(columns.values())))
+        if self._redact is not None:
+            self.append(table, rows_of_columns(columns))
+            return
+        with self._lock:
+            for start in range(0, num_rows, _ROWS_AN_ENTRY):
+                piece = {name: values[start : start + _ROWS_AN_ENTRY] for name, values in columns.items()}
+                self._journal.append("columns", table, piece)
+            self._columns.append((table, columns))
+
+    def __len__(self) -> int:
+        return len(self._rows) + len(self._columns)
+
+    def take(self, num_events: int) -> Iterator[tuple[str, pa.Table, int]]:
+        """Yields the rows added since the last call, as (table name, table, end offset in the journal).
+
+        Args:
+            num_events: The event_index for the rows of capture_stat about failures since the last call.
+
+        Raises:
+            OSError: The size of the journal cannot be determined; nothing was taken.
+        """
+        notes = self._failures.take_notes()
+        if notes:
+            place = {"event_index": num_events, "wall_time_ns": time.time_ns()}
+            self.append("capture_stat", [{**place, **note} for note in notes])
+        with self._lock:
+            self.taken_upto = upto = self._journal.size()
+            taken, self._rows = self._rows, []
+            taken_columns, self._columns = self._columns, []
+        for table, pieces in _grouped(taken_columns).items():
+            joined = {name: list(chain.from_iterable(piece[name] for piece in pieces)) for name in pieces[0]}
+            for data in checked_column_tables(table, joined, run_id=self._run_id, failures=self._failures):
+                yield table, data, upto
+        for table, rows in _grouped(taken).items():
+            for data in checked_tables(table, rows, run_id=self._run_id, failures=self._failures):
+                yield table, data, upto
+
+
+def _journal_entry(table: str, rows: Sequence[Mapping[str, object]]) -> tuple[str, str, object]:
+    """Returns the journal entry for rows: as columns, which are shorter, if all rows have the same columns."""
+    names = rows[0].keys()
+    if len(rows) == 1 or any(row.keys() != names for row in rows):
+        return "rows", table, rows
+    return "columns", table, {name: [row[name] for row in rows] for name in names}
+
+
+def _grouped(entries: Iterable[tuple[str, _T]]) -> dict[str, list[_T]]:
+    by_table: dict[str, list[_T]] = {}
+    for table, entry in entries:
+        by_table.setdefault(table, []).append(entry)
+    return by_table
+
+
+class SpoolUse:
+    """Frees slots and the space of values and rows. Not thread-safe; the caller must serialise calls.
+
+    Args:
+        recorder: The recorder that owns the slots.
+        rows: The journal of rows, which stores the state that later events need from events that were freed.
+        values: Frees the elements of tensors.
+        is_lazy: Whether events may stay in memory long before they are in parts, as with a circular buffer. Then as
+            many slots as possible are kept, so that the last events are in the spool if the process dies.
+    """
+
+    def __init__(self, recorder: Backend, rows: Journal, *, values: ValueReader, is_lazy: bool) -> None:
+        self._recorder, self._rows, self._values = recorder, rows, values
+        self._is_lazy = is_lazy
+        self._capacity = recorder.capacity()
+        self._taken: deque[tuple[int, dict[str, object]]] = deque()
+        """For each batch, the event index after it and the state of the call join at that point."""
+        self._newest = 0
+        self._tail: tuple[int, dict[str, object]] = (0, {})
+        self._has_new_tail = False
+        self._state_offset = self._rows_upto = 0
+
+    def take(self, upto: int, state: dict[str, object]) -> None:
+        """Registers a batch that ends before an event index, with the state of the call join at that point."""
+        self._newest = upto
+        self._taken.append((upto, state))
+
+    def release(self, *, rows_upto: int, is_all_written: bool) -> None:
+        """Frees what is no longer needed.
+
+        Args:
+            rows_upto: Offset in the journal up to which the rows have been taken.
+            is_all_written: Whether everything taken is in sealed parts. If not, a write failed: the data stays in
+                memory, and slots are freed only if few are free, so that the program does not have to wait.
+
+        Raises:
+            OSError: The size of the journal cannot be determined; nothing was freed.
+        """
+        if is_all_written:
+            self._rows_upto = rows_upto
+        limit = self._limit(is_all_written=is_all_written)
+        while self._taken and self._taken[0][0] <= limit:
+            self._tail, self._has_new_tail = self._taken.popleft(), True
+        self._values.release(self._newest if self._is_lazy else self._tail[0])
+        if self._has_new_tail or rows_upto - self._state_offset >= MIN_HOLE_BYTES:
+            # The state comes first, then the tail, then the rows, so that the tail's state exists whenever the process
+            # dies.
+            offset = self._rows.size()
+            if self._rows.append("tail", *self._tail):
+                self._state_offset = offset
+                self._has_new_tail = False
+            elif not self._is_short():
+                return
+        rows_end = min(self._rows_upto, self._state_offset)
+        self._recorder.release(self._tail[0], rows_end)
+        self._rows.release(rows_end)
+
+    def _is_short(self) -> bool:
+        return self._recorder.num_free() < self._capacity // 4
+
+    def _limit(self, *, is_all_written: bool) -> int:
+        """Returns the event index up to which slots are freed."""
+        if self._is_short():
+            return self._newest
+        if not is_all_written:
+            return 0
+        return self._newest - self._capacity // 2 if self._is_lazy else self._newest

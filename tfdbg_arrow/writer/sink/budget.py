@@ -1,29 +1,26 @@
-"""The budget, which limits the disk space of the parts of events.
-
-A segment consists of the parts of one batch of events. The first segments, up to half of the budget, are kept, and so
-are the last ones. If the sum grows too large, the oldest segment between them is dropped, with its parts of all tables
-at once. Segments that hold a first bad value are also kept. Neighbouring small segments are merged.
-"""
+"""Limits of what is kept: a number of bytes on disk, or the content of a circular buffer."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 
-from tfdbg_arrow.schema.manifest import ManifestEntry
-from tfdbg_arrow.spool.batch import Batch, pick
-from tfdbg_arrow.spool.convert import EVENT_TABLES
-from tfdbg_arrow.spool.records import Kind
-from tfdbg_arrow.spool.ring import bad_positions
+from tfdbg_arrow.spool.convert import EVENT_TABLES, Converter, Failures
+from tfdbg_arrow.spool.records import Batch, Kind, pick
+from tfdbg_arrow.spool.ring import Ring, bad_positions
+from tfdbg_arrow.storage.manifest import ManifestEntry
 from tfdbg_arrow.writer.sink.parts import PartWriter
 
 NUM_GRAINS = 16
 """Number of pieces into which a budget is divided; segments are merged up to the size of one piece."""
 _MAX_SMALL = 32
 """If there are more small segments than this, neighbouring ones are merged."""
+_REST = 10
+"""After a snapshot, the next one for a bad value waits this many times as long as the snapshot took."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +38,10 @@ class _Segment:
 
 class Budget:
     """Keeps the parts of events of one run within a number of bytes.
+
+    A segment consists of the parts of one batch of events. The first segments, up to half of the budget, are kept, and
+    so are the last ones. If the sum grows too large, the oldest segment between them is dropped, with its parts of all
+    tables at once. Segments that hold a first bad value are also kept. Neighbouring small segments are merged.
 
     Args:
         parts: The run's parts.
@@ -168,6 +169,70 @@ class Budget:
         return _Segment(first_event=group[0].first_event, last_event=group[-1].last_event, parts=parts, is_pinned=False)
 
 
+class Snapshot:
+    """A circular buffer and the parts with its last written content. Not thread-safe; the caller must serialise calls.
+
+    Args:
+        size: Number of executions, and number of graph tensors, that the buffer holds.
+        parts: The run's parts.
+        converter: Converts the content of the buffer into tables.
+
+    Attributes:
+        has_changed: Whether the content of the buffer differs from the parts.
+    """
+
+    def __init__(self, size: int, *, parts: PartWriter, converter: Converter) -> None:
+        self._ring = Ring(size)
+        self._parts, self._converter = parts, converter
+        self._paths: list[str] = []
+        self.has_changed = False
+        self._next_s = 0.0
+
+    def add(self, batch: Batch, *, values: Mapping[int, bytes]) -> None:
+        """Adds complete groups of records, with the elements by event_index."""
+        self._ring.add(batch, values=values)
+        self.has_changed = True
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the last snapshot was long enough ago to write another one for a bad value."""
+        return time.monotonic() >= self._next_s
+
+    def write(self, *, spool_upto: int, describe: Callable[[Batch], None]) -> None:
+        """Writes the content of the buffer, if it has changed.
+
+        Args:
+            spool_upto: The event index after all events that were added.
+            describe: Called to write the rows that the events refer to.
+
+        Raises:
+            OSError: The parts cannot be written; then those of the last snapshot remain live.
+        """
+        if not self.has_changed:
+            return
+        begin = time.monotonic()
+        records, values = self._ring.content()
+        batch = Batch(records)
+        describe(batch)
+        tables = self._converter.tables(batch, values=values)
+        made = self._parts.replace(
+            self._paths, {name: [table] for name, table in tables.items()}, spool_upto=spool_upto
+        )
+        self._paths = [entry.path for entry in made]
+        self.has_changed = False
+        self._next_s = time.monotonic() + _REST * (time.monotonic() - begin)
+
+    def note_overwritten(self, failures: Failures) -> None:
+        """Reports, at the end, the events that the buffer did not keep."""
+        reason = "The circular buffer kept only the last ones, as requested."
+        for subject, count in (
+            ("execution", self._ring.num_overwritten_executions),
+            ("graph tensor", self._ring.num_overwritten_graph_tensors),
+        ):
+            if count:
+                failures.note("dropped", subject, reason, count, reason_code="circular_buffer")
+
+
 def split_in_two(batch: Batch) -> list[Batch]:
     """Splits a batch into two halves of complete groups of records; returns an empty list for a batch of one group.
 
@@ -184,24 +249,13 @@ def split_in_two(batch: Batch) -> list[Batch]:
 
 
 def _only(segment: _Segment, table: str) -> _Segment:
-    return _Segment(
-        first_event=segment.first_event,
-        last_event=segment.last_event,
-        parts={table: segment.parts[table]},
-        is_pinned=segment.is_pinned,
-    )
+    return replace(segment, parts={table: segment.parts[table]})
 
 
 def _without(segment: _Segment, dropped: _Segment) -> _Segment:
     gone = {entry.path for entries in dropped.parts.values() for entry in entries}
-    parts = {
-        table: left
-        for table, entries in segment.parts.items()
-        if (left := tuple(entry for entry in entries if entry.path not in gone))
-    }
-    return _Segment(
-        first_event=segment.first_event, last_event=segment.last_event, parts=parts, is_pinned=segment.is_pinned
-    )
+    kept = {table: tuple(e for e in entries if e.path not in gone) for table, entries in segment.parts.items()}
+    return replace(segment, parts={table: entries for table, entries in kept.items() if entries})
 
 
 def _joined(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from tfdbg_arrow.errors import LogdirError
 from tfdbg_arrow.schema import TABLES
-from tfdbg_arrow.schema.logdir_layout import (
+from tfdbg_arrow.storage.layout import (
     SPOOL_DIRECTORY,
     TEMPORARY_SUFFIX,
     is_part_name,
@@ -24,19 +24,17 @@ from tfdbg_arrow.schema.logdir_layout import (
     part_path,
     temporary_path,
 )
-from tfdbg_arrow.schema.manifest import (
+from tfdbg_arrow.storage.manifest import (
     ManifestEntry,
+    ManifestFile,
     add_line,
     live_parts,
     manifest_changes,
     replace_line,
 )
-from tfdbg_arrow.writer.memory import DEFAULT_SHARES
+from tfdbg_arrow.storage.part_files import RowGroups, read_rows, seal_part
+from tfdbg_arrow.writer.settings import DEFAULT_SHARES
 from tfdbg_arrow.writer.sink.digest import DIGEST_TABLE, DIGESTED_TABLE, PartDigest
-from tfdbg_arrow.writer.sink.leftovers import Leftovers
-from tfdbg_arrow.writer.sink.manifest_file import ManifestFile
-from tfdbg_arrow.writer.sink.part_file import seal_part
-from tfdbg_arrow.writer.sink.row_groups import RowGroups, read_rows
 
 TARGET_ROWS = 5_000_000
 
@@ -91,7 +89,7 @@ class PartWriter:
         self._manifest = ManifestFile(logdir / manifest_path(run_id))
         self._parts: dict[str, list[_Part]] = {}
         self._next_number: dict[str, int] = {}
-        self._leftovers = Leftovers(logdir)
+        self._leftovers: set[str] = set()
         """Files to remove, because no line of the manifest names them, or soon none will."""
 
     def start(self) -> None:
@@ -198,13 +196,14 @@ class PartWriter:
         """Removes the files of parts that are stored elsewhere; the parts remain live and are never merged again."""
         for table, parts in self._parts.items():
             self._parts[table] = [replace(part, level=_LARGE) if part.entry.path in paths else part for part in parts]
-        self._leftovers.remove(paths)
+        self._remove(paths)
 
     def sweep(self) -> None:
         """Removes files whose removal failed earlier."""
         if self._manifest.has_leftover:
             return
-        self._leftovers.sweep()
+        paths, self._leftovers = self._leftovers, set()
+        self._remove(paths)
 
     def drop(self, removed: Sequence[str], restored: Sequence[ManifestEntry] = ()) -> None:
         """Drops parts and their rows.
@@ -326,12 +325,7 @@ class PartWriter:
         return _Part(entry=entry, level=_LARGE)
 
     def _swap(
-        self,
-        removed: Sequence[str],
-        made: Sequence[_Part],
-        *,
-        spool_upto: int | None = None,
-        is_recovery: bool = False,
+        self, removed: Sequence[str], made: Sequence[_Part], *, spool_upto: int | None = None, is_recovery: bool = False
     ) -> None:
         """Updates the manifest, then unlinks: a process killed in between leaves extra files, but misses none."""
         removed = self._with_digests(removed)
@@ -345,7 +339,7 @@ class PartWriter:
             place = next((i for i, part in enumerate(parts) if part.entry.path in gone), len(parts))
             rest = [part for part in parts[place:] if part.entry.path not in gone]
             self._parts[table] = [*parts[:place], *new, *rest]
-        self._leftovers.remove(removed)
+        self._remove(removed)
 
     def _with_digests(self, paths: Sequence[str]) -> list[str]:
         """Returns paths of parts, together with the paths of their live digests."""
@@ -373,9 +367,7 @@ class PartWriter:
                 self._logdir, table, data, run_id=self._run_id, number=number, max_bytes=max_bytes, on_piece=on_piece
             )
         except BaseException:
-            self._leftovers.remove(
-                path(table, run_id=self._run_id, number=number) for path in (temporary_path, part_path)
-            )
+            self._remove(path(table, run_id=self._run_id, number=number) for path in (temporary_path, part_path))
             raise
 
     def _publish(self, removed: Sequence[str], entries: Sequence[ManifestEntry], line: str) -> None:
@@ -383,7 +375,9 @@ class PartWriter:
             self._manifest.append(line)
         except BaseException:
             if self._manifest.has_leftover:
-                self._leftovers.keep(entry.path for entry in entries)  # readers may see a manifest line that names them
+                self._leftovers.update(
+                    entry.path for entry in entries
+                )  # readers may see a manifest line that names them
             else:
                 self._discard(entries)
             raise
@@ -393,7 +387,17 @@ class PartWriter:
 
     def _discard(self, entries: Iterable[ManifestEntry]) -> None:
         """Removes parts that the manifest never named, because readers by path alone would read their rows twice."""
-        self._leftovers.remove(entry.path for entry in entries)
+        self._remove(entry.path for entry in entries)
+
+    def _remove(self, paths: Iterable[str]) -> None:
+        """Removes files if they exist; files that cannot be removed are left for the next sweep."""
+        for path in paths:
+            try:
+                os.unlink(self._logdir / path)
+            except FileNotFoundError:
+                continue
+            except OSError:
+                self._leftovers.add(path)
 
 
 def _names_in(directory: Path) -> list[str]:

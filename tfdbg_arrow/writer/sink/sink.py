@@ -14,32 +14,35 @@ import numpy as np
 
 from tfdbg_arrow.errors import LogdirError
 from tfdbg_arrow.schema import TABLES, arrow_schema
-from tfdbg_arrow.spool.batch import Batch, Ints, join_records, num_whole, pick
-from tfdbg_arrow.spool.black_box import BlackBox
 from tfdbg_arrow.spool.call_join import NO_CALL, CallJoin
-from tfdbg_arrow.spool.convert import EVENT_TABLES, Converter
-from tfdbg_arrow.spool.failures import Failures
-from tfdbg_arrow.spool.metadata_table import metadata_table
-from tfdbg_arrow.spool.names import CallGraph, Names, TensorNodes
-from tfdbg_arrow.spool.records import Kind, Records
-from tfdbg_arrow.spool.run_files import RunFiles
-from tfdbg_arrow.spool.values import ValueReader, split_by_value_bytes
-from tfdbg_arrow.writer.memory import DEFAULT_SHARES, MemoryShares
-from tfdbg_arrow.writer.recorder import Recorder
+from tfdbg_arrow.spool.convert import EVENT_TABLES, Converter, Failures, metadata_table
+from tfdbg_arrow.spool.journal import RunFiles
+from tfdbg_arrow.spool.names import GraphLinks, Names, TensorNodes
+from tfdbg_arrow.spool.records import (
+    Batch,
+    Ints,
+    Kind,
+    Records,
+    ValueReader,
+    join_records,
+    num_whole,
+    pick,
+    split_by_value_bytes,
+)
+from tfdbg_arrow.spool.ring import BlackBox
+from tfdbg_arrow.storage.marker import mark_logdir
+from tfdbg_arrow.writer.backend import Backend
 from tfdbg_arrow.writer.remote.uploader import Uploader
 from tfdbg_arrow.writer.rows import Columns
-from tfdbg_arrow.writer.sink.backlog import Backlog, WaitingBatch
-from tfdbg_arrow.writer.sink.budget import Budget, split_in_two
-from tfdbg_arrow.writer.sink.losses import SpoolLosses
-from tfdbg_arrow.writer.sink.marker import mark_logdir
-from tfdbg_arrow.writer.sink.metadata import MetadataQueue, Redact
-from tfdbg_arrow.writer.sink.pace import Pace
+from tfdbg_arrow.writer.settings import DEFAULT_SHARES, MemoryShares
+from tfdbg_arrow.writer.sink.backlog import Backlog, MetadataQueue, Redact, SpoolUse, WaitingBatch
+from tfdbg_arrow.writer.sink.budget import Budget, Snapshot, split_in_two
 from tfdbg_arrow.writer.sink.parts import PartWriter
-from tfdbg_arrow.writer.sink.snapshot import Snapshot
-from tfdbg_arrow.writer.sink.spool_use import SpoolUse
 
 _END_ATTEMPTS = 3
 _END_PAUSE_S = 0.1
+_PAUSE_S = 0.05
+_WAIT_SLICE_S = 0.2
 
 
 class Sink:
@@ -72,10 +75,10 @@ class Sink:
         logdir: Path,
         run_id: str,
         *,
-        recorder: Recorder,
+        recorder: Backend,
         files: RunFiles,
         nodes: TensorNodes,
-        call_graph: CallGraph,
+        call_graph: GraphLinks,
         circular_buffer_size: int = -1,
         dump_after: int | None = None,
         max_bytes: int | None = None,
@@ -150,7 +153,7 @@ class Sink:
             LogdirError: The logdir cannot be written, or has another format version.
         """
         try:
-            mark_logdir(self._logdir, self._run_id)
+            mark_logdir(self._logdir)
             self._parts.start()
             for table in TABLES:
                 self._parts.write(table.name, arrow_schema(table.name).empty_table())
@@ -321,10 +324,11 @@ class Sink:
         """Reports, at the end, the events that were not kept because of the settings."""
         if self._budget is not None and self._budget.has_dropped:
             for table, reason, rows in self._budget.summary():
-                self._failures.note("dropped", f"table {table}", reason, rows)
+                self._failures.note("dropped", f"table {table}", reason, rows, reason_code="max_bytes")
         if self._box is not None and self._box.num_kept_back:
             reason = "The black box wrote only the events around bad values, as requested."
-            self._failures.note("dropped", "execution or graph tensor", reason, self._box.num_kept_back)
+            subject = "execution or graph tensor"
+            self._failures.note("dropped", subject, reason, self._box.num_kept_back, reason_code="black_box")
 
     def _queue_devices(self, batch: Batch) -> None:
         devices = {i: name for i, name in self._converter.devices(batch).items() if i not in self._devices}
@@ -363,7 +367,7 @@ class Sink:
         for table, count in self._uploader.take_dropped(last=last).items():
             self._num_lost += count
             reason = "The logdir's store could not be reached, and the limit for waiting parts was reached."
-            self._failures.note("dropped", f"table {table}", reason, count)
+            self._failures.note("dropped", f"table {table}", reason, count, reason_code="store_unreachable")
 
     def _write_snapshot(self) -> bool:
         """Replaces the parts of the circular buffer with its current content; returns whether that succeeded."""
@@ -405,3 +409,80 @@ def _insist(attempt: Callable[[], bool]) -> bool:
         if attempt():
             return True
     return False
+
+
+class SpoolLosses:
+    """Reports data that did not fit into the spool or could not be written to disk.
+
+    Not thread-safe; the caller must serialise calls.
+
+    Args:
+        recorder: The recorder that owns the spool.
+        files: The journals of the spool.
+        failures: Collects what went wrong.
+
+    Attributes:
+        num_dropped: Number of records that did not fit and have been reported.
+    """
+
+    def __init__(self, recorder: Backend, files: RunFiles, *, failures: Failures) -> None:
+        self._recorder, self._files, self._failures = recorder, files, failures
+        self.num_dropped = self._num_unkept = self._num_unwritten = 0
+
+    def note(self) -> None:
+        """Reports the losses since the last call."""
+        dropped = self._recorder.num_dropped()
+        if dropped > self.num_dropped:
+            reason = "The spool had no room: events came faster than they were written."
+            self._failures.note("dropped", "event", reason, dropped - self.num_dropped, reason_code="spool_full")
+            self.num_dropped = dropped
+        unkept = self._recorder.num_unkept_values()
+        if unkept > self._num_unkept:
+            error = OSError("the elements of tensors could not be written to the spool")
+            self._failures.add("tensor_value", error, num_events=unkept - self._num_unkept)
+            self._num_unkept = unkept
+        self._note_unwritten()
+
+    def _note_unwritten(self) -> None:
+        """Reports names and rows that exist only in the memory of this process; writing names is retried first."""
+        names, rows = self._files.names, self._files.rows
+        names.write_kept()
+        unwritten = names.num_unwritten + rows.num_unwritten + self._recorder.write_names()
+        if unwritten > self._num_unwritten:
+            self._num_unwritten = unwritten
+            why = names.last_error or rows.last_error or "the disk did not accept them"
+            self._failures.add("journal", OSError(f"names would be lost in a crash, because of a failed write: {why}"))
+
+
+class Pace:
+    """Waits between two writes; returns soon after `stop` is set.
+
+    Args:
+        recorder: The source of the events.
+        stop: Set when the sink is closed.
+        flush_interval_s: Seconds after which waiting events are written.
+        flush_rows: Number of waiting records after which they are written earlier.
+    """
+
+    def __init__(self, recorder: Backend, *, stop: threading.Event, flush_interval_s: float, flush_rows: int) -> None:
+        self._recorder, self._stop = recorder, stop
+        self._flush_interval_s, self._flush_rows = flush_interval_s, flush_rows
+
+    def wait(self) -> bool:
+        """Waits until it is time to write; returns whether a bad value occurred."""
+        end = time.monotonic() + self._flush_interval_s
+        while not self._stop.is_set() and (rest := end - time.monotonic()) > 0:
+            begin, timeout_s = time.monotonic(), min(rest, _WAIT_SLICE_S)
+            if self._recorder.wait(timeout_s, self._flush_rows):
+                return True
+            if time.monotonic() - begin < timeout_s / 2:  # it returned early because enough records wait
+                return False
+        return False
+
+    def pause(self) -> None:
+        """Waits a flush interval after an urgent flush; returns earlier if the spool fills up."""
+        end, num_free = time.monotonic() + self._flush_interval_s, self._recorder.num_free()
+        while not self._stop.is_set() and (rest := end - time.monotonic()) > 0:
+            self._stop.wait(min(rest, _PAUSE_S))
+            if num_free - self._recorder.num_free() >= min(self._flush_rows, num_free // 2):
+                return

@@ -1,7 +1,7 @@
 """The TensorFlow backend: TensorFlow's own ops measure tensors, on the device where a tensor is.
 
 It is for programs with a GPU. `backend.py` measures eager tensors. For the graphs that TensorFlow runs, the native
-core adds nodes that count elements (`device_graphs.py` makes them), and one copy for each call brings the counts to the
+core adds nodes that count elements (`device_graphs()` makes them), and one copy for each call brings the counts to the
 host. For functions that XLA compiles, `compiled.py` makes the ops that count inside of them.
 
 The native core measures two kinds of tensors on the host: all tensors in mode FULL_TENSOR, which keeps their elements,

@@ -2,42 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from tfdbg_arrow.schema.logdir_layout import SpoolPaths
 from tfdbg_arrow.spool.journal import Journal
-from tfdbg_arrow.spool.records import NO_STEP, Records
-from tfdbg_arrow.writer.backend import Handlers
-from tfdbg_arrow.writer.events import EventWriter
+from tfdbg_arrow.spool.records import NO_STEP
+from tfdbg_arrow.storage.layout import SpoolPaths
+from tfdbg_arrow.writer.backend import Backend, Handlers
+from tfdbg_arrow.writer.eager_recorder import EagerRecorder
 from tfdbg_arrow.writer.graphs.executed import GraphOptimizer
-from tfdbg_arrow.writer.hooks import cluster, runtime
-from tfdbg_arrow.writer.hooks.unobserved import unobserved
-from tfdbg_arrow.writer.native_backend import NativeSpool
-from tfdbg_arrow.writer.python_eager import EagerRecorder
-from tfdbg_arrow.writer.settings import Settings, TensorDebugMode
-from tfdbg_arrow.writer.tensorflow_backend import summary
-from tfdbg_arrow.writer.tensorflow_backend.device_graphs import device_graphs
+from tfdbg_arrow.writer.hooks import runtime
+from tfdbg_arrow.writer.hooks.unobserved import is_remote, unobserved
+from tfdbg_arrow.writer.settings import Settings
+from tfdbg_arrow.writer.tensorflow_backend.summary import device_graphs, measure_row
 
 
-class TensorFlowBackend(NativeSpool):
-    """Measures tensors with TensorFlow's own ops; takes the arguments of NativeSpool and raises its errors."""
+class TensorFlowBackend(Backend):
+    """Measures tensors with TensorFlow's own ops; takes the arguments of Backend and raises its errors."""
 
     name = "tensorflow"
 
     def __init__(self, settings: Settings, *, core: Any, paths: SpoolPaths, journal: Journal, generation: int) -> None:
         super().__init__(settings, core=core, paths=paths, journal=journal, generation=generation)
         self._step = NO_STEP
-        self.events: EventWriter = self
         self._eager = EagerRecorder(
-            settings, events=self, measure=_EagerMeasure(settings.mode), step=lambda: self._step
+            settings, backend=self, tensor_id=runtime.eager_tensor_id, measure=self._measure, step=lambda: self._step
         )
         self._mode = settings.mode
         self._dtype_mask = settings.dtype_mask
-        self.op_callback: Callable[..., Any] = self._eager.op_callback
+        self.op_callback = self._eager.op_callback
         self.set_scope = self._eager.set_scope
         self.enter_gradient = self._eager.enter_gradient
         self.current_scope = self._eager.current_scope
@@ -85,9 +81,15 @@ class TensorFlowBackend(NativeSpool):
         self._eager.stop()
         super().abandon()
 
+    def _measure(self, tensors: Sequence[Any]) -> npt.NDArray[np.float64]:
+        with unobserved():
+            return np.stack(
+                [measure_row(tensor, mode=self._mode, device=_measuring_device(tensor.device)) for tensor in tensors]
+            )
+
     def set_local_task(self, task: str) -> None:
         """Stops fetching eager tensors of other processes; `task` is not used."""
-        self._eager.is_remote = cluster.is_remote
+        self._eager.is_remote = is_remote
 
     def set_step(self, step: int) -> None:
         """Sets the training step of the following events."""
@@ -102,30 +104,6 @@ class TensorFlowBackend(NativeSpool):
     def set_watching(self, is_watching: bool) -> None:
         """Sets whether `on_nonfinite` is called for every eager op, or only if there are bad tensors."""
         self._eager.is_watching = is_watching
-
-
-class _EagerMeasure:
-    """Measures eager tensors on their devices."""
-
-    def __init__(self, mode: TensorDebugMode) -> None:
-        self._mode = mode
-
-    def tensor_id(self, tensor: Any) -> int:
-        return runtime.eager_tensor_id(tensor)
-
-    def rows(self, tensors: Sequence[Any]) -> tuple[npt.NDArray[np.float64], Exception | None]:
-        try:
-            with unobserved():
-                rows = [
-                    summary.measure_row(tensor, mode=self._mode, device=_measuring_device(tensor.device))
-                    for tensor in tensors
-                ]
-            return np.stack(rows), None
-        except Exception as error:
-            return np.stack([summary.shape_row(tuple(tensor.shape)) for tensor in tensors]), error
-
-    def fill(self, records: Records, rows: npt.NDArray[np.float64], *, mode: TensorDebugMode) -> None:
-        summary.fill_records(records, rows, mode=mode)
 
 
 def _measuring_device(device: str) -> str:

@@ -20,7 +20,7 @@ from tfdbg_arrow.writer.hooks.runtime import RuntimeFunctions
 from tfdbg_arrow.writer.hooks.unobserved import unobserved
 from tfdbg_arrow.writer.settings import TensorDebugMode
 from tfdbg_arrow.writer.tensorflow_backend import summary
-from tfdbg_arrow.writer.tensorflow_backend.magnitudes import magnitudes, without_loss
+from tfdbg_arrow.writer.tensorflow_backend.elements import magnitudes, without_loss
 
 _NO_LOOPS = [-1.0] * MAX_LOOPS
 _INT64, _DOUBLE = tf.int64.as_datatype_enum, tf.float64.as_datatype_enum
@@ -77,13 +77,17 @@ class CompiledSummaries(RuntimeFunctions):
         return [*row.tolist(), *_NO_LOOPS]
 
     def row_node(self, dtype_number: int, rank: int | None) -> Any:
-        """Returns a node that makes the row of a tensor; see CompiledLibrary."""
+        """Returns a node that makes the row of a tensor, of shape [1, NUM_COLUMNS]; None for a dtype without rows.
+
+        It is a NodeDef without name and inputs. The inputs of a call are the tensor. The inputs of another op are the
+        tensor and its shape as int64; the shape replaces the tensor if the first operand has another dtype.
+        """
         dtype = tf.as_dtype(dtype_number)
         if not summary.can_measure(dtype):
             return None
         if self._host_calls is not None and rank is not None:
             # If the elements are not needed, the shape replaces the tensor, so that XLA need not compute the tensor.
-            operand = dtype_number if summary.measures_elements(self._mode) else _INT64
+            operand = dtype_number if self._mode.measures_health else _INT64
             return self._host_call_node(0, f"{dtype_number} {int(self._mode)} {rank}", (operand, _INT64))
         node = tf.compat.v1.NodeDef(op="PartitionedCall")
         make_row = functools.partial(_row, mode=self._mode)
@@ -93,13 +97,20 @@ class CompiledSummaries(RuntimeFunctions):
         return node
 
     def same_values_node(self, rank: int | None) -> Any:
-        """Returns a node that makes the row of a tensor from the row of another one; see CompiledLibrary."""
+        """Returns a node that makes the row of a tensor from the row of another tensor with the same elements.
+
+        Each element of the other tensor occurs equally often. The node is a NodeDef without name and inputs, of an op
+        that takes the row and the shape as int64. None means that there is no such op.
+        """
         if self._host_calls is None or rank is None:
             return None
         return self._host_call_node(0, f"{_ROW} {int(self._mode)} {rank}", (_DOUBLE, _INT64))
 
     def join_node(self, nums_rows: Sequence[int]) -> Any:
-        """Returns a node that concatenates matrices; see CompiledLibrary."""
+        """Returns a node that concatenates matrices with these numbers of rows; None means to use ConcatV2.
+
+        It is a NodeDef without name and inputs.
+        """
         if self._host_calls is None:
             return None
         return self._host_call_node(1, " ".join(map(str, nums_rows)), [_DOUBLE] * len(nums_rows), sum(nums_rows))
@@ -118,7 +129,12 @@ class CompiledSummaries(RuntimeFunctions):
         return node
 
     def next_iteration_function(self) -> str:
-        """Returns the function that ends an iteration of a loop; see CompiledLibrary."""
+        """Returns the function that ends an iteration of a loop.
+
+        It returns the state of the loop: the number of iterations, the rows of the last iteration, the rows of the
+        first bad iteration, whether there was a bad one, and its index. Its arguments are the index and the rows of the
+        iteration, followed by the rest of the previous state.
+        """
         return self._function("next", _next_iteration, _INDEX, _ROWS, _ROWS, _ROWS, _FLAG, _INDEX)
 
     def last_condition_function(self) -> str:
@@ -144,14 +160,14 @@ def _row(tensor: Any, *, mode: TensorDebugMode) -> Any:
     dims = tf.concat([shape[-6:], tf.zeros([6], tf.int64)], axis=0)[:6]
     columns = [tf.cast(tf.size(shape), tf.float64)[None], size[None], tf.cast(dims, tf.float64)]
     flat = tf.reshape(tensor, [-1])
-    if summary.measures_elements(mode):
+    if mode.measures_health:
         columns.append(_counts(flat, size, mode=mode))
     if mode is TensorDebugMode.FULL_NUMERICS:
         counts = columns[-1]
         columns += [magnitudes(flat, without_loss(flat)), tf.reduce_sum(counts[3:], keepdims=True)]
     found = tf.concat(columns, axis=0)
     width = {True: summary.NUM_COLUMNS, False: 14}[mode is TensorDebugMode.FULL_NUMERICS]
-    width = width if summary.measures_elements(mode) else 8
+    width = width if mode.measures_health else 8
     rest = tf.constant([0.0] * (summary.NUM_COLUMNS - width) + _NO_LOOPS, tf.float64)
     return tf.concat([found, rest], axis=0)[None]
 

@@ -5,31 +5,47 @@ makes the row of an eager tensor, and `fill_records` turns rows into spool recor
 numbers. mean and stddev are within its tolerance, and the modulus of a complex element is within one unit in the last
 place.
 
-Counts come from TensorFlow's own op (`counts`). Magnitudes are computed from exact float64 values, and for float64
-itself from its bits (`magnitudes`).
+`elements.py` counts and measures. Magnitudes are computed from exact float64 values, and for float64 itself from its
+bits.
 
 TensorFlow cannot compute with three of the float8 dtypes (`can_measure`). `measure_array` measures their elements on
 the host, with NumPy.
+
+`device_graphs` makes graphs that count the elements of a tensor on its device. The native core copies their nodes into
+graphs after TensorFlow has optimized them (`native/device_summaries.h`).
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import threading
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import astuple
+from enum import IntEnum
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
+from tensorflow.python.framework import kernels
 
 from tfdbg_arrow.spool.records import NUM_INLINE_DIMS, Flag
+from tfdbg_arrow.writer.hooks.unobserved import unobserved
 from tfdbg_arrow.writer.native import reference
 from tfdbg_arrow.writer.settings import TensorDebugMode
-from tfdbg_arrow.writer.tensorflow_backend.counts import count, count_eagerly
-from tfdbg_arrow.writer.tensorflow_backend.magnitudes import magnitudes, without_loss
+from tfdbg_arrow.writer.tensorflow_backend.elements import (
+    FORMATS,
+    MODES_OF_BAD_ELEMENTS,
+    count,
+    count_eagerly,
+    count_parts,
+    magnitudes,
+    readable,
+    rounded_away,
+    without_loss,
+)
 
 # Columns: rank, size, six dims, six counts, num_subnormal, min, max, mean, stddev, max_abs, num_finite.
 COUNT_COLUMNS = slice(8, 14)
@@ -56,11 +72,6 @@ _FLAGS = {
 _OPAQUE_DTYPES = frozenset(("float8_e4m3fnuz", "float8_e4m3b11fnuz", "float8_e5m2fnuz", "string"))
 
 
-def measures_elements(mode: TensorDebugMode) -> bool:
-    """Returns True if the mode looks at the elements of tensors."""
-    return mode not in (TensorDebugMode.NO_TENSOR, TensorDebugMode.SHAPE)
-
-
 def can_measure(dtype: Any) -> bool:
     """Returns True if TensorFlow's ops can measure tensors of this dtype."""
     return dtype.name not in _OPAQUE_DTYPES
@@ -83,7 +94,7 @@ def measure_row(tensor: Any, *, mode: TensorDebugMode, device: str = "") -> npt.
         device: The device to measure on; empty lets TensorFlow choose.
     """
     row = shape_row(tuple(tensor.shape))
-    if not measures_elements(mode) or tensor.dtype == tf.string:
+    if not mode.measures_health or tensor.dtype == tf.string:
         return row
     if not can_measure(tensor.dtype):
         return measure_array(tensor.numpy(), mode=mode)
@@ -120,7 +131,7 @@ def measure_array(array: npt.NDArray[Any], *, mode: TensorDebugMode) -> npt.NDAr
         mode: The mode to measure in. Columns that the mode does not cover are 0.
     """
     row = shape_row(array.shape)
-    if measures_elements(mode) and array.dtype != np.object_:
+    if mode.measures_health and array.dtype != np.object_:
         row[COUNT_COLUMNS] = astuple(reference.summarize(array))
         if mode is TensorDebugMode.FULL_NUMERICS:
             row[MAGNITUDE_COLUMNS] = astuple(reference.measure(array))[:6]
@@ -153,7 +164,7 @@ def fill_records(records: npt.NDArray[np.void], rows: npt.NDArray[np.float64], *
     records["rank"] = np.where(shaped, rank, 0)
     records["size"] = rows[:, 1]
     records["dims"] = np.where(shaped[:, None], rows[:, 2:8], 0)
-    if measures_elements(mode):
+    if mode.measures_health:
         counts = rows[:, COUNT_COLUMNS]
         for index, name in enumerate(_COUNTS):
             records[name] = counts[:, index]
@@ -170,3 +181,86 @@ def fill_records(records: npt.NDArray[np.void], rows: npt.NDArray[np.float64], *
 def _flat(tensor: Any) -> Any:
     """Flattens a tensor, because TensorFlow's ops on two tensors take only ranks up to 8."""
     return tf.reshape(tensor, [-1])
+
+
+class Layout(IntEnum):
+    """What a graph counts; equal to `SummaryLayout` of the native core."""
+
+    SHAPE_ONLY = 0
+    COUNTS = 1
+    COUNTS_TWICE = 2
+    NUMERICS = 3
+
+
+_DTYPES = (
+    *(tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.complex64, tf.complex128, tf.bool),
+    *(tf.int8, tf.int16, tf.int32, tf.int64, tf.uint8, tf.uint16, tf.uint32, tf.uint64),
+    *(tf.dtypes.experimental.float8_e4m3fn, tf.dtypes.experimental.float8_e5m2),
+)
+
+
+def device_graphs(
+    mode: TensorDebugMode, *, dtype_mask: int, device_types: Sequence[str]
+) -> dict[int, tuple[int, bytes]]:
+    """Returns graphs that count the elements of tensors on their devices, keyed by the number of the dtype.
+
+    Dtypes that TensorFlow cannot count on all of these devices are omitted.
+
+    Args:
+        mode: The mode to count for.
+        dtype_mask: Bit i stands for the dtype with number i.
+        device_types: The types of the devices, such as `GPU`.
+
+    Returns:
+        For each dtype, the layout and a serialized GraphDef, which computes the nodes `part_0`, `part_1` ... from the
+        node `tensor`.
+    """
+    found = {}
+    for dtype in _DTYPES:
+        number = dtype.as_datatype_enum
+        if dtype_mask >> number & 1:
+            layout, graph_def = _device_graph(mode, dtype)
+            if all(_can_count(dtype, graph_def, device_type) for device_type in device_types):
+                found[number] = (int(layout), graph_def)
+    return found
+
+
+@functools.cache
+def _device_graph(mode: TensorDebugMode, dtype: tf.DType) -> tuple[Layout, bytes]:
+    with unobserved(), tf.Graph().as_default() as graph:
+        tensor = tf.compat.v1.placeholder(dtype, name="tensor")
+        if not mode.measures_health:
+            parts, layout = [], Layout.SHAPE_ONLY
+        elif mode is TensorDebugMode.FULL_NUMERICS:
+            parts, layout = [numerics(tf.reshape(tensor, [-1]))], Layout.NUMERICS
+        elif mode in MODES_OF_BAD_ELEMENTS or dtype not in FORMATS:
+            # Complex numbers need SelectV2, which takes ranks up to 8.
+            flat = tf.reshape(tensor, [-1]) if dtype.is_complex else tensor
+            parts, layout = [count_parts(readable(flat))], Layout.COUNTS
+        else:
+            parts = [count_parts(readable(tensor)), count_parts(readable(rounded_away(tensor)))]
+            layout = Layout.COUNTS_TWICE
+        for index, part in enumerate(parts):
+            tf.identity(part, name=f"part_{index}")
+        return layout, graph.as_graph_def().SerializeToString()
+
+
+def _can_count(dtype: tf.DType, graph_def: bytes, device_type: str) -> bool:
+    """Returns True if a graph, and the nodes that the native core adds to it, can run on devices of a type."""
+    if device_type != "CPU" and dtype == tf.int32:
+        return False  # TensorFlow keeps these tensors in the memory of the host
+    shape, same = tf.compat.v1.NodeDef(op="Shape"), tf.compat.v1.NodeDef(op="Identity")
+    shape.attr["out_type"].type = tf.int64.as_datatype_enum
+    for node in (shape, same):
+        node.attr["T"].type = dtype.as_datatype_enum
+    nodes = [node for node in tf.compat.v1.GraphDef.FromString(graph_def).node if node.op != "Placeholder"]
+    return all(_has_kernel(node, device_type) for node in (shape, same, *nodes))
+
+
+def _has_kernel(node: tf.compat.v1.NodeDef, device_type: str) -> bool:
+    for kernel in kernels.get_registered_kernels_for_op(node.op).kernel:
+        if kernel.device_type in (device_type, "DEFAULT") and all(
+            node.attr[constraint.name].type in constraint.allowed_values.list.type for constraint in kernel.constraint
+        ):
+            return True
+    return False

@@ -1,0 +1,347 @@
+"""Imports the four small files of a dump, which describe the program and define what the events refer to."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from tfdbg_arrow.debugger_v2.import_tables import Keeper, Problems, RowBuffer
+from tfdbg_arrow.debugger_v2.protos.debug_event_pb2 import DebugEvent
+from tfdbg_arrow.writer.stacks import FrameOwners
+
+_MAX_TIME_S = 2**63 / 1e9 - 1
+_FRAMEWORK = re.compile(r"[/\\](site|dist)-packages[/\\](tensorflow|keras|tf_keras|tensorflow_core)[/\\]")
+_LIBRARY = re.compile(r"[/\\](site|dist)-packages[/\\]|[/\\]lib(64)?[/\\]python\d[\d.]*[/\\]|^<frozen ")
+_MAX_STACKS = 200_000
+
+
+def wall_time_ns(wall_time_s: float) -> int:
+    """Converts a dump's time to nanoseconds, with microsecond precision; returns 0 for an invalid time."""
+    return round(wall_time_s * 1e6) * 1000 if -_MAX_TIME_S < wall_time_s < _MAX_TIME_S else 0
+
+
+class Definitions:
+    """The definitions in the small files, as far as the events need them.
+
+    Memory grows with the program (its files, lines, graphs and ops), not with its running time.
+
+    Attributes:
+        metadata: The first DebugMetadata; None if there is none.
+        graph_ids: Ids of graphs, by the dump's ids.
+        graph_names: Names of graphs, by id.
+        device_ids: Ids of devices, by name.
+        op_types: Type of each op, by graph id and name.
+        wall_time_ns: The earliest time of a record; None if there is none.
+    """
+
+    def __init__(self, rows: RowBuffer, keeper: Keeper, problems: Problems) -> None:
+        self._rows, self._keeper, self.problems = rows, keeper, problems
+        self.metadata: Any = None
+        self.graph_ids: dict[str, int] = {}
+        self.graph_names: dict[int, str] = {}
+        self.device_ids: dict[str, int] = {}
+        self._used_device_ids: set[int] = set()
+        self._last_device_id = 0
+        self.op_types: dict[tuple[int, str], str] = {}
+        self.wall_time_ns: int | None = None
+        self._outer: dict[int, int] = {}
+        self._late_graphs: dict[int, tuple[str, int]] = {}
+        """Name and time of graphs whose ops appear before their own record."""
+        self._num_graph_ops: dict[int, int] = {}
+        self._functions: set[str] = set()
+        self._file_paths: list[str] = []
+        self._file_lines: dict[int, list[str]] = {}
+        self._unknown_files: set[int] = set()
+        self._frame_ids: dict[str, int] = {}
+        self._num_frames = 0
+        self._stack_ids: dict[tuple[int, ...], int] = {}
+        self._num_stacks = 0
+        self._owners = FrameOwners()
+
+    def read(self, file: str, records: Iterable[bytes]) -> None:
+        """Imports one of the files.
+
+        Args:
+            file: Suffix of the file. Read the files in the order of FILES, because stacks refer to frames and frames
+                refer to files.
+            records: The records of the file.
+        """
+        handlers: dict[str, Callable[[Any], tuple[int | None, int | None]]] = {
+            "debug_metadata": self._metadata,
+            "source_file": self._source_file,
+            "stack_frame_with_id": self._stack_frame,
+            "graph_op_creation": self._graph_op,
+            "debugged_graph": self._graph,
+            "debugged_device": self._device,
+        }
+        for record in records:
+            try:
+                event = DebugEvent.FromString(record)
+            except DecodeError:
+                self.problems.add("failed", f"{file} record", "is not a DebugEvent; it is kept unchanged")
+                self._keeper.keep_whole(file, record)
+                continue
+            self.note_time(wall_time_ns(event.wall_time))
+            handler = handlers.get(event.WhichOneof("what") or "")
+            row_id = stack_trace_id = None
+            is_whole = False
+            if handler is None:
+                self.problems.add("failed", f"{file} record", "has no known content; it is kept unchanged")
+            else:
+                try:
+                    row_id, stack_trace_id = handler(event)
+                except _NotExactError:
+                    is_whole = True
+            wall_time_s = event.wall_time
+            if is_whole:
+                message_id = self._keeper.add_message(record, is_whole=True)
+            else:
+                event.ClearField("wall_time")
+                message = event.SerializeToString(deterministic=True)
+                message_id = self._keeper.add_message(message, is_whole=False, stack_trace_id=stack_trace_id)
+            self._keeper.add_record(file, message_id=message_id, wall_time_s=wall_time_s, row_id=row_id)
+        if file == "stack_frames":
+            self._file_lines.clear()
+
+    def note_time(self, time_ns: int) -> None:
+        """Updates `wall_time_ns` with the time of a record."""
+        if time_ns and (self.wall_time_ns is None or time_ns < self.wall_time_ns):
+            self.wall_time_ns = time_ns
+
+    def taken_stack(self, code_location: Any) -> tuple[int | None, int | None]:
+        """Removes the frame ids from a CodeLocation, unless one of them is unknown.
+
+        Returns:
+            The stack for the row, and the stack whose ids were removed from the message; each can be None.
+        """
+        ids = tuple(self._frame_ids.get(frame_id, -1) for frame_id in code_location.stack_frame_ids)
+        if not ids:
+            return None, None
+        is_known = -1 not in ids
+        if not is_known:
+            missing = ids.count(-1)
+            self.problems.add("failed", "stack frame", "is referred to, but not among the dump's stack_frames", missing)
+            ids = tuple(frame_id for frame_id in ids if frame_id >= 0)
+        known = self._stack_ids.get(ids)
+        if known is None:
+            if len(self._stack_ids) >= _MAX_STACKS:
+                self._stack_ids.clear()
+            known = self._stack_ids[ids] = self._num_stacks
+            self._num_stacks += 1
+            for depth, frame_id in enumerate(reversed(ids)):
+                row = {"stack_trace_id": known, "depth": depth, "stack_frame_id": frame_id}
+                self._rows.add_row("stack_trace", row)
+        if not is_known:
+            return known, None
+        del code_location.stack_frame_ids[:]
+        return known, known
+
+    def graph_id(self, name: str) -> int | None:
+        """Returns the id for a graph id of the dump; None if that is empty or unknown."""
+        return self.graph_ids.get(name)
+
+    def outermost(self, graph_id: int) -> int:
+        """Returns the graph of the outermost function that contains a graph.
+
+        A graph without a name does not belong to a function: it is TensorFlow's default graph, which contains all
+        others.
+        """
+        seen = {graph_id}
+        while (outer := self._outer.get(graph_id)) is not None and outer not in seen and self.graph_names.get(outer):
+            seen.add(outer)
+            graph_id = outer
+        return graph_id
+
+    def device_id(self, name: str) -> int | None:
+        """Returns the id of a device, and adds the device if the dump did not list it; None for an empty name."""
+        if not name:
+            return None
+        known = self.device_ids.get(name)
+        if known is None:
+            known = self._add_device(name, self._last_device_id + 1)
+        return known
+
+    def _add_device(self, name: str, device_id: int) -> int:
+        self.device_ids[name] = device_id
+        self._used_device_ids.add(device_id)
+        self._last_device_id = max(self._last_device_id, device_id)
+        self._rows.add_row("device", {"device_id": device_id, "device_name": name})
+        return device_id
+
+    def add_function(self, function_name: str, graph_id: int) -> None:
+        """Adds a function that was made from a graph."""
+        if function_name not in self._functions:
+            self._functions.add(function_name)
+            self._rows.add_row("graph_function", {"function_name": function_name, "graph_id": graph_id})
+
+    def _metadata(self, event: Any) -> tuple[int | None, int | None]:
+        if self.metadata is None:
+            self.metadata = type(event.debug_metadata)()
+            self.metadata.CopyFrom(event.debug_metadata)
+        return None, None
+
+    def _source_file(self, event: Any) -> tuple[int | None, int | None]:
+        source = event.source_file
+        file_id = len(self._file_paths)
+        self._file_paths.append(source.file_path)
+        lines = list(source.lines)
+        text = "\n".join(lines) if lines else None
+        row = {"source_file_id": file_id, "file_path": source.file_path, "source_text": text}
+        self._rows.add_row("source_file", row, num_bytes=len(text or ""))
+        self._file_lines[file_id] = lines
+        if text is not None and text.split("\n") != lines:
+            raise _NotExactError
+        source.ClearField("lines")
+        return file_id, None
+
+    def _stack_frame(self, event: Any) -> tuple[int | None, int | None]:
+        frame = event.stack_frame_with_id
+        place = frame.file_line_col
+        frame_id = self._num_frames
+        self._num_frames += 1
+        if frame.id in self._frame_ids:
+            self.problems.add("failed", "stack frame", "has the id of another one; stacks refer to the first one")
+        self._frame_ids.setdefault(frame.id, frame_id)
+        path = self._file_path(place.file_index)
+        lines = self._file_lines.get(place.file_index, [])
+        code = lines[place.line - 1].strip() if 1 <= place.line <= len(lines) else ""
+        row = {
+            "stack_frame_id": frame_id,
+            "source_file_id": place.file_index,
+            "file_path": path,
+            "lineno": place.line,
+            "func": _text(place.func),
+            "code": _text(place.code).strip() or code or None,
+            "owner": self._owner(path),
+        }
+        self._rows.add_row("stack_frame", row)
+        return frame_id, None
+
+    def _file_path(self, index: int) -> str:
+        if 0 <= index < len(self._file_paths):
+            return self._file_paths[index]
+        path = f"<source file {index} of the dump>"
+        if index not in self._unknown_files:
+            self._unknown_files.add(index)
+            self.problems.add("failed", "source file", "is referred to, but not among the dump's source_files")
+            self._rows.add_row("source_file", {"source_file_id": index, "file_path": path, "source_text": None})
+        return path
+
+    def _owner(self, path: str) -> str:
+        """Returns the owner of a file's code, even if the file is from a machine with other directories."""
+        if _FRAMEWORK.search(path):
+            return "framework"
+        if _LIBRARY.search(path):
+            return "library"
+        return self._owners.owner(path)
+
+    def _graph(self, event: Any) -> tuple[int | None, int | None]:
+        graph = event.debugged_graph
+        if graph.graph_id in self.graph_ids and self.graph_ids[graph.graph_id] in self.graph_names:
+            self.problems.add("failed", "graph", "has the id of another one; it is kept only as a record")
+            return None, None
+        graph_id = self._graph_number(graph.graph_id)
+        self.graph_names[graph_id] = graph.graph_name
+        outer = None
+        if graph.outer_context_id:
+            outer = self._outer[graph_id] = self._graph_number(graph.outer_context_id)
+        self._add_graph(graph_id, graph.graph_name, wall_time_ns(event.wall_time), outer=outer)
+        return graph_id, None
+
+    def _add_graph(self, graph_id: int, name: str, time_ns: int, *, outer: int | None) -> None:
+        row = {"graph_id": graph_id, "graph_name": name, "outer_graph_id": outer, "stack_trace_id": None}
+        self._rows.add_row("graph", {**row, "wall_time_ns": time_ns})
+
+    def _graph_number(self, name: str) -> int:
+        return self.graph_ids.setdefault(name, len(self.graph_ids))
+
+    def _device(self, event: Any) -> tuple[int | None, int | None]:
+        device = event.debugged_device
+        if device.device_name in self.device_ids or device.device_id in self._used_device_ids:
+            self.problems.add("failed", "device", "is defined twice; the first definition is used")
+            return None, None
+        return self._add_device(device.device_name, device.device_id), None
+
+    def _graph_op(self, event: Any) -> tuple[int | None, int | None]:
+        op = event.graph_op_creation
+        time_ns = wall_time_ns(event.wall_time)
+        graph_id = self._graph_number(op.graph_id)
+        if graph_id not in self.graph_names:
+            # The graph's own record comes later or was lost; another graph's record may name it as its outer graph.
+            self._late_graphs.setdefault(graph_id, (op.graph_name, time_ns))
+        stack, taken = self.taken_stack(op.code_location)
+        index = self._num_graph_ops.get(graph_id, 0)
+        self._num_graph_ops[graph_id] = index + 1
+        if (graph_id, op.op_name) in self.op_types:
+            self.problems.add("failed", "graph op", "has the name of another op of its graph; both have rows")
+        self.op_types[graph_id, op.op_name] = op.op_type
+        common = {"graph_id": graph_id, "op_name": op.op_name}
+        self._rows.add_row(
+            "graph_op",
+            {
+                **common,
+                "op_index": index,
+                "op_type": op.op_type,
+                "num_outputs": op.num_outputs,
+                "device_name": op.device_name or None,
+                "attributes": None,
+                "stack_trace_id": stack,
+                "wall_time_ns": time_ns,
+            },
+        )
+        for row in _inputs(op.input_names):
+            self._rows.add_row("graph_op_input", {**common, **row})
+        num_outputs = min(op.num_outputs, max(_MAX_UNLISTED_OUTPUTS, len(op.output_tensor_ids)))
+        if num_outputs < op.num_outputs:
+            self.problems.add("failed", "graph op", "claims more outputs than it lists; the others have no rows")
+        for slot in range(num_outputs):
+            self._rows.add_row("graph_op_output", {**common, "output_slot": slot})
+        return None, taken
+
+    def finish(self) -> None:
+        """Adds the graphs that only ops or inner graphs refer to, without a record of their own."""
+        lost = {number: found for number, found in self._late_graphs.items() if number not in self.graph_names}
+        for graph_id, (name, time_ns) in lost.items():
+            self.graph_names[graph_id] = name
+            self.problems.add("failed", "graph", "has no record of its own; only its ops refer to it")
+            self._add_graph(graph_id, name, time_ns, outer=None)
+        for name, graph_id in self.graph_ids.items():
+            if graph_id not in self.graph_names:
+                self.graph_names[graph_id] = name
+                self.problems.add("failed", "graph", "has no record of its own; only an inner graph refers to it")
+                self._add_graph(graph_id, name, self.wall_time_ns or 0, outer=None)
+
+
+_MAX_UNLISTED_OUTPUTS = 256
+"""Maximum number of unlisted outputs of one op that get rows, so that a damaged number does not fill the disk."""
+
+
+class _NotExactError(Exception):
+    """A record cannot be restored from its row."""
+
+
+def _text(value: str | bytes) -> str:
+    """Returns a string of a proto2 message, which contains bytes if it is not valid UTF-8."""
+    return value if isinstance(value, str) else value.decode("utf-8", errors="replace")
+
+
+def _inputs(names: Sequence[str]) -> list[dict[str, object]]:
+    """Returns the rows of graph_op_input for the names of an op's inputs."""
+    rows: list[dict[str, object]] = []
+    num_control = 0
+    for name in names:
+        if name.startswith("^"):
+            row: dict[str, object] = {"input_index": num_control, "is_control": True, "source_op_name": name[1:]}
+            rows.append({**row, "source_output_slot": None})
+            num_control += 1
+            continue
+        source, colon, slot = name.rpartition(":")
+        if not colon or not slot.isascii() or not slot.isdigit() or len(slot) > 9:
+            source, slot = name, "0"
+        index = len(rows) - num_control
+        row = {"input_index": index, "is_control": False, "source_op_name": source}
+        rows.append({**row, "source_output_slot": int(slot)})
+    return rows

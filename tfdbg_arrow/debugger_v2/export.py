@@ -1,0 +1,238 @@
+"""Exports a logdir as dumps for TensorFlow's Debugger V2: its DebugDataReader, its monitors and TensorBoard.
+
+Each run becomes one dump, because the reader accepts one dump per directory. A recorded run is converted
+(`export_recorded`); an imported run is restored to the original dump (`export_imported`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from tfdbg_arrow.debugger_v2.export_recorded import EXPORTABLE, MODES, PROGRESS_TABLES, LeftOut, RecordedRunWriter
+from tfdbg_arrow.debugger_v2.export_tables import PartGoneError, RunRow, RunTables
+from tfdbg_arrow.debugger_v2.file_sets import DumpFiles, check_dump, file_prefix
+from tfdbg_arrow.debugger_v2.records import IMPORTED_BACKEND, ImportedRunWriter, imported_files
+from tfdbg_arrow.errors import BrokenPartError, DumpError, LogdirError, SettingError
+from tfdbg_arrow.storage.manifest import run_ids
+from tfdbg_arrow.storage.marker import check_logdir
+from tfdbg_arrow.storage.retries import repeated
+
+_ATTEMPTS = 5
+"""How often an export restarts if the run is still recording and its parts are replaced in the meantime."""
+
+_FULL_TENSOR_NOTE = (
+    "TensorBoard and the InfNanMonitor wait forever on a dump in FULL_TENSOR; DebugDataReader can read it. Export in "
+    "FULL_HEALTH for them."
+)
+_NO_TENSOR_NOTE = "A recording in NO_TENSOR has no rows of graph tensors, so its dump has no graph execution traces."
+
+Progress = Callable[[int, int], None]
+"""A callback that receives the work done so far and the total work."""
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportedRun:
+    """One exported run.
+
+    Attributes:
+        run_id: The run.
+        dump: The directory of its dump.
+        tensor_debug_mode: The mode of the dump; None for an imported dump without events.
+        is_imported: Whether the dump is a restored imported dump.
+        num_records: Number of records by file.
+        size_bytes: Size of all its files.
+        left_out: Rows that the dump cannot hold.
+        notes: Further notes for the user, as sentences.
+    """
+
+    run_id: str
+    dump: Path
+    tensor_debug_mode: str | None
+    is_imported: bool
+    num_records: dict[str, int]
+    size_bytes: int
+    left_out: tuple[LeftOut, ...]
+    notes: tuple[str, ...]
+
+
+def export_logdir(
+    logdir: Path,
+    dump: Path,
+    *,
+    run_id: str | None = None,
+    tensor_debug_mode: str | None = None,
+    progress: Progress = lambda done, total: None,
+) -> tuple[ExportedRun, ...]:
+    """Writes runs of a logdir as dumps of Debugger V2.
+
+    Args:
+        logdir: The logdir. A run that is still being recorded is exported as far as it is written.
+        dump: The directory of the dump if there is one run; with several runs, each goes to `<dump>/<run_id>`.
+        run_id: The run to export; None means all runs.
+        tensor_debug_mode: The mode of the dumps, one of MODES that can be made from the recording's mode. None means
+            the recording's own mode, or FULL_HEALTH for a recording in FULL_NUMERICS.
+        progress: Called regularly.
+
+    Returns:
+        The runs that were written, oldest first.
+
+    Raises:
+        LogdirError: The path is not a logdir, or does not contain a run or the given run.
+        BrokenPartError: A part cannot be read.
+        DumpError: A dump cannot be written to the path.
+        SettingError: The mode cannot be exported.
+    """
+    check_logdir(logdir)
+    if tensor_debug_mode is not None and tensor_debug_mode not in MODES:
+        raise SettingError(f"tensor_debug_mode is {tensor_debug_mode!r}, expected one of {', '.join(MODES)}.")
+    known = run_ids(logdir)
+    if run_id is not None and run_id not in known:
+        raise LogdirError(f"{logdir} has no run {run_id!r}; it has {', '.join(known) or 'none'}.")
+    chosen = known if run_id is None else (run_id,)
+    if not chosen:
+        raise LogdirError(f"{logdir} holds no run; record a program into it first.")
+    targets = [dump if len(chosen) == 1 else dump / name for name in chosen]
+    for target in (dump, *targets):
+        check_dump(target)
+    exports = [
+        _Export(logdir, name, target, tensor_debug_mode=tensor_debug_mode)
+        for name, target in zip(chosen, targets, strict=True)
+    ]
+    sizes = [export.size() for export in exports]
+
+    def after(before: int) -> Callable[[int], None]:
+        return lambda done: progress(before + done, sum(sizes))
+
+    return tuple(export.write(after(sum(sizes[:number]))) for number, export in enumerate(exports))
+
+
+class _Export:
+    """The export of one run.
+
+    Args:
+        logdir: The logdir.
+        run_id: The run.
+        dump: The directory of its dump.
+        tensor_debug_mode: The requested mode.
+
+    Raises:
+        LogdirError: The run has no row.
+        SettingError: The run cannot be exported in that mode.
+    """
+
+    def __init__(self, logdir: Path, run_id: str, dump: Path, *, tensor_debug_mode: str | None) -> None:
+        self._logdir, self._run_id, self._dump = logdir, run_id, dump
+        self._run = self._steadily(self._read_run)
+        self._is_imported = self._run.health_backend == IMPORTED_BACKEND
+        self._mode = self._mode_to_write(tensor_debug_mode)
+
+    def size(self) -> int:
+        """Returns the number of rows to export."""
+        return self._steadily(lambda tables: _total(tables, is_imported=self._is_imported))
+
+    def write(self, report: Callable[[int], None]) -> ExportedRun:
+        """Writes the dump.
+
+        Args:
+            report: Called regularly with the number of rows that were exported.
+
+        Raises:
+            BrokenPartError: A part cannot be read.
+            DumpError: The dump cannot be written.
+        """
+        try:
+            return self._steadily(lambda tables: self._write(tables, report))
+        except OSError as error:
+            raise DumpError(
+                f"the dump {self._dump} cannot be written ({error.strerror or error}); its files were removed."
+            ) from error
+
+    def _write(self, tables: RunTables, report: Callable[[int], None]) -> ExportedRun:
+        done = 0
+
+        def advance(num_rows: int) -> None:
+            nonlocal done
+            done += num_rows
+            report(done)
+
+        left_out: tuple[LeftOut, ...] = ()
+        if self._is_imported or self._mode is None:
+            with imported_files(self._run, self._dump) as files:
+                ImportedRunWriter(tables, files=files, advance=advance).write()
+        else:
+            prefix = file_prefix(self._run.wall_time_ns, host_name=self._run.host_name or "localhost")
+            with DumpFiles(self._dump, prefix) as files:
+                recorded = RecordedRunWriter(tables, self._run, mode=self._mode, files=files, advance=advance)
+                left_out = recorded.write()
+        return ExportedRun(
+            run_id=self._run_id,
+            dump=self._dump,
+            tensor_debug_mode=self._mode,
+            is_imported=self._is_imported,
+            num_records=files.num_records,
+            size_bytes=files.size_bytes,
+            left_out=left_out,
+            notes=() if self._is_imported else _notes(self._run.tensor_debug_mode, self._mode),
+        )
+
+    def _steadily(self, action: Callable[[RunTables], _Result]) -> _Result:
+        """Runs an action on the run's tables, and repeats it if parts are replaced in the meantime."""
+        try:
+            return repeated(
+                lambda: action(RunTables(self._logdir, self._run_id)),
+                attempts=_ATTEMPTS,
+                may_pass=lambda error: isinstance(error, PartGoneError),
+            )
+        except PartGoneError as error:
+            raise BrokenPartError(
+                f"{error.path} does not exist, but the manifest names it; restore that file, or wait until the "
+                "recording has ended."
+            ) from error
+
+    def _read_run(self, tables: RunTables) -> RunRow:
+        run = tables.run()
+        if run is None:
+            raise LogdirError(
+                f"{self._logdir} has no row for the run {self._run_id}, which ended while it started; give the "
+                "--run-id of another run."
+            )
+        return run
+
+    def _mode_to_write(self, asked: str | None) -> str | None:
+        recorded = self._run.tensor_debug_mode
+        if self._is_imported:
+            if asked not in (None, recorded):
+                raise SettingError(
+                    f"the run {self._run_id} was imported from a dump in {recorded} and is exported unchanged; "
+                    f"it cannot be exported in {asked}."
+                )
+            return recorded
+        can_give = EXPORTABLE.get(recorded or "", ())
+        if asked is None and can_give:
+            return recorded if recorded in can_give else "FULL_HEALTH"
+        if asked not in can_give:
+            raise SettingError(
+                f"the run {self._run_id} was recorded in {recorded}, which cannot be exported in {asked}, only in "
+                f"{', '.join(can_give) or 'a newer version of tfdbg-arrow'}."
+            )
+        return asked
+
+
+def _total(tables: RunTables, *, is_imported: bool) -> int:
+    names = ("dump_record",) if is_imported else PROGRESS_TABLES
+    return sum(tables.num_rows(name) for name in names)
+
+
+def _notes(recorded: str | None, written: str | None) -> tuple[str, ...]:
+    notes = []
+    if recorded == "FULL_NUMERICS" and written == "FULL_HEALTH":
+        notes.append("Debugger V2 has no FULL_NUMERICS: the dump is in FULL_HEALTH, without the magnitudes.")
+    if written == "FULL_TENSOR":
+        notes.append(_FULL_TENSOR_NOTE)
+    if recorded == "NO_TENSOR":
+        notes.append(_NO_TENSOR_NOTE)
+    return tuple(notes)

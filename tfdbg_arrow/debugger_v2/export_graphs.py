@@ -1,0 +1,432 @@
+"""Writes the graphs and ops of a recorded run into a Debugger V2 dump.
+
+The dump's reader accepts a graph only after the graph in which it was traced. It accepts an op only after its graph,
+and only once. Nodes that TensorFlow's optimizer made and that have tensors follow as additional ops of their graphs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from tfdbg_arrow.debugger_v2.export_tables import RunTables, read_stacks, to_rows
+from tfdbg_arrow.debugger_v2.file_sets import DumpFiles
+from tfdbg_arrow.debugger_v2.protos.debug_event_pb2 import CodeLocation, DebugEvent
+
+LeaveOut = Callable[[str, str], None]
+"""A callback that receives the table and the reason for a row that was left out."""
+_GRAPH_WINDOW = 16
+UNKNOWN = "<unknown>"
+"""File path, function and id of the frame that replaces an unrecorded stack."""
+_HANDING_ON = frozenset({
+    "Enter", "Exit", "Identity", "IdentityN", "NextIteration", "RefEnter", "RefExit", "RefNextIteration", "RefSwitch",
+    "Switch", "_EagerConst", "_SwitchN",
+})  # fmt: skip
+"""Types of nodes that TensorFlow adds at the borders of calls, branches and loops, and that only forward a tensor."""
+_NodeKey = tuple[int, str]
+"""The optimized graph and the name of a node in it."""
+_Tensor = tuple[str, int]
+"""The name of a node and the index of its output."""
+
+
+class Graphs:
+    """Writes the graphs and their ops, and then returns the ids of their tensors.
+
+    The ids stay in memory, which grows with the program and not with its running time.
+
+    Args:
+        tables: The run's tables.
+        files: The dump.
+        stacks: The run's stacks.
+        leave_out: Called for each row that the reader could not accept.
+        advance: Called with the number of rows of graph_op that were written.
+    """
+
+    def __init__(
+        self,
+        tables: RunTables,
+        files: DumpFiles,
+        *,
+        stacks: Stacks,
+        leave_out: LeaveOut,
+        advance: Callable[[int], None],
+    ) -> None:
+        self._tables, self._files, self._stacks = tables, files, stacks
+        self._leave_out, self._advance = leave_out, advance
+        self._names: dict[int, str] = {}
+        self._times: dict[int, int] = {}
+        self._tensor_ids: dict[tuple[int, str], tuple[int, int]] = {}
+        """For each graph and op, the id of its first output and the number of outputs."""
+        self._num_tensors = 0
+        made_nodes = read_made_nodes(tables)
+        self._made_for = {(node.graph_id, node.made_for) for node in made_nodes}
+        self._origins: dict[tuple[int, str | None], tuple[int | None, int]] = {}
+        """For each graph and op, the stacks and times of the ops that nodes were made for."""
+        self._write_graphs()
+        self._write_ops()
+        self._write_made_nodes(made_nodes)
+
+    def has(self, graph_id: int) -> bool:
+        """Returns whether the dump contains a graph."""
+        return graph_id in self._names
+
+    def tensor_id(self, graph_id: int | None, op_name: str | None, output_slot: int | None) -> int | None:
+        """Returns the id of an op's output in the dump; None if the dump has no such output."""
+        if graph_id is None or op_name is None or output_slot is None:
+            return None
+        first, count = self._tensor_ids.get((graph_id, op_name), (0, 0))
+        return first + output_slot if output_slot < count else None
+
+    def _write_graphs(self) -> None:
+        columns = ("graph_id", "graph_name", "outer_graph_id", "wall_time_ns")
+        rows = {row[0]: row for row in self._tables.rows("graph", columns)}
+        for graph_id in sorted(rows):
+            chain = [graph_id]
+            while True:
+                outer = rows[chain[-1]][2]
+                if outer is None or outer in self._names or outer not in rows or outer in chain:
+                    break
+                chain.append(outer)
+            for inner in reversed(chain):
+                if inner not in self._names:
+                    self._write_graph(*rows[inner])
+
+    def _write_graph(self, graph_id: int, name: str, outer_graph_id: int | None, wall_time_ns: int) -> None:
+        event = DebugEvent(wall_time=wall_time_ns / 1_000_000_000)
+        event.debugged_graph.graph_id = str(graph_id)
+        event.debugged_graph.graph_name = name
+        if outer_graph_id is not None and outer_graph_id in self._names:
+            event.debugged_graph.outer_context_id = str(outer_graph_id)
+        self._files.write("graphs", event.SerializeToString())
+        self._names[graph_id], self._times[graph_id] = name, wall_time_ns
+
+    def _write_ops(self) -> None:
+        ops = self._tables.keyed(
+            "graph_op",
+            "graph_id",
+            (
+                "graph_id", "op_index", "op_name", "op_type", "num_outputs", "device_name", "stack_trace_id",
+                "wall_time_ns",
+            ),
+        )  # fmt: skip
+        inputs = self._tables.keyed(
+            "graph_op_input",
+            "graph_id",
+            ("graph_id", "op_name", "input_index", "is_control", "source_op_name", "source_output_slot"),
+        )
+        outputs = self._tables.keyed("graph_op_output", "graph_id", ("graph_id", "op_name", "output_slot"))
+        for first, end, window in ops.windows(_GRAPH_WINDOW):
+            # TensorFlow may add outputs to a call after its creation, when the gradient is made.
+            slots: dict[tuple[int, str], int] = defaultdict(int)
+            for graph_id, op_name, slot in to_rows(outputs.between(first, end)):
+                slots[graph_id, op_name] = max(slots[graph_id, op_name], slot + 1)
+            sources: dict[tuple[int, str], list[tuple[int, str]]] = defaultdict(list)
+            for graph_id, op_name, index, is_control, source, slot in to_rows(inputs.between(first, end)):
+                if not is_control and slot is not None:
+                    sources[graph_id, op_name].append((index, f"{source}:{slot}"))
+            for graph_id, _, op_name, op_type, num_outputs, *rest in sorted(to_rows(window), key=lambda row: row[:3]):
+                if self._can_write(graph_id, op_name):
+                    names = [name for _, name in sorted(sources[graph_id, op_name])]
+                    num_outputs = max(num_outputs, slots[graph_id, op_name])
+                    self._write_op(graph_id, op_name, op_type, names, num_outputs, *rest)
+            self._advance(window.num_rows)
+
+    def _can_write(self, graph_id: int, op_name: str) -> bool:
+        """Returns whether the reader can accept an op; reports the op as left out if not."""
+        if graph_id not in self._names:
+            self._leave_out("graph_op", "The run has no row of the op's graph, without which no op can be read.")
+            return False
+        if (graph_id, op_name) in self._tensor_ids:
+            self._leave_out("graph_op", "The graph already has an op of that name, and cannot be read with two.")
+            return False
+        return True
+
+    def _write_made_nodes(self, nodes: list[MadeNode]) -> None:
+        """Writes made nodes as ops, with the stacks and times of the ops that they were made for."""
+        for node in nodes:
+            graph_id = node.graph_id
+            if graph_id not in self._names or (graph_id, node.node_name) in self._tensor_ids:
+                continue
+            names = [self._input_name(graph_id, source) for source in node.sources]
+            origin = self._origins.get((graph_id, node.made_for), (None, self._times[graph_id]))
+            self._write_op(graph_id, node.node_name, node.op_type, names, node.num_outputs, node.device_name, *origin)
+
+    def _input_name(self, graph_id: int, source: Source) -> str:
+        """Returns the name of a tensor.
+
+        The name of a tensor of another graph begins with the name of that graph, to distinguish it from this graph's.
+        """
+        _, num_outputs = self._tensor_ids.get((graph_id, source.op_name), (0, source.output_slot + 1))
+        if source.is_near and source.output_slot < num_outputs:
+            return f"{source.op_name}:{source.output_slot}"
+        graph_name = UNKNOWN if source.graph_id is None else self._names.get(source.graph_id, UNKNOWN)
+        return f"{graph_name}/{source.op_name}:{source.output_slot}"
+
+    def _write_op(
+        self,
+        graph_id: int,
+        op_name: str,
+        op_type: str,
+        input_names: list[str],
+        num_outputs: int,
+        device_name: str | None,
+        stack_trace_id: int | None,
+        wall_time_ns: int,
+    ) -> None:
+        event = DebugEvent(wall_time=wall_time_ns / 1_000_000_000)
+        op = event.graph_op_creation
+        op.op_type, op.op_name = op_type, op_name
+        op.graph_name, op.graph_id = self._names[graph_id], str(graph_id)
+        op.device_name = device_name or ""
+        op.input_names.extend(input_names)
+        op.num_outputs = num_outputs
+        op.output_tensor_ids.extend(range(self._num_tensors + 1, self._num_tensors + num_outputs + 1))
+        op.code_location.CopyFrom(self._stacks.location(stack_trace_id, needs_frame=False))
+        self._files.write("graphs", event.SerializeToString())
+        if (graph_id, op_name) in self._made_for:
+            self._origins[graph_id, op_name] = stack_trace_id, wall_time_ns
+        self._tensor_ids[graph_id, op_name] = self._num_tensors + 1, num_outputs
+        self._num_tensors += num_outputs
+
+
+class Stacks:
+    """Writes the source files and frames, and then returns the code locations of stacks.
+
+    The stacks stay in memory, which grows with the program and not with its running time.
+
+    Args:
+        tables: The run's tables.
+        files: The dump.
+        host_name: Host name of the run.
+        wall_time: The time for the records, in seconds since 1970-01-01T00:00:00Z.
+    """
+
+    def __init__(self, tables: RunTables, files: DumpFiles, *, host_name: str, wall_time: float) -> None:
+        self._files, self._host_name, self._wall_time = files, host_name, wall_time
+        self._paths: set[str] = set()
+        self._num_files = 0
+        file_indexes: dict[int, int] = {}
+        for file_id, path, text in tables.rows("source_file", ("source_file_id", "file_path", "source_text")):
+            file_indexes[file_id] = self._write_file(path, text)
+        known: set[int] = set()
+        for frame_id, file_id, path, lineno, func in tables.rows(
+            "stack_frame", ("stack_frame_id", "source_file_id", "file_path", "lineno", "func")
+        ):
+            if file_id not in file_indexes:  # the run was killed between the two rows
+                file_indexes[file_id] = self._write_file(path, None)
+            self._write_frame(str(frame_id), file_indexes[file_id], lineno, func)
+            known.add(frame_id)
+        self._locations = {
+            stack_id: CodeLocation(host_name=host_name, stack_frame_ids=[str(each) for each in stack if each in known])
+            for stack_id, stack in read_stacks(tables).items()
+            if not known.isdisjoint(stack)
+        }
+        self._unknown: CodeLocation | None = None
+
+    def location(self, stack_trace_id: int | None, *, needs_frame: bool) -> CodeLocation:
+        """Returns the code location of a stack, the outermost frame first.
+
+        Args:
+            stack_trace_id: The stack; None if it was not recorded.
+            needs_frame: Whether an unknown stack gets one frame that says so; otherwise it has no frames. Debugger V2's
+                reader needs this frame to return the stack of an execution.
+        """
+        found = self._locations.get(stack_trace_id) if stack_trace_id is not None else None
+        if found is not None:
+            return found
+        if not needs_frame:
+            return CodeLocation(host_name=self._host_name)
+        if self._unknown is None:
+            self._write_frame(UNKNOWN, self._write_file(UNKNOWN, None), 0, UNKNOWN)
+            self._unknown = CodeLocation(host_name=self._host_name, stack_frame_ids=[UNKNOWN])
+        return self._unknown
+
+    def _write_file(self, path: str, text: str | None) -> int:
+        """Writes a source file and returns its index."""
+        # The reader finds a file by its path; a second file with the same path would shift the indexes of later ones.
+        name, number = path, 1
+        while name in self._paths:
+            number += 1
+            name = f"{path} ({number})"
+        self._paths.add(name)
+        event = DebugEvent(wall_time=self._wall_time)
+        event.source_file.file_path = name
+        event.source_file.host_name = self._host_name
+        if text is not None:
+            event.source_file.lines.extend(text.split("\n"))
+        self._files.write("source_files", event.SerializeToString())
+        self._num_files += 1
+        return self._num_files - 1
+
+    def _write_frame(self, frame_id: str, file_index: int, lineno: int, func: str) -> None:
+        event = DebugEvent(wall_time=self._wall_time)
+        frame = event.stack_frame_with_id
+        frame.id = frame_id
+        frame.file_line_col.file_index = file_index
+        frame.file_line_col.line = lineno
+        frame.file_line_col.func = func
+        self._files.write("stack_frames", event.SerializeToString())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """An input tensor of a node.
+
+    Attributes:
+        graph_id: The program's graph of the node that produces the tensor; None if unknown.
+        op_name: The name of that node, as in tensor_health.
+        output_slot: Index of the output.
+        is_near: Whether that node ran in the same call of the same graph as the consuming node.
+    """
+
+    graph_id: int | None
+    op_name: str
+    output_slot: int
+    is_near: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class MadeNode:
+    """A node that the optimizer made.
+
+    Attributes:
+        graph_id: The program's graph that the node comes from.
+        node_name: Its name.
+        op_type: An op type that ran under that name.
+        made_for: The op of the graph that the node was made for, or None.
+        device_name: The device that TensorFlow chose, or None.
+        num_outputs: Number of output tensors.
+        sources: The input tensors, in order.
+    """
+
+    graph_id: int
+    node_name: str
+    op_type: str
+    made_for: str | None
+    device_name: str | None
+    num_outputs: int
+    sources: tuple[Source, ...]
+
+
+@dataclass(frozen=True)
+class _Node:
+    """One row of executed_op."""
+
+    node_name: str
+    op_type: str
+    graph_id: int | None
+    op_name: str | None
+    made_for: str | None
+    call_site: str | None
+    device_name: str | None
+    output_dtypes: str | None
+
+
+def read_made_nodes(tables: RunTables) -> list[MadeNode]:
+    """Returns the made nodes with rows in tensor_health, one for each graph and name, in the order of their graphs.
+
+    Raises:
+        BrokenPartError: A part cannot be read.
+        PartGoneError: A part was replaced in the meantime.
+    """
+    if not tables.num_rows("executed_op"):
+        return []
+    key = ("graph_id", "op_name", "op_type")
+    recorded = tables.greatest("tensor_health", "output_slot", by=key, where=("scope", "graph"))
+    num_slots: dict[tuple[int, str], int] = defaultdict(int)
+    for (graph_id, op_name, _), slot in recorded.items():
+        num_slots[graph_id, op_name] = max(num_slots[graph_id, op_name], slot + 1)
+    found: dict[tuple[int, str], MadeNode] = {}
+    for nodes, inputs in _executed_graphs(tables):
+        for (executed_graph_id, name), node in sorted(nodes.items()):
+            graph_id = node.graph_id
+            if node.op_name is not None or graph_id is None or (graph_id, name, node.op_type) not in recorded:
+                continue
+            if (graph_id, name) not in found:
+                found[graph_id, name] = MadeNode(
+                    graph_id=graph_id,
+                    node_name=name,
+                    op_type=node.op_type,
+                    made_for=node.made_for,
+                    device_name=node.device_name,
+                    num_outputs=max(_num_dtypes(node.output_dtypes), num_slots[graph_id, name]),
+                    sources=tuple(_sources(executed_graph_id, node, nodes, inputs)),
+                )
+    return [found[place] for place in sorted(found)]
+
+
+def _executed_graphs(
+    tables: RunTables,
+) -> Iterator[tuple[dict[_NodeKey, _Node], dict[_NodeKey, dict[int, _Tensor]]]]:
+    """Yields the nodes of some optimized graphs, and the data inputs of each node by index."""
+    key = "executed_graph_id"
+    ops = tables.keyed(
+        "executed_op",
+        key,
+        (
+            key, "node_name", "op_type", "graph_id", "op_name", "made_for", "call_site", "device_name", "output_dtypes",
+        ),
+    )  # fmt: skip
+    edges = tables.keyed(
+        "executed_op_input",
+        key,
+        (key, "node_name", "input_index", "is_control", "source_node_name", "source_output_slot"),
+    )
+    for first, end, window in ops.windows(_GRAPH_WINDOW):
+        nodes = {(graph, name): _Node(name, *rest) for graph, name, *rest in to_rows(window)}
+        inputs: dict[_NodeKey, dict[int, _Tensor]] = defaultdict(dict)
+        for graph, name, index, is_control, source, slot in to_rows(edges.between(first, end)):
+            if not is_control:
+                inputs[graph, name][index] = (source, slot or 0)
+        yield nodes, inputs
+
+
+def _num_dtypes(text: str | None) -> int:
+    """Returns the number of dtypes in output_dtypes; 0 if they are unknown."""
+    try:
+        dtypes = json.loads(text) if text is not None else None
+    except ValueError:
+        return 0
+    return len(dtypes) if isinstance(dtypes, list) else 0
+
+
+def _sources(
+    executed_graph_id: int,
+    node: _Node,
+    nodes: Mapping[_NodeKey, _Node],
+    inputs: Mapping[_NodeKey, Mapping[int, _Tensor]],
+) -> Iterator[Source]:
+    """Yields the input tensors of a node, traced back through nodes that only forward them."""
+    for _, tensor in sorted(inputs.get((executed_graph_id, node.node_name), {}).items()):
+        name, slot = _handed_on(executed_graph_id, tensor, nodes, inputs)
+        source = nodes.get((executed_graph_id, name))
+        if source is None:
+            yield Source(graph_id=None, op_name=name, output_slot=slot, is_near=False)
+        else:
+            yield Source(
+                graph_id=source.graph_id,
+                op_name=source.op_name or name,
+                output_slot=slot,
+                is_near=(source.graph_id, source.call_site) == (node.graph_id, node.call_site),
+            )
+
+
+def _handed_on(
+    executed_graph_id: int,
+    tensor: _Tensor,
+    nodes: Mapping[_NodeKey, _Node],
+    inputs: Mapping[_NodeKey, Mapping[int, _Tensor]],
+) -> _Tensor:
+    """Returns the tensor that a chain of forwarding nodes received as its input."""
+    seen: set[_Tensor] = set()
+    while tensor not in seen:
+        seen.add(tensor)
+        name, slot = tensor
+        node = nodes.get((executed_graph_id, name))
+        if node is None or node.op_name is not None or node.op_type not in _HANDING_ON:
+            return tensor
+        taken = inputs.get((executed_graph_id, name), {})
+        tensor = taken.get(slot if node.op_type == "IdentityN" else 0, tensor)
+    return tensor

@@ -1,0 +1,299 @@
+"""Writes a recorded run as the records of a Debugger V2 dump.
+
+The dump has an execution for each row of `execution`, and a trace for each row of `tensor_health` of scope `graph`,
+including tensors that Debugger V2 does not record itself. Its ids are those of our tables, in decimal.
+
+Source: tensorflow/python/debug/lib/dumping_callback.py, debug_events_reader.py.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tfdbg_arrow.debugger_v2.export_graphs import Graphs, Stacks
+from tfdbg_arrow.debugger_v2.export_tables import RunRow, RunTables, listed, to_rows
+from tfdbg_arrow.debugger_v2.file_sets import DumpFiles
+from tfdbg_arrow.debugger_v2.protos.debug_event_pb2 import DebugEvent, TensorDebugMode
+from tfdbg_arrow.debugger_v2.protos.tensor_pb2 import DataType, TensorProto
+from tfdbg_arrow.debugger_v2.records import MEASURED_COLUMNS, NUM_KEPT, NUM_SUMMARY, TAIL_COLUMNS, summary_tail
+from tfdbg_arrow.schema.dtypes import DTYPES_BY_NAME, decode_strings
+
+FILE_VERSION = "debug.Event:1"
+PROGRESS_TABLES = ("graph_op", "execution", "tensor_health")
+"""The tables whose rows count for the progress."""
+_UNKNOWN_DEVICE_ID = 0
+"""Id of an unrecorded device; recorded devices are numbered from 1, as in Debugger V2."""
+_EXECUTION_WINDOW = 4096
+_EVENT_WINDOW = 65536
+_NO_SUMMARY = "The mode's summary needs values that were not measured, for example of strings, which have no health."
+_NO_OP = "The run has no row of the op that made the tensor, which Debugger V2's reader needs for a trace."
+_EXTERNAL = "Debugger V2 does not support tensors that come from outside all recorded ops."
+_NO_PLACE = {
+    "mark": "Debugger V2 has no labels.",
+    "capture_stat": "Debugger V2 has no place for what was not recorded.",
+}
+_HEALTH_COLUMNS = ("dtype", "shape", *MEASURED_COLUMNS)
+"""The columns of tensor_health from which a summary is made."""
+MODES = ("NO_TENSOR", "CURT_HEALTH", "CONCISE_HEALTH", "FULL_HEALTH", "SHAPE", "FULL_TENSOR")
+"""The modes that Debugger V2 supports."""
+_FROM_FULL_HEALTH = ("NO_TENSOR", "CURT_HEALTH", "CONCISE_HEALTH", "FULL_HEALTH", "SHAPE")
+EXPORTABLE: dict[str, tuple[str, ...]] = {
+    "NO_TENSOR": ("NO_TENSOR",),
+    "CURT_HEALTH": ("NO_TENSOR", "CURT_HEALTH", "SHAPE"),
+    "CONCISE_HEALTH": ("NO_TENSOR", "CURT_HEALTH", "CONCISE_HEALTH", "SHAPE"),
+    "FULL_HEALTH": _FROM_FULL_HEALTH,
+    "FULL_NUMERICS": _FROM_FULL_HEALTH,
+    "SHAPE": ("NO_TENSOR", "SHAPE"),
+    "FULL_TENSOR": (*_FROM_FULL_HEALTH, "FULL_TENSOR"),
+}
+"""For each mode of a recording, the modes in which it can be exported."""
+UNKNOWN_DEVICE = -1
+"""The device id in every summary of Debugger V2."""
+NO_TENSOR_ID = -1
+"""The tensor id in Debugger V2's summaries of eager tensors."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeftOut:
+    """Rows of a run that its dump does not hold.
+
+    Attributes:
+        table: Name of the table.
+        reason: The reason, as a sentence.
+        num_rows: Number of rows.
+    """
+
+    table: str
+    reason: str
+    num_rows: int
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """One row of tensor_health."""
+
+    event_index: int
+    device_id: int | None
+    health: Mapping[str, Any]
+
+
+class RecordedRunWriter:
+    """Writes one recorded run into the files of a dump.
+
+    Args:
+        tables: The run's tables.
+        run: The run's row.
+        mode: The mode to write, one that export_summaries.EXPORTABLE lists for the run's own mode.
+        files: The dump.
+        advance: Called with the number of rows of PROGRESS_TABLES that were written.
+    """
+
+    def __init__(
+        self, tables: RunTables, run: RunRow, *, mode: str, files: DumpFiles, advance: Callable[[int], None]
+    ) -> None:
+        self._tables, self._run, self._files, self._advance = tables, run, files, advance
+        self._mode = TensorDebugMode.Value(mode)
+        self._start = run.wall_time_ns / 1_000_000_000
+        self._device_names: dict[int | None, str] = dict(sorted(tables.rows("device", ("device_id", "device_name"))))
+        self._device_ids: dict[int | None, int] = {}
+        self._has_values = mode == "FULL_TENSOR"
+        self._values = tables.keyed("tensor_value", "event_index", ("dtype", "shape", "value"))
+        self._left_out: dict[tuple[str, str], int] = defaultdict(int)
+
+    def write(self) -> tuple[LeftOut, ...]:
+        """Writes all records; returns the rows that the dump cannot hold.
+
+        Raises:
+            BrokenPartError: A part cannot be read.
+            PartGoneError: A part was replaced in the meantime.
+            OSError: The dump cannot be written.
+        """
+        self._write_metadata()
+        stacks = Stacks(self._tables, self._files, host_name=self._run.host_name or "", wall_time=self._start)
+        for device_id in self._device_names:
+            self._write_device(device_id)
+        graphs = Graphs(self._tables, self._files, stacks=stacks, leave_out=self._leave_out, advance=self._advance)
+        self._write_executions(graphs, stacks)
+        self._write_traces(graphs)
+        for table, reason in _NO_PLACE.items():
+            self._leave_out(table, reason, self._tables.num_rows(table))
+        self._leave_out("tensor_health", _EXTERNAL, self._tables.count("tensor_health", "scope", "external"))
+        return tuple(
+            LeftOut(table=table, reason=reason, num_rows=count)
+            for (table, reason), count in sorted(self._left_out.items())
+            if count
+        )
+
+    def _leave_out(self, table: str, reason: str, num_rows: int = 1) -> None:
+        self._left_out[table, reason] += num_rows
+
+    def _write_metadata(self) -> None:
+        event = DebugEvent(wall_time=self._start)
+        event.debug_metadata.tensorflow_version = self._run.tensorflow_version or ""
+        event.debug_metadata.file_version = FILE_VERSION
+        event.debug_metadata.tfdbg_run_id = self._run.run_id
+        self._files.write("metadata", event.SerializeToString())
+
+    def _write_device(self, device_id: int | None) -> int:
+        """Writes a device (None for an unknown one) and returns its id in the dump."""
+        name = self._device_names.get(device_id)
+        number = self._device_ids[device_id] = _UNKNOWN_DEVICE_ID if name is None else len(self._device_ids) + 1
+        event = DebugEvent(wall_time=self._start)
+        event.debugged_device.device_id = number
+        event.debugged_device.device_name = "unknown" if name is None else name
+        self._files.write("graphs", event.SerializeToString())
+        return number
+
+    def _write_executions(self, graphs: Graphs, stacks: Stacks) -> None:
+        columns = ("execution_index", "wall_time_ns", "op_type", "graph_id", "stack_trace_id")
+        executions = self._tables.keyed("execution", "execution_index", columns)
+        tensors = _ExecutionTensors(self._tables)
+        for first, end, window in executions.windows(_EXECUTION_WINDOW):
+            tensors.load(first, end)
+            for index, wall_time_ns, op_type, graph_id, stack_trace_id in to_rows(window):
+                event = DebugEvent(wall_time=wall_time_ns / 1_000_000_000)
+                execution = event.execution
+                execution.op_type = op_type
+                if graphs.has(graph_id):
+                    execution.graph_id = str(graph_id)
+                execution.tensor_debug_mode = self._mode
+                execution.code_location.CopyFrom(stacks.location(stack_trace_id, needs_frame=True))
+                execution.input_tensor_ids.extend(tensor_id for _, tensor_id in tensors.inputs[index])
+                outputs = [
+                    (tensor_id, tensors.measured.get((index, slot))) for slot, tensor_id in tensors.outputs[index]
+                ]
+                execution.num_outputs = len(outputs)
+                execution.output_tensor_ids.extend(tensor_id for tensor_id, _ in outputs)
+                execution.output_tensor_device_ids.extend(self._device_id(measured) for _, measured in outputs)
+                execution.tensor_protos.extend(self._execution_protos([measured for _, measured in outputs]))
+                self._files.write("execution", event.SerializeToString())
+            self._advance(window.num_rows)
+
+    def _device_id(self, measured: _Measured | None) -> int:
+        device_id = measured.device_id if measured is not None else None
+        if device_id not in self._device_ids:
+            return self._write_device(None if device_id not in self._device_names else device_id)
+        return self._device_ids[device_id]
+
+    def _execution_protos(self, outputs: list[_Measured | None]) -> list[TensorProto]:
+        """Returns one TensorProto for each output, because readers use the position as the slot.
+
+        It is empty if the output was not measured.
+        """
+        if self._mode == TensorDebugMode.NO_TENSOR:
+            return []
+        protos = [
+            TensorProto() if measured is None else self._proto(measured, tensor_id=NO_TENSOR_ID) for measured in outputs
+        ]
+        while self._has_values and protos and not protos[-1].dtype:
+            protos.pop()  # Debugger V2 writes none for outputs without a value, such as a resource
+        return protos
+
+    def _write_traces(self, graphs: Graphs) -> None:
+        columns = ("event_index", "wall_time_ns", "graph_id", "op_name", "output_slot", "device_id", *_HEALTH_COLUMNS)
+        rows = self._tables.keyed("tensor_health", "event_index", columns, where=("scope", "graph"))
+        num_other = self._tables.num_rows("tensor_health")
+        for _, _, window in rows.windows(_EVENT_WINDOW):
+            for event_index, wall_time_ns, graph_id, op_name, slot, device_id, *health in to_rows(window):
+                tensor_id = graphs.tensor_id(graph_id, op_name, slot)
+                if tensor_id is None:
+                    self._leave_out("tensor_health", _NO_OP)
+                    continue
+                measured = _Measured(event_index, device_id, dict(zip(_HEALTH_COLUMNS, health, strict=True)))
+                proto = self._proto(measured, tensor_id=tensor_id)
+                if not proto.dtype and self._mode in NUM_SUMMARY:
+                    self._leave_out("tensor_health", _NO_SUMMARY)
+                    continue
+                event = DebugEvent(wall_time=wall_time_ns / 1_000_000_000)
+                trace = event.graph_execution_trace
+                trace.tfdbg_context_id = str(graph_id)
+                trace.op_name = op_name
+                trace.output_slot = slot
+                trace.tensor_debug_mode = self._mode
+                trace.tensor_proto.CopyFrom(proto)
+                trace.device_name = self._device_names.get(device_id, "")
+                self._files.write("graph_execution_traces", event.SerializeToString())
+            num_other -= window.num_rows
+            self._advance(window.num_rows)
+        self._advance(num_other)
+
+    def _proto(self, measured: _Measured, *, tensor_id: int) -> TensorProto:
+        if not self._has_values:
+            return summary(self._mode, measured.health, tensor_id=tensor_id)
+        value = self._values.get(measured.event_index)
+        return TensorProto() if value is None else whole_tensor(*value)
+
+
+class _ExecutionTensors:
+    """The tensors of a window of executions."""
+
+    def __init__(self, tables: RunTables) -> None:
+        key = "execution_index"
+        self._inputs = tables.keyed("execution_input", key, (key, "input_index", "tensor_id"))
+        self._outputs = tables.keyed("execution_output", key, (key, "output_slot", "tensor_id"))
+        columns = (key, "output_slot", "event_index", "device_id", *_HEALTH_COLUMNS)
+        self._health = tables.keyed("tensor_health", key, columns, where=("scope", "execution"))
+
+    def load(self, first: int, end: int) -> None:
+        """Reads the tensors of the executions with first <= execution_index < end."""
+        self.inputs, self.outputs = listed(self._inputs, first, end), listed(self._outputs, first, end)
+        self.measured = {
+            (index, slot): _Measured(event_index, device_id, dict(zip(_HEALTH_COLUMNS, health, strict=True)))
+            for index, slot, event_index, device_id, *health in to_rows(self._health.between(first, end))
+        }
+
+
+def dtype_number(name: str | None) -> int:
+    """Returns the number of a dtype; 0 (DT_INVALID) if it is unknown."""
+    dtype = DTYPES_BY_NAME.get((name or "").removesuffix("_ref"))
+    return 0 if dtype is None else dtype.number
+
+
+def summary(mode: int, health: Mapping[str, Any], *, tensor_id: int) -> TensorProto:
+    """Returns the summary of a tensor; it is empty if the mode's columns were not measured.
+
+    In mode NO_TENSOR it is a float32 tensor without elements.
+
+    Args:
+        mode: A TensorDebugMode other than FULL_TENSOR.
+        health: The measured columns of the tensor.
+        tensor_id: The graph tensor's id in the dump; NO_TENSOR_ID for an eager tensor.
+    """
+    if mode == TensorDebugMode.NO_TENSOR:
+        proto = TensorProto(dtype="DT_FLOAT")
+        proto.tensor_shape.dim.add(size=0)
+        return proto
+    tail, shape = [health[name] for name in TAIL_COLUMNS[mode]], health["shape"]
+    if None in tail or (mode == TensorDebugMode.SHAPE and shape is None):
+        return TensorProto()
+    dtype = dtype_number(health["dtype"])
+    head = {1: (tensor_id,), 2: (tensor_id, dtype), 3: (tensor_id, UNKNOWN_DEVICE, dtype)}[NUM_KEPT[mode]]
+    proto = TensorProto(dtype="DT_DOUBLE")
+    proto.tensor_shape.dim.add(size=NUM_SUMMARY[mode])
+    proto.tensor_content = struct.pack(f"<{len(head)}d", *head) + summary_tail(mode, tail, shape)
+    return proto
+
+
+def whole_tensor(dtype: str, shape: Sequence[int], value: bytes) -> TensorProto:
+    """Returns a tensor with its elements.
+
+    Args:
+        dtype: TensorFlow's name of its dtype.
+        shape: Its dimensions.
+        value: The elements, in the encoding of tensor_value.
+    """
+    proto = TensorProto(dtype=DataType.Name(dtype_number(dtype)))
+    proto.tensor_shape.SetInParent()
+    for size in shape:
+        proto.tensor_shape.dim.add(size=size)
+    if dtype == "string":
+        # Listed as for an execution, because TensorFlow's own reader cannot read the packed content of a trace.
+        proto.string_val.extend(decode_strings(value, math.prod(shape)))
+    else:
+        proto.tensor_content = value
+    return proto

@@ -1,0 +1,296 @@
+"""Reads the tensors of a dump: the facts in a message, and the measured columns of tensor_health."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tfdbg_arrow.debugger_v2.protos.debug_event_pb2 import TensorDebugMode
+from tfdbg_arrow.debugger_v2.records import (
+    NUM_KEPT,
+    NUM_SHAPE_DIMS,
+    NUM_SUMMARY,
+    TAIL_COLUMNS,
+    is_measured,
+    unpack_strings,
+)
+from tfdbg_arrow.debugger_v2.scan import Ints
+from tfdbg_arrow.schema import arrow_schema
+from tfdbg_arrow.schema.dtypes import dtype_itemsize, dtype_name, encode_strings
+from tfdbg_arrow.writer.native.reference import TENSORFLOW_DTYPES, summarize
+
+_LISTS = {
+    "half_val": "<u2", "float_val": "<f4", "double_val": "<f8", "int64_val": "<i8", "bool_val": "?",
+    "scomplex_val": "<f4", "dcomplex_val": "<f8", "uint32_val": "<u4", "uint64_val": "<u8",
+}  # fmt: skip
+"""The fields that list elements, and their layout in memory; `int_val` depends on the dtype, `float8_val` is bytes."""
+_MAX_LISTED_BYTES = 64 * 2**20
+"""Maximum size of a list of elements, because a few bytes can claim any size."""
+Mask = npt.NDArray[np.bool_]
+_COUNTS = ("num_neg_inf", "num_pos_inf", "num_nan", "num_neg_finite", "num_zero", "num_pos_finite")
+_COLUMNS = ("rank", "size", "has_inf_or_nan", *_COUNTS)
+_LARGEST = 2.0**53
+_MAX_RANK = 255
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorFacts:
+    """The facts in a message about a tensor that its records measured.
+
+    Attributes:
+        mode: The TensorDebugMode.
+        output_slot: Index of the output; None if it is ambiguous.
+        dtype: TensorFlow's name of the dtype; None if unknown.
+        shape: Dimensions, if the message has them (FULL_TENSOR); else None.
+        value: The elements, if the message lists them; else None.
+        value_bytes: The required size of the content (FULL_TENSOR); None if the elements are not plain bytes.
+        has_elements: Whether the message holds the elements, so that the records have no content.
+    """
+
+    mode: int
+    output_slot: int | None
+    dtype: str | None
+    shape: tuple[int, ...] | None = None
+    value: bytes | None = None
+    value_bytes: int | None = None
+    has_elements: bool = False
+
+
+def tensor_facts(tensor: Any, *, mode: int, output_slot: int | None) -> TensorFacts | None:
+    """Returns the facts in a TensorProto without its hole; None if it has no measurements."""
+    if not is_measured(tensor, mode):
+        return None
+    if mode in NUM_KEPT:
+        kept = np.frombuffer(tensor.tensor_content[: len(tensor.tensor_content) // 8 * 8], dtype="<f8")
+        number = kept[-1] if NUM_KEPT[mode] > 1 and len(kept) == NUM_KEPT[mode] else -1.0
+        known = number == int(number) and number > 0 if np.isfinite(number) else False
+        return TensorFacts(mode=mode, output_slot=output_slot, dtype=dtype_name(int(number)) if known else None)
+    shape = None if tensor.tensor_shape.unknown_rank else tuple(dim.size for dim in tensor.tensor_shape.dim)
+    itemsize = dtype_itemsize(tensor.dtype)
+    size = None if shape is None or any(dim < 0 for dim in shape) else math.prod(shape)
+    value = None
+    if size is not None:
+        name = dtype_name(tensor.dtype)
+        if name == "string":
+            value = _listed_strings(tensor, size=size)
+        elif itemsize is not None:
+            value = _listed_value(tensor, itemsize=itemsize, size=size)
+    fields = {field.name for field, _ in tensor.ListFields()}
+    return TensorFacts(
+        mode=mode,
+        output_slot=output_slot,
+        dtype=dtype_name(tensor.dtype),
+        shape=shape if size is not None else None,
+        value=value,
+        value_bytes=None if itemsize is None or size is None else itemsize * size,
+        has_elements=bool(fields - {"dtype", "tensor_shape", "version_number"}),
+    )
+
+
+def execution_facts(execution: Any, *, num_output_ids: int) -> tuple[TensorFacts | None, ...]:
+    """Returns the facts in each TensorProto of an execution; None for those without measurements."""
+    tensors = execution.tensor_protos
+    # Filtered, variant and resource outputs have no TensorProto, and the message does not say which outputs these are.
+    is_certain = len(tensors) == num_output_ids == execution.num_outputs
+    return tuple(
+        tensor_facts(tensor, mode=execution.tensor_debug_mode, output_slot=slot if is_certain else None)
+        for slot, tensor in enumerate(tensors)
+    )
+
+
+def mode_name(mode: int) -> str:
+    """Returns the name of a TensorDebugMode, such as `FULL_HEALTH`."""
+    names: dict[int, str] = {number: name for name, number in TensorDebugMode.items()}
+    return names.get(mode, f"UNKNOWN_{mode}")
+
+
+def _listed_strings(tensor: Any, *, size: int) -> bytes | None:
+    """Returns the listed strings of a TensorProto, encoded as in tensor_value; None in the cases of _listed_value."""
+    items = list(tensor.string_val)
+    if not 0 < len(items) <= size or size * max(8, len(items[-1])) > _MAX_LISTED_BYTES:
+        return None
+    return encode_strings(items + items[-1:] * (size - len(items)))
+
+
+def _listed_value(tensor: Any, *, itemsize: int, size: int) -> bytes | None:
+    """Returns the listed elements of a TensorProto in row-major order; None if it lists none or too many."""
+    if tensor.float8_val:
+        items = bytes(tensor.float8_val)
+    elif len(tensor.int_val):
+        items = np.array(tensor.int_val, dtype="<i8").astype(f"<i{min(itemsize, 8)}").tobytes()
+    else:
+        name = next((name for name in _LISTS if len(getattr(tensor, name))), None)
+        if name is None:
+            return None
+        items = np.array(getattr(tensor, name)).astype(_LISTS[name]).tobytes()
+    if len(items) % itemsize or not 0 < len(items) <= itemsize * size:
+        return None
+    if itemsize * size > _MAX_LISTED_BYTES:
+        return None
+    return items + items[-itemsize:] * (size - len(items) // itemsize)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Tensors:
+    """The measured tensors of some records.
+
+    Attributes:
+        mode: The TensorDebugMode of each tensor; below 0 if nothing was measured.
+        facts: The index of each tensor in the templates' facts; below 0 if there are none.
+        start: The offset of each tensor's content in `buffer`.
+        length: The size of each tensor's content in bytes.
+        buffer: The contents.
+    """
+
+    mode: Ints
+    facts: Ints
+    start: Ints
+    length: Ints
+    buffer: bytes
+
+
+class Health:
+    """The measured columns of some tensors.
+
+    Attributes:
+        columns: Arrow arrays by column of tensor_health.
+        is_exact: For each tensor, whether its content can be restored from its columns and value.
+        values: Elements, dtype and shape of the tensors that have them, by index.
+    """
+
+    def __init__(self, tensors: Tensors, facts: list[TensorFacts]) -> None:
+        self._tensors = tensors
+        count = len(tensors.mode)
+        self._numbers: dict[str, Ints] = {name: np.zeros(count, dtype=np.int64) for name in _COLUMNS}
+        self._known: dict[str, Mask] = {name: np.zeros(count, dtype=np.bool_) for name in _COLUMNS}
+        self._dims = np.zeros((count, NUM_SHAPE_DIMS), dtype=np.int64)
+        self._has_dims = np.zeros(count, dtype=np.bool_)
+        self._shapes: dict[int, tuple[int, ...]] = {}
+        self.is_exact: Mask = tensors.length == 0
+        self.values: dict[int, tuple[bytes, TensorFacts]] = {}
+        for mode in np.unique(tensors.mode).tolist():
+            places = np.flatnonzero(tensors.mode == mode)
+            if mode in NUM_SUMMARY:
+                self._read_summaries(mode, places)
+            elif mode == TensorDebugMode.FULL_TENSOR:
+                for place in places.tolist():
+                    self._read_value(place, facts[int(tensors.facts[place])])
+        self.columns: Mapping[str, pa.Array] = self._to_arrow()
+
+    def _read_summaries(self, mode: int, places: Ints) -> None:
+        tensors = self._tensors
+        width = NUM_SUMMARY[mode] - NUM_KEPT[mode]
+        is_whole = tensors.length[places] == 8 * width
+        self.is_exact[places[~is_whole]] = False
+        places = places[is_whole]
+        if not len(places):
+            return
+        content = np.frombuffer(tensors.buffer, dtype=np.uint8)
+        numbers = content[tensors.start[places][:, None] + np.arange(8 * width)].view("<f8")
+        with np.errstate(invalid="ignore"):
+            # TensorFlow writes nothing else; an exact export must distinguish -0.0 from 0.0.
+            fine = (numbers >= 0) & (numbers <= _LARGEST) & (numbers == np.floor(numbers)) & ~np.signbit(numbers)
+        if mode == TensorDebugMode.CURT_HEALTH:
+            fine &= numbers <= 1
+        elif mode != TensorDebugMode.CONCISE_HEALTH:
+            fine[:, 0] &= numbers[:, 0] <= _MAX_RANK
+        is_fine = fine.all(axis=1)
+        self.is_exact[places] = is_fine
+        places, numbers = places[is_fine], numbers[is_fine].astype(np.int64)
+        for column, name in enumerate(TAIL_COLUMNS[mode]):
+            self._set(name, places, numbers[:, column])
+        if mode in (TensorDebugMode.CONCISE_HEALTH, TensorDebugMode.FULL_HEALTH):
+            bad = sum(self._numbers[name][places] for name in _COUNTS[:3])
+            self._set("has_inf_or_nan", places, np.asarray(bad > 0, dtype=np.int64))
+        if mode == TensorDebugMode.SHAPE:
+            self._read_dims(places, rank=numbers[:, 0], dims=numbers[:, 2:])
+
+    def _read_dims(self, places: Ints, *, rank: Ints, dims: Ints) -> None:
+        unused = np.arange(NUM_SHAPE_DIMS) >= rank[:, None]
+        # For a higher rank, the first dimensions are missing.
+        is_shape = (rank <= NUM_SHAPE_DIMS) & ~(unused & (dims != 0)).any(axis=1)
+        self.is_exact[places[~is_shape]] = False
+        self._has_dims[places[is_shape]] = True
+        self._dims[places] = dims
+
+    def _read_value(self, place: int, facts: TensorFacts) -> None:
+        tensors = self._tensors
+        start, length = int(tensors.start[place]), int(tensors.length[place])
+        value = facts.value
+        if not facts.has_elements and length == facts.value_bytes:
+            value = tensors.buffer[start : start + length]
+            self.is_exact[place] = True
+        elif not facts.has_elements and facts.dtype == "string" and facts.shape is not None:
+            strings = unpack_strings(tensors.buffer[start : start + length], math.prod(facts.shape))
+            if strings is not None:
+                value = encode_strings(strings)
+                self.is_exact[place] = True
+        shape = facts.shape
+        if shape is not None:
+            self._shapes[place] = shape
+            self._set("rank", place, len(shape))
+            self._set("size", place, int(np.prod(shape, dtype=np.int64)))
+        if value is None:
+            return
+        self.values[place] = (value, facts)
+        counts = _counts(value, facts.dtype)
+        if counts is not None:
+            for name, number in zip(_COUNTS, counts, strict=True):
+                self._set(name, place, number)
+            self._set("has_inf_or_nan", place, int(sum(counts[:3]) > 0))
+
+    def _set(self, name: str, places: Ints | int, numbers: Ints | int) -> None:
+        self._numbers[name][places] = numbers
+        self._known[name][places] = True
+
+    def _to_arrow(self) -> dict[str, pa.Array]:
+        made: dict[str, pa.Array] = {}
+        for name in _COLUMNS:
+            numbers: npt.NDArray[Any] = self._numbers[name]
+            if name == "has_inf_or_nan":
+                numbers = numbers != 0
+            elif name == "rank":
+                numbers = numbers.astype(np.int32)
+            known = self._known[name]
+            made[name] = pa.array(numbers) if known.all() else pa.array(numbers, mask=~known)
+        made["shape"] = self._shape_column()
+        return made
+
+    def _shape_column(self) -> pa.Array:
+        type_ = arrow_schema("tensor_health").field("shape").type
+        count = len(self._tensors.mode)
+        if self._shapes:
+            shapes: list[tuple[int, ...] | None] = [self._shapes.get(place) for place in range(count)]
+            for place in np.flatnonzero(self._has_dims).tolist():
+                shapes[place] = tuple(self._dims[place, : self._numbers["rank"][place]].tolist())
+            return pa.array(shapes, type=type_)
+        if not self._has_dims.any():
+            return pa.nulls(count, type_)
+        lengths = np.where(self._has_dims, self._numbers["rank"], 0)
+        offsets = np.zeros(count + 1, dtype=np.int32)
+        np.cumsum(lengths, out=offsets[1:])
+        flat = self._dims[np.arange(NUM_SHAPE_DIMS) < lengths[:, None]]
+        mask = None if self._has_dims.all() else pa.array(~self._has_dims)
+        return pa.ListArray.from_arrays(pa.array(offsets), pa.array(flat), type=type_, mask=mask)
+
+
+def _counts(value: bytes, dtype: str | None) -> tuple[int, ...] | None:
+    """Returns the numbers of _COUNTS of some elements; None if the dtype has none or this NumPy does not support it."""
+    if dtype is None or dtype not in TENSORFLOW_DTYPES:
+        return None
+    try:
+        numpy_dtype = np.dtype(dtype)
+    except TypeError:
+        try:
+            import ml_dtypes
+        except ImportError:
+            return None
+        numpy_dtype = np.dtype(getattr(ml_dtypes, dtype))
+    found = summarize(np.frombuffer(value, dtype=numpy_dtype))
+    return tuple(getattr(found, name) for name in _COUNTS)

@@ -1,0 +1,198 @@
+"""Collects the rows of an imported run, stores what no other table holds of a dump's records, and counts problems."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tfdbg_arrow.debugger_v2.scan import Ints
+from tfdbg_arrow.schema import TABLES, arrow_schema
+from tfdbg_arrow.spool.convert import metadata_table
+from tfdbg_arrow.writer.sink.parts import PartWriter
+
+MAX_ROWS = 262_144
+"""Maximum number of waiting rows of one table, which is also the number of rows of a part."""
+MAX_BYTES = 32 * 2**20
+"""Maximum number of waiting Arrow bytes of one table."""
+_MAX_LOOSE = 4096
+_MAX_LOOSE_BYTES = 4 * 2**20
+
+
+class RowBuffer:
+    """Collects rows and writes them as parts of a suitable size.
+
+    Args:
+        parts: The run's part writer, already started.
+        run_id: The run.
+    """
+
+    def __init__(self, parts: PartWriter, run_id: str) -> None:
+        self._parts = parts
+        self._run_id = run_id
+        self._waiting: dict[str, list[pa.Table]] = {table.name: [] for table in TABLES}
+        self._sizes: dict[str, tuple[int, int]] = {}
+        self._loose: dict[str, list[Mapping[str, object]]] = {}
+        self._loose_bytes: dict[str, int] = {}
+        self.num_rows: dict[str, int] = dict.fromkeys((table.name for table in TABLES), 0)
+
+    def add_row(self, table: str, row: Mapping[str, object], *, num_bytes: int = 0) -> None:
+        """Adds one row, without `run_id` and `wall_time`.
+
+        Args:
+            table: Name of the table.
+            row: Mapping from column name to value.
+            num_bytes: Number of bytes of its text or content, if it is large.
+        """
+        rows = self._loose.setdefault(table, [])
+        rows.append(row)
+        size = self._loose_bytes[table] = self._loose_bytes.get(table, 0) + num_bytes
+        if len(rows) >= _MAX_LOOSE or size >= _MAX_LOOSE_BYTES:
+            self._pack(table)
+
+    def add(self, table: str, columns: Mapping[str, pa.Array], *, num_rows: int) -> None:
+        """Adds rows given as columns. A missing column is NULL; this method adds `run_id` and `wall_time`."""
+        if num_rows == 0:
+            return
+        arrays = []
+        for field in arrow_schema(table):
+            if field.name == "run_id":
+                array = pa.repeat(pa.scalar(self._run_id, pa.string()), num_rows)
+            elif field.name == "wall_time":
+                array = pa.array(columns["wall_time_ns"].to_numpy() // 1000).cast(field.type)
+            elif field.name in columns:
+                array = columns[field.name]
+            else:
+                array = pa.nulls(num_rows, field.type)
+            arrays.append(array if array.type == field.type else array.cast(field.type))
+        self._take(table, pa.Table.from_arrays(arrays, schema=arrow_schema(table)))
+
+    def flush(self) -> None:
+        """Writes everything.
+
+        Raises:
+            OSError: A part cannot be written.
+        """
+        for table in list(self._loose):
+            self._pack(table)
+        for table in self._waiting:
+            self._write(table)
+
+    def _pack(self, table: str) -> None:
+        rows = self._loose.pop(table, [])
+        self._loose_bytes.pop(table, None)
+        if rows:
+            self._take(table, metadata_table(table, rows, run_id=self._run_id))
+
+    def _take(self, table: str, data: pa.Table) -> None:
+        rows, size = self._sizes.get(table, (0, 0))
+        self._waiting[table].append(data)
+        self._sizes[table] = (rows + data.num_rows, size + data.nbytes)
+        self.num_rows[table] += data.num_rows
+        if rows + data.num_rows >= MAX_ROWS or size + data.nbytes >= MAX_BYTES:
+            self._write(table)
+
+    def _write(self, table: str) -> None:
+        waiting, self._waiting[table] = self._waiting[table], []
+        self._sizes.pop(table, None)
+        if waiting:
+            self._parts.write(table, pa.concat_tables(waiting).combine_chunks())
+            self._parts.merge_small(table)
+
+
+class Keeper:
+    """Writes dump_message and dump_record.
+
+    Args:
+        rows: Receives the rows.
+    """
+
+    def __init__(self, rows: RowBuffer) -> None:
+        self._rows = rows
+        self._num_messages = 0
+        self.num_records: dict[str, int] = {}
+        """Number of records by file."""
+
+    def add_message(self, message: bytes, *, is_whole: bool, stack_trace_id: int | None = None) -> int:
+        """Adds a new message and returns its id."""
+        message_id = self._num_messages
+        self._num_messages += 1
+        row = {"message_id": message_id, "is_whole": is_whole, "stack_trace_id": stack_trace_id, "message": message}
+        self._rows.add_row("dump_message", row, num_bytes=len(message))
+        return message_id
+
+    def add_record(self, file: str, *, message_id: int, wall_time_s: float, row_id: int | None) -> None:
+        """Adds the next record of a file."""
+        index = self.num_records.get(file, 0)
+        self.num_records[file] = index + 1
+        row = {"file": file, "record_index": index, "message_id": message_id}
+        self._rows.add_row("dump_record", {**row, "wall_time_s": wall_time_s, "row_id": row_id})
+
+    def add_records(self, file: str, *, message_ids: Ints, wall_time_s: npt.NDArray[np.float64], row_ids: Ints) -> None:
+        """Adds the next records of a file; a row id of -1 means none."""
+        index = self.num_records.get(file, 0)
+        count = len(message_ids)
+        self.num_records[file] = index + count
+        self._rows.add(
+            "dump_record",
+            {
+                "file": pa.repeat(pa.scalar(file, pa.string()), count),
+                "record_index": pa.array(np.arange(index, index + count)),
+                "message_id": pa.array(message_ids),
+                "wall_time_s": pa.array(wall_time_s),
+                "row_id": pa.array(row_ids, mask=row_ids < 0),
+            },
+            num_rows=count,
+        )
+
+    def keep_whole(self, file: str, record: bytes) -> None:
+        """Adds the next record of a file unchanged, because it could not be parsed."""
+        self.add_record(file, message_id=self.add_message(record, is_whole=True), wall_time_s=0.0, row_id=None)
+
+
+class Problems:
+    """Counts what could not be imported, by kind, for rows of capture_stat."""
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[str, str, str], int | None] = {}
+
+    def add(self, stat: str, subject: str, reason: str, num_events: int | None = 1) -> None:
+        """Counts a problem; problems with the same stat, subject and reason become one row.
+
+        Args:
+            stat: A value of capture_stat.stat.
+            subject: What it happened to.
+            reason: The reason, as a phrase that continues the subject.
+            num_events: Number of affected events; None if unknown.
+        """
+        key = (stat, subject, reason)
+        before = self._counts.get(key, 0)
+        self._counts[key] = None if before is None or num_events is None else before + num_events
+
+    def __bool__(self) -> bool:
+        return bool(self._counts)
+
+    def has(self, stat: str) -> bool:
+        """Returns whether there is a problem with this stat."""
+        return any(key[0] == stat for key in self._counts)
+
+    def num_events(self) -> int:
+        """Returns the known number of affected events."""
+        return sum(count or 0 for count in self._counts.values())
+
+    def rows(self, *, event_index: int, wall_time_ns: int) -> Sequence[Mapping[str, Any]]:
+        """Returns the rows of capture_stat."""
+        return [
+            {
+                "event_index": event_index,
+                "wall_time_ns": wall_time_ns,
+                "stat": stat,
+                "subject": subject,
+                "reason": reason,
+                "num_events": count,
+            }
+            for (stat, subject, reason), count in self._counts.items()
+        ]

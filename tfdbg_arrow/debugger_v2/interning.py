@@ -1,0 +1,224 @@
+"""The distinct messages of a dump's events, as tables of numbers for look-ups with NumPy."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tfdbg_arrow.debugger_v2.definitions import Definitions
+from tfdbg_arrow.debugger_v2.health import TensorFacts, execution_facts, tensor_facts
+from tfdbg_arrow.debugger_v2.import_tables import Keeper
+
+Ints = npt.NDArray[np.int64]
+
+NONE = -1
+"""Stands for NULL in integer tables."""
+_FUNCTION = re.compile(r"__(?:inference|forward|backward)_(?P<name>.+)_\d+")
+"""Runtime names of functions. Source: tensorflow/python/eager/polymorphic_function/function_type_utils.py."""
+
+
+class Growing:
+    """A table of integers to which rows can be added."""
+
+    def __init__(self, width: int) -> None:
+        self._width = width
+        self._rows: list[tuple[int, ...]] = []
+        self._array: Ints = np.empty((0, width), dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self._rows) + len(self._array)
+
+    def add(self, *row: int) -> int:
+        """Adds a row and returns its index."""
+        self._rows.append(row)
+        return len(self) - 1
+
+    def array(self) -> Ints:
+        """Returns the rows as an array of shape (rows, width)."""
+        if self._rows:
+            new = np.array(self._rows, dtype=np.int64).reshape(-1, self._width)
+            self._array = np.concatenate([self._array, new])
+            self._rows.clear()
+        return self._array
+
+
+class Texts:
+    """Distinct texts by number."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self._ids: dict[str, int] = {}
+
+    def add(self, text: str | None) -> int:
+        """Returns the number of a text, and adds the text if it is new; NONE for None."""
+        if text is None:
+            return NONE
+        known = self._ids.get(text)
+        if known is None:
+            known = self._ids[text] = len(self.texts)
+            self.texts.append(text)
+        return known
+
+
+@dataclass(frozen=True)
+class TemplateColumns:
+    """Columns of the table of templates."""
+
+    message: int = 0
+    kind: int = 1
+    """One of EXECUTION, TRACE, OTHER."""
+    op_type: int = 2
+    graph: int = 3
+    """For an execution, the called graph; for a trace, the graph that contains the op."""
+    root: int = 4
+    """For a trace, the outermost graph around it; for a call of an unknown graph, NONE."""
+    name: int = 5
+    """For a call of an unknown graph, the function's name; for a trace, the name of its outermost graph."""
+    is_call: int = 6
+    num_outputs: int = 7
+    stack: int = 8
+    op_name: int = 9
+    device: int = 10
+    first_tensor: int = 11
+    """Index of its first row in `tensors`."""
+    num_tensors: int = 12
+    num_measured: int = 13
+    first_device: int = 14
+    """For an execution, the index of its outputs' devices in `output_devices`."""
+    num_devices: int = 15
+
+
+T = TemplateColumns()
+EXECUTION, TRACE, OTHER = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class TensorColumns:
+    """Columns of the table of the templates' TensorProtos."""
+
+    mode: int = 0
+    """The TensorDebugMode; NONE for a TensorProto without measurements."""
+    slot: int = 1
+    dtype: int = 2
+    facts: int = 3
+    """Index in `facts`."""
+
+
+P = TensorColumns()
+
+
+class Templates:
+    """Interprets the messages of events and stores their content.
+
+    Args:
+        definitions: The definitions that the messages refer to.
+        keeper: Stores the messages.
+    """
+
+    def __init__(self, definitions: Definitions, keeper: Keeper) -> None:
+        self._definitions, self._keeper = definitions, keeper
+        self.templates = Growing(len(TemplateColumns.__dataclass_fields__))
+        self.tensors = Growing(len(TensorColumns.__dataclass_fields__))
+        self.output_devices = Growing(1)
+        self.facts: list[TensorFacts] = []
+        self.texts = Texts()
+        self.first_mode: int | None = None
+
+    def intern(self, event: Any) -> int:
+        """Adds a message without holes and returns its index in `templates`."""
+        if event.HasField("execution"):
+            return self._execution(event)
+        if event.HasField("graph_execution_trace"):
+            return self._trace(event)
+        message = self._keeper.add_message(event.SerializeToString(deterministic=True), is_whole=False)
+        return self._add(message=message, kind=OTHER)
+
+    def _execution(self, event: Any) -> int:
+        execution = event.execution
+        definitions = self._definitions
+        self._note_mode(execution.tensor_debug_mode)
+        # The ids are holes; a template stands for records with the same number of output ids.
+        facts = execution_facts(execution, num_output_ids=execution.num_outputs)
+        graph_id = definitions.graph_id(execution.graph_id) if execution.graph_id else None
+        function = _FUNCTION.fullmatch(execution.op_type)
+        if graph_id is not None:
+            definitions.add_function(execution.op_type, graph_id)
+        elif execution.graph_id:
+            definitions.problems.add("failed", "graph", "is called, but not among the dump's graphs", None)
+        stack, taken = definitions.taken_stack(execution.code_location)
+        message = self._keeper.add_message(
+            event.SerializeToString(deterministic=True), is_whole=False, stack_trace_id=taken
+        )
+        first_device = len(self.output_devices)
+        for device in execution.output_tensor_device_ids:
+            self.output_devices.add(device)
+        is_unnamed = graph_id is None and function is not None
+        return self._add(
+            message=message,
+            kind=EXECUTION,
+            op_type=self.texts.add(execution.op_type),
+            graph=NONE if graph_id is None else graph_id,
+            root=NONE if graph_id is None else definitions.outermost(graph_id),
+            name=self.texts.add(function["name"] if is_unnamed and function is not None else None),
+            is_call=int(graph_id is not None or function is not None),
+            num_outputs=execution.num_outputs,
+            stack=NONE if stack is None else stack,
+            tensors=facts,
+            first_device=first_device,
+            num_devices=len(execution.output_tensor_device_ids),
+        )
+
+    def _trace(self, event: Any) -> int:
+        trace = event.graph_execution_trace
+        definitions = self._definitions
+        self._note_mode(trace.tensor_debug_mode)
+        graph_id = definitions.graph_id(trace.tfdbg_context_id)
+        root = None if graph_id is None else definitions.outermost(graph_id)
+        if graph_id is None:
+            definitions.problems.add("failed", "graph", "has tensors, but is not among the dump's graphs", None)
+        op_type = None if graph_id is None else definitions.op_types.get((graph_id, trace.op_name))
+        if graph_id is not None and op_type is None:
+            definitions.problems.add("failed", "graph op", "has tensors, but is not among the dump's graphs", None)
+        message = self._keeper.add_message(event.SerializeToString(deterministic=True), is_whole=False)
+        facts: Sequence[TensorFacts | None] = ()
+        if trace.HasField("tensor_proto"):
+            mode = trace.tensor_debug_mode
+            facts = (tensor_facts(trace.tensor_proto, mode=mode, output_slot=trace.output_slot),)
+        device = definitions.device_id(trace.device_name)
+        return self._add(
+            message=message,
+            kind=TRACE,
+            op_type=self.texts.add(op_type),
+            graph=NONE if graph_id is None else graph_id,
+            root=NONE if root is None else root,
+            name=self.texts.add(None if root is None else definitions.graph_names.get(root)),
+            num_outputs=trace.output_slot,
+            op_name=self.texts.add(trace.op_name),
+            device=NONE if device is None else device,
+            tensors=facts,
+        )
+
+    def _add(self, *, tensors: Sequence[TensorFacts | None] = (), **columns: int) -> int:
+        first = len(self.tensors)
+        for facts in tensors:
+            if facts is None:
+                self.tensors.add(NONE, NONE, NONE, NONE)
+                continue
+            self.facts.append(facts)
+            slot = NONE if facts.output_slot is None else facts.output_slot
+            self.tensors.add(facts.mode, slot, self.texts.add(facts.dtype), len(self.facts) - 1)
+        columns.update(
+            first_tensor=first,
+            num_tensors=len(tensors),
+            num_measured=sum(facts is not None for facts in tensors),
+        )
+        return self.templates.add(*(columns.get(name, NONE) for name in TemplateColumns.__dataclass_fields__))
+
+    def _note_mode(self, mode: int) -> None:
+        if self.first_mode is None:
+            self.first_mode = mode

@@ -1,0 +1,337 @@
+"""Splits the records of the two large files of a dump, `execution` and `graph_execution_traces`.
+
+Nearly all records repeat one of a few messages. They differ only in their time, their tensor ids and their
+measurements, which are the *holes* of a record. The remaining message is interned, so that it is interpreted once and
+not for each record. `NativeScanner` uses the core's `debug_event_scan.cc`; `PythonScanner` is its readable twin, and
+takes over where there is no core.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+from google.protobuf.message import DecodeError
+
+from tfdbg_arrow.debugger_v2.file_sets import Damage, RecordReader
+from tfdbg_arrow.debugger_v2.protos.debug_event_pb2 import DebugEvent, TensorDebugMode
+from tfdbg_arrow.debugger_v2.records import NUM_KEPT
+
+Ints = npt.NDArray[np.int64]
+MAX_RECORDS = 65536
+"""Maximum number of records of one Scan."""
+MAX_BYTES = 8 * 2**20
+"""Number of bytes of records after which a Scan ends."""
+UNREADABLE = -1
+"""The template of a record that could not be parsed."""
+Intern = Callable[[DebugEvent], int]
+"""A function that returns the id of a message without holes; it is called at least once for each message."""
+_WHOLE = 0
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Scan:
+    """Consecutive records of a file; all arrays except `wall_time_s` are int64.
+
+    Attributes:
+        wall_time_s: DebugEvent.wall_time of each record.
+        template: The result of `intern` for each record's message without holes; UNREADABLE if it cannot be parsed.
+        num_inputs: Number of input tensor ids of each record.
+        inputs: The input tensor ids of all records.
+        num_outputs: Number of output tensor ids of each record.
+        outputs: The output tensor ids of all records.
+        num_contents: Number of TensorProtos of each record.
+        content_start: For each TensorProto, the offset in `buffer` of the bytes removed from its tensor_content.
+        content_length: The number of those bytes.
+        record_start: The offset in `buffer` of each record.
+        record_length: The size of each record in bytes.
+        buffer: The records.
+    """
+
+    wall_time_s: npt.NDArray[np.float64]
+    template: Ints
+    num_inputs: Ints
+    inputs: Ints
+    num_outputs: Ints
+    outputs: Ints
+    num_contents: Ints
+    content_start: Ints
+    content_length: Ints
+    record_start: Ints
+    record_length: Ints
+    buffer: bytes
+
+    def __len__(self) -> int:
+        return len(self.template)
+
+    def record(self, index: int) -> bytes:
+        """Returns a record's bytes."""
+        start = int(self.record_start[index])
+        return self.buffer[start : start + int(self.record_length[index])]
+
+
+class PythonScanner:
+    """The scanner that does not need the native core.
+
+    Args:
+        file: The file, open for reading bytes.
+        intern: Called with each new message.
+        max_templates: After this number of distinct messages they are forgotten, so that memory is bounded.
+    """
+
+    def __init__(self, file: BinaryIO, *, intern: Intern, max_templates: int = 100_000) -> None:
+        self._reader = RecordReader(file)
+        self._intern = intern
+        self._max_templates = max_templates
+        self._templates: dict[bytes, int] = {}
+
+    @property
+    def offset(self) -> int:
+        """Number of bytes read."""
+        return self._reader.offset
+
+    @property
+    def damage(self) -> Damage | None:
+        """The reason why reading stopped before the end of the file, or None."""
+        return self._reader.damage
+
+    def __iter__(self) -> Iterator[Scan]:
+        """Yields the file's records until its end or the first damage.
+
+        Raises:
+            OSError: The file cannot be read.
+        """
+        records: list[bytes] = []
+        size = 0
+        for record in self._reader:
+            records.append(record)
+            size += len(record)
+            if len(records) >= MAX_RECORDS or size >= MAX_BYTES:
+                yield self.scan(records)
+                records, size = [], 0
+        if records:
+            yield self.scan(records)
+
+    def scan(self, records: Sequence[bytes]) -> Scan:
+        """Returns the Scan of some records."""
+        templates, holes = zip(*map(self._scan_record, records), strict=True)
+        contents = [content for each in holes for content in each.contents]
+        record_length, content_length = _ints(map(len, records)), _ints(map(len, contents))
+        return Scan(
+            wall_time_s=np.array([each.wall_time_s for each in holes], dtype=np.float64),
+            template=_ints(templates),
+            num_inputs=_ints(len(each.inputs) for each in holes),
+            inputs=_ints(tensor_id for each in holes for tensor_id in each.inputs),
+            num_outputs=_ints(len(each.outputs) for each in holes),
+            outputs=_ints(tensor_id for each in holes for tensor_id in each.outputs),
+            num_contents=_ints(len(each.contents) for each in holes),
+            content_start=record_length.sum() + np.cumsum(content_length) - content_length,
+            content_length=content_length,
+            record_start=np.cumsum(record_length) - record_length,
+            record_length=record_length,
+            buffer=b"".join((*records, *contents)),
+        )
+
+    def _scan_record(self, record: bytes) -> tuple[int, Holes]:
+        """Returns the template and the holes of a record."""
+        try:
+            event = DebugEvent.FromString(record)
+        except DecodeError:
+            return UNREADABLE, Holes()
+        holes = take_holes(event)
+        key = event.SerializeToString(deterministic=True)
+        template = self._templates.get(key)
+        if template is None:
+            if len(self._templates) >= self._max_templates:
+                self._templates.clear()
+            template = self._templates[key] = self._intern(event)
+        return template, holes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holes:
+    """The data removed from one record; the attributes are those of a Scan."""
+
+    wall_time_s: float = 0.0
+    inputs: Sequence[int] = ()
+    outputs: Sequence[int] = ()
+    contents: Sequence[bytes] = ()
+
+
+def take_holes(event: DebugEvent) -> Holes:
+    """Removes the data that differs between records of the same message, and returns it."""
+    wall_time_s = event.wall_time
+    event.ClearField("wall_time")
+    inputs: Sequence[int] = ()
+    outputs: Sequence[int] = ()
+    tensors: Sequence[Any] = ()
+    mode = 0
+    if event.HasField("execution"):
+        execution = event.execution
+        inputs, outputs = list(execution.input_tensor_ids), list(execution.output_tensor_ids)
+        execution.ClearField("input_tensor_ids")
+        execution.ClearField("output_tensor_ids")
+        tensors, mode = execution.tensor_protos, execution.tensor_debug_mode
+    elif event.HasField("graph_execution_trace"):
+        trace = event.graph_execution_trace
+        tensors = (trace.tensor_proto,) if trace.HasField("tensor_proto") else ()
+        mode = trace.tensor_debug_mode
+    contents = [_take_content(tensor, mode) for tensor in tensors]
+    return Holes(wall_time_s=wall_time_s, inputs=inputs, outputs=outputs, contents=contents)
+
+
+def _take_content(tensor: Any, mode: int) -> bytes:
+    """Removes the measurements from a TensorProto and returns them."""
+    if mode in NUM_KEPT:
+        kept = 8 * NUM_KEPT[mode]
+    elif mode == TensorDebugMode.FULL_TENSOR:
+        kept = 0
+    else:
+        return b""
+    content: bytes = tensor.tensor_content
+    if len(content) <= kept:
+        return b""
+    tensor.tensor_content = content[:kept]
+    return content[kept:]
+
+
+def _ints(numbers: Iterable[int]) -> Ints:
+    return np.fromiter(numbers, dtype=np.int64)
+
+
+class NativeScanner:
+    """Reads a file of events with the native core.
+
+    Args:
+        core: The native core.
+        file: The file, open for reading bytes, at its start.
+        intern: Called with each new message.
+        max_templates: After this number of distinct messages they are forgotten, so that memory is bounded.
+        max_bytes: Number of bytes that are scanned at a time.
+
+    Attributes:
+        offset: Number of bytes read.
+        damage: The reason why reading stopped before the end of the file, or None.
+    """
+
+    def __init__(
+        self,
+        core: Any,
+        file: BinaryIO,
+        *,
+        intern: Intern,
+        max_templates: int = 100_000,
+        max_bytes: int = MAX_BYTES,
+    ) -> None:
+        self._file, self._intern = file, intern
+        self._scanner = core.DebugEventScanner()
+        self._max_templates, self._max_bytes = max_templates, max_bytes
+        self._template_of_slot: list[int] = []
+        self._twin = PythonScanner(file, intern=intern, max_templates=max_templates)
+        self.offset = 0
+        self.damage: Damage | None = None
+
+    def __iter__(self) -> Iterator[Scan]:
+        """Yields the file's records until its end or the first damage.
+
+        Raises:
+            OSError: The file cannot be read.
+        """
+        held = b""
+        is_end = False
+        while True:
+            if not is_end:
+                # Doubles the held bytes, so that a (claimed) record of gigabytes is not scanned in many small steps.
+                piece = self._file.read(max(self._max_bytes, len(held)))
+                is_end = not piece
+                held = held + piece if held else piece
+            consumed = 0
+            # Yields all complete records in the buffer, in pieces of a bounded number.
+            while True:
+                data = held[consumed:] if consumed else held
+                scan, used, status = self._scan(data)
+                if scan is not None:
+                    yield scan
+                consumed += used
+                self.offset += used
+                if status != _WHOLE or scan is None or len(scan) < MAX_RECORDS:
+                    break
+            held = held[consumed:]
+            if status != _WHOLE or (is_end and held):
+                self._find_damage(held)
+                return
+            if is_end:
+                return
+
+    def _scan(self, data: bytes) -> tuple[Scan | None, int, int]:
+        """Returns the records at the start of some bytes (or None), their size, and why there are no more."""
+        *columns, first_of_slot, used, status = self._scanner.scan(data, MAX_RECORDS)
+        wall_time_s = np.frombuffer(columns[0], dtype="<f8")
+        if not len(wall_time_s):
+            return None, used, status
+        slot, num_inputs, inputs, num_outputs, outputs, num_contents, start, length, record_start, record_length = (
+            np.frombuffer(column, dtype="<i8") for column in columns[1:]
+        )
+        scan = Scan(
+            wall_time_s=wall_time_s,
+            template=slot,
+            num_inputs=num_inputs,
+            inputs=inputs,
+            num_outputs=num_outputs,
+            outputs=outputs,
+            num_contents=num_contents,
+            content_start=start,
+            content_length=length,
+            record_start=record_start,
+            record_length=record_length,
+            buffer=data,
+        )
+        for index in np.frombuffer(first_of_slot, dtype="<i8").tolist():
+            self._template_of_slot.append(self._interned(scan.record(index)))
+        template = np.array(self._template_of_slot or [UNREADABLE], dtype=np.int64)[np.maximum(slot, 0)]
+        if np.any(slot < 0) or np.any(template == UNREADABLE):
+            # Records of another form are rare. The Python twin then reads all records, which keeps the order.
+            scan = self._twin.scan([scan.record(index) for index in range(len(scan))])
+        else:
+            scan = replace(scan, template=template)
+        if self._scanner.num_slots >= self._max_templates:
+            self._scanner.clear()
+            self._template_of_slot.clear()
+        return scan, used, status
+
+    def _interned(self, record: bytes) -> int:
+        try:
+            event = DebugEvent.FromString(record)
+        except DecodeError:
+            return UNREADABLE
+        take_holes(event)
+        return self._intern(event)
+
+    def _find_damage(self, held: bytes) -> None:
+        """Determines the damage with the reader of frames, so that both scanners use the same wording."""
+        reader = RecordReader(io.BytesIO(held), offset=self.offset)
+        next(reader, None)
+        self.damage = reader.damage
+
+
+EventScanner = NativeScanner | PythonScanner
+"""Reads a file of events; iterating yields its Scans."""
+
+
+def event_scanner(file: BinaryIO, *, intern: Intern) -> EventScanner:
+    """Returns the fastest available scanner.
+
+    Args:
+        file: The file, open for reading bytes.
+        intern: Called with each new message.
+    """
+    try:
+        core = importlib.import_module("tfdbg_arrow.writer.native._core")
+    except ImportError:
+        return PythonScanner(file, intern=intern)
+    return NativeScanner(core, file, intern=intern)

@@ -1,0 +1,381 @@
+"""Executions: windows of those that match a filter, with the health of their outputs, and one with its tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tfdbg_arrow.query.display.row_window import (
+    Matching,
+    Window,
+    find_window,
+    first_matching,
+    given_conditions,
+    last_matching,
+)
+from tfdbg_arrow.query.engine import Engine
+from tfdbg_arrow.query.flow.data_flow import DataFlow
+from tfdbg_arrow.query.recorded import HEALTH_COLUMNS, EagerValue, TensorHealth, health_facts
+from tfdbg_arrow.query.stacks import Frame, StackReader
+
+MAX_TENSORS = 100
+"""Maximum number of inputs, and of outputs, that are returned for an execution."""
+MAX_OUTPUTS = 2
+"""Maximum number of outputs of an execution whose health is in a row."""
+_FACTS = (
+    "run_id", "execution_index", "event_index", "wall_time_ns", "op_type", "graph_id", "num_inputs", "num_outputs",
+    "stack_trace_id", "thread_id", "step",
+)  # fmt: skip
+_BAD = (
+    "SELECT execution_index FROM tensor_health WHERE run_id = ? AND has_inf_or_nan AND scope <> 'external' "
+    "AND execution_index >= ? AND execution_index < ?"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecutionFilter:
+    """A filter for executions. None means any.
+
+    Attributes:
+        op_type: Type of the op, or the called function's runtime name.
+        name: Text that the op type, function name or graph name contains, ignoring case.
+        graph_id: The called graph.
+        thread_id: The Python thread.
+        first_step: Least training step.
+        last_step: Greatest training step.
+        is_call: Only calls of functions.
+        is_bad: Only executions that created a tensor with an infinity or a NaN, as an output or inside the call.
+    """
+
+    op_type: str | None = None
+    name: str | None = None
+    graph_id: int | None = None
+    thread_id: int | None = None
+    first_step: int | None = None
+    last_step: int | None = None
+    is_call: bool = False
+    is_bad: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecutionOutput(TensorHealth):
+    """One recorded output of an execution; it also has the attributes of TensorHealth.
+
+    Attributes:
+        output_slot: Which output; None if it is unknown because the run was imported.
+        tensor_id: Identifies the eager tensor.
+    """
+
+    output_slot: int | None
+    tensor_id: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecutionRow:
+    """One execution. An attribute is None if it is unknown or does not apply.
+
+    Attributes:
+        run_id: The run.
+        execution_index: Identifies it, in order of start.
+        event_index: Its position among all events.
+        wall_time_ns: When it was recorded, in nanoseconds since 1970-01-01T00:00:00Z.
+        op_type: Op type, or the called function's runtime name.
+        graph_id: The called function's graph; None for an op.
+        graph_name: That graph's name.
+        num_inputs: Number of input tensors.
+        num_outputs: Number of output tensors.
+        stack_trace_id: The Python stack that executed it.
+        thread_id: The Python thread.
+        step: The training step, as marked.
+        devices: Names of the devices on which its tensors were computed.
+        outputs: At most MAX_OUTPUTS of its recorded outputs, bad ones first.
+        num_recorded_outputs: Number of recorded outputs.
+        num_inside: Number of recorded tensors inside the call.
+        num_bad_outputs: Number of recorded outputs with an infinity or a NaN.
+        num_bad_inside: Number of recorded tensors inside the call with an infinity or a NaN.
+        source: The innermost frame of the user's code.
+    """
+
+    run_id: str
+    execution_index: int
+    event_index: int
+    wall_time_ns: int
+    op_type: str
+    graph_id: int | None
+    graph_name: str | None
+    num_inputs: int
+    num_outputs: int
+    stack_trace_id: int | None
+    thread_id: int | None
+    step: int | None
+    devices: tuple[str, ...]
+    outputs: tuple[ExecutionOutput, ...]
+    num_recorded_outputs: int
+    num_inside: int
+    num_bad_outputs: int
+    num_bad_inside: int
+    source: Frame | None
+
+    @property
+    def is_call(self) -> bool:
+        """Whether it called a function. A function whose graph was not recorded is recognized by its name."""
+        return self.graph_id is not None or self.op_type.startswith("__")
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether it created a tensor with an infinity or a NaN."""
+        return self.num_bad_outputs + self.num_bad_inside > 0
+
+
+ExecutionWindow = Window[ExecutionRow]
+
+
+def execution_window(
+    logdir: Engine,
+    filter_: ExecutionFilter,
+    *,
+    run_id: str,
+    first: int = 0,
+    before: int | None = None,
+    place: int | None = None,
+    limit: int = 100,
+) -> ExecutionWindow:
+    """Returns a window of a run's executions.
+
+    Args:
+        logdir: The logdir.
+        filter_: Selects the executions.
+        run_id: The run.
+        first: The window starts at the first execution with at least this execution_index.
+        before: The window ends just before this execution_index instead; None makes it start at `first`.
+        place: The window starts after this many matching executions instead.
+        limit: Maximum number of executions.
+
+    Raises:
+        QueryError: The limit is below 1.
+        BrokenPartError: A part cannot be read.
+    """
+    matching = _matching(filter_, run_id=run_id)
+    window = find_window(
+        logdir, matching, index="e.execution_index", first=first, before=before, place=place, limit=limit
+    )
+    rows: tuple[ExecutionRow, ...] = ()
+    if window.num_rows:
+        condition, parameters = _condition(filter_, window.low, window.end, run_id=run_id)
+        rows = _read_rows(logdir, condition, parameters, run_id=run_id, limit=window.num_rows, offset=window.offset)
+    return ExecutionWindow(rows=rows, num_matching=window.num_matching, num_before=window.num_before)
+
+
+def read_execution(logdir: Engine, execution_index: int, *, run_id: str) -> ExecutionRow | None:
+    """Returns one execution of a run, or None if no execution has that execution_index."""
+    parameters = [run_id, execution_index]
+    rows = _read_rows(logdir, "e.run_id = ? AND e.execution_index = ?", parameters, run_id=run_id, limit=1)
+    return rows[0] if rows else None
+
+
+def next_execution(
+    logdir: Engine, filter_: ExecutionFilter, execution_index: int, *, run_id: str, is_backwards: bool = False
+) -> int | None:
+    """Returns the execution_index of the next execution that matches a filter; None if there is none.
+
+    Args:
+        logdir: The logdir.
+        filter_: Selects the executions. With `is_bad`, the next bad execution is returned.
+        execution_index: The execution to start from; it is not returned itself.
+        run_id: The run.
+        is_backwards: Whether to search for the previous execution instead.
+    """
+    matching = _matching(filter_, run_id=run_id)
+    if is_backwards:
+        return last_matching(logdir, matching, index="e.execution_index", before=execution_index)
+    return first_matching(logdir, matching, index="e.execution_index", first=execution_index + 1)
+
+
+def first_execution_of_step(logdir: Engine, step: int, *, run_id: str) -> int | None:
+    """Returns the first execution of a training step or a later one; None if there is none."""
+    ((found,),) = logdir.rows(
+        "SELECT min(execution_index) FROM execution WHERE run_id = ? AND step >= ?", [run_id, step]
+    )
+    return None if found is None else int(found)
+
+
+def _matching(filter_: ExecutionFilter, *, run_id: str) -> Matching:
+    def matching(low: int, end: int) -> tuple[str, list[object]]:
+        condition, parameters = _condition(filter_, low, end, run_id=run_id)
+        return f"execution AS e WHERE {condition}", parameters
+
+    return matching
+
+
+def _condition(filter_: ExecutionFilter, low: int, end: int, *, run_id: str) -> tuple[str, list[object]]:
+    """Returns the condition on execution AS e with `low` <= execution_index < `end`, and its parameters."""
+    conditions, parameters = given_conditions(
+        [
+            ("e.run_id = ?", run_id),
+            ("e.execution_index >= ?", low),
+            ("e.execution_index < ?", end),
+            ("e.op_type = ?", filter_.op_type),
+            ("e.graph_id = ?", filter_.graph_id),
+            ("e.thread_id = ?", filter_.thread_id),
+            ("e.step >= ?", filter_.first_step),
+            ("e.step <= ?", filter_.last_step),
+        ]
+    )
+    if filter_.name:
+        text = filter_.name.lower()
+        conditions.append(
+            "(contains(lower(e.op_type), ?) OR e.graph_id IN "
+            "(SELECT graph_id FROM graph WHERE run_id = ? AND contains(lower(graph_name), ?)))"
+        )
+        parameters += [text, run_id, text]
+    if filter_.is_call:
+        conditions.append("(e.graph_id IS NOT NULL OR substr(e.op_type, 1, 2) = '__')")
+    if filter_.is_bad:
+        conditions.append(f"e.execution_index IN ({_BAD})")
+        # The range is repeated, because the table may hold millions of bad tensors outside of it.
+        parameters += [run_id, low, end]
+    return " AND ".join(conditions), parameters
+
+
+def _read_rows(
+    logdir: Engine, condition: str, parameters: Sequence[object], *, run_id: str, limit: int, offset: int = 0
+) -> tuple[ExecutionRow, ...]:
+    columns = ", ".join(f"e.{column}" for column in _FACTS)
+    found = logdir.rows(
+        f"SELECT {columns}, g.graph_name FROM execution AS e "
+        "LEFT JOIN graph AS g ON g.run_id = e.run_id AND g.graph_id = e.graph_id "
+        f"WHERE {condition} ORDER BY e.execution_index LIMIT {limit} OFFSET {offset}",
+        parameters,
+    )
+    facts = [dict(zip((*_FACTS, "graph_name"), row, strict=True)) for row in found]
+    indexes = [int(fact["execution_index"]) for fact in facts]
+    if not indexes:
+        return ()
+    made = _Made(logdir, indexes, run_id=run_id)
+    stacks = {fact["stack_trace_id"] for fact in facts if fact["stack_trace_id"] is not None}
+    sources = StackReader(logdir, run_id=run_id).user_sources(stacks)
+    return tuple(
+        ExecutionRow(**fact, **made.facts(index), source=sources.get(fact["stack_trace_id"]))
+        for index, fact in zip(indexes, facts, strict=True)
+    )
+
+
+class _Made:
+    """The recorded tensors that some executions created."""
+
+    def __init__(self, logdir: Engine, indexes: Sequence[int], *, run_id: str) -> None:
+        # With the range, DuckDB skips most of the table; with the list alone, it does not.
+        condition = (
+            "run_id = ? AND execution_index >= ? AND execution_index <= ? "
+            f"AND execution_index IN ({', '.join('?' * len(indexes))})"
+        )
+        parameters = [run_id, indexes[0], indexes[-1], *indexes]
+        self._counts: dict[tuple[int, str], tuple[int, int]] = {}
+        self._devices: dict[int, list[str]] = {}
+        self._outputs: dict[int, list[ExecutionOutput]] = {}
+        for index, scope, num_all, num_bad in logdir.rows(
+            "SELECT execution_index, scope, count(*), count(CASE WHEN has_inf_or_nan THEN 1 END) FROM tensor_health "
+            f"WHERE {condition} AND scope <> 'external' GROUP BY 1, 2",
+            parameters,
+        ):
+            self._counts[index, scope] = (num_all, num_bad)
+        for index, name in logdir.rows(
+            "SELECT DISTINCT h.execution_index, d.device_name FROM (SELECT execution_index, device_id "
+            f"FROM tensor_health WHERE {condition} AND scope <> 'external') AS h "
+            "JOIN (SELECT device_id, device_name FROM device WHERE run_id = ?) AS d ON d.device_id = h.device_id "
+            "ORDER BY 1, 2",
+            [*parameters, run_id],
+        ):
+            self._devices.setdefault(index, []).append(name)
+        columns = ", ".join(("output_slot", "tensor_id", *HEALTH_COLUMNS))
+        for index, *row in logdir.rows(
+            f"SELECT execution_index, {columns} FROM (SELECT *, row_number() OVER (PARTITION BY execution_index "
+            "ORDER BY CASE WHEN has_inf_or_nan THEN 0 ELSE 1 END, event_index) AS place FROM tensor_health "
+            f"WHERE {condition} AND scope = 'execution') AS h WHERE place <= {MAX_OUTPUTS} ORDER BY 1, place",
+            parameters,
+        ):
+            facts = dict(zip(("output_slot", "tensor_id", *HEALTH_COLUMNS), row, strict=True))
+            shape = facts["shape"]
+            facts["shape"] = None if shape is None else tuple(shape)
+            self._outputs.setdefault(index, []).append(ExecutionOutput(**facts))
+
+    def facts(self, index: int) -> dict[str, Any]:
+        """Returns the attributes of an ExecutionRow that describe the tensors that it created."""
+        num_outputs, num_bad_outputs = self._counts.get((index, "execution"), (0, 0))
+        num_inside, num_bad_inside = self._counts.get((index, "graph"), (0, 0))
+        return {
+            "devices": tuple(self._devices.get(index, ())),
+            "outputs": tuple(self._outputs.get(index, ())),
+            "num_recorded_outputs": num_outputs,
+            "num_inside": num_inside,
+            "num_bad_outputs": num_bad_outputs,
+            "num_bad_inside": num_bad_inside,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecutionTensor:
+    """One input or output of an execution. An attribute is None if it is unknown or was not recorded.
+
+    Attributes:
+        index: Which input or output, from 0.
+        tensor_id: Identifies the eager tensor.
+        dtype: TensorFlow's name of the dtype.
+        health: Its own health, or the health of the equal tensor on the other side of a call.
+        op_type: The op or function that created it; None if no recorded op created it.
+        output_slot: Which output of that op or function it is.
+        execution_index: The execution that created it.
+    """
+
+    index: int
+    tensor_id: int
+    dtype: str | None
+    health: TensorHealth | None
+    op_type: str | None
+    output_slot: int | None
+    execution_index: int | None
+
+    @property
+    def op_name(self) -> None:
+        """Always None, because an eager tensor belongs to no graph."""
+
+
+def execution_tensors(
+    logdir: Engine, execution_index: int, *, run_id: str
+) -> tuple[tuple[ExecutionTensor, ...], tuple[ExecutionTensor, ...]]:
+    """Returns (inputs, outputs) of an execution, in order, at most MAX_TENSORS of each.
+
+    Args:
+        logdir: The logdir.
+        execution_index: The execution. If it was not recorded, there are no inputs and outputs.
+        run_id: The run.
+    """
+    flow = DataFlow.of(logdir.of_run(run_id), run_id=run_id)
+    with flow.lock:
+        outputs = {slot: made for slot, (made, _) in flow.events.execution_outputs(execution_index).items()}
+        return (
+            _tensors(flow, flow.events.execution_inputs(execution_index), execution_index),
+            _tensors(flow, outputs, execution_index),
+        )
+
+
+def _tensors(flow: DataFlow, ids: Mapping[int, int], execution_index: int) -> tuple[ExecutionTensor, ...]:
+    execution = flow.events.execution(execution_index)
+    near = 2**63 - 1 if execution is None else execution.event_index
+    found = []
+    for index, tensor_id in list(ids.items())[:MAX_TENSORS]:
+        tensor = flow.events.eager(tensor_id)
+        trace = flow.trace(EagerValue(tensor_id), how="eager", near=near)
+        found.append(
+            ExecutionTensor(
+                index=index,
+                tensor_id=tensor_id,
+                dtype=tensor.dtype or trace.dtype,
+                health=None if trace.health is None else TensorHealth(**health_facts(trace.health)),
+                op_type=tensor.op_type,
+                output_slot=tensor.output_slot,
+                execution_index=tensor.execution_index,
+            )
+        )
+    return tuple(found)

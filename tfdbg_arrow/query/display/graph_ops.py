@@ -1,0 +1,399 @@
+"""The ops of a graph: windows of them, one op with its inputs and consumers, and the health of their outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tfdbg_arrow.query.display.row_window import Window, given_conditions
+from tfdbg_arrow.query.engine import Engine
+from tfdbg_arrow.query.recorded import Context
+
+
+@dataclass(frozen=True)
+class OutputHealth:
+    """The health of one output of an op. An attribute is None if the mode does not measure it.
+
+    Attributes:
+        num_tensors: Number of recorded tensors.
+        num_measured: How many of them are known to be bad or not bad.
+        num_bad: How many hold an infinity or a NaN.
+        first_event_index: The first tensor.
+        first_bad_event_index: The first bad tensor; None if none is bad.
+        num_neg_inf: Total number of elements that are -infinity.
+        num_pos_inf: Total number of elements that are +infinity.
+        num_nan: Total number of elements that are NaN.
+        min_finite: Least finite element.
+        max_finite: Greatest finite element.
+        max_abs_finite: Greatest magnitude of a finite element.
+    """
+
+    num_tensors: int
+    num_measured: int
+    num_bad: int
+    first_event_index: int
+    first_bad_event_index: int | None
+    num_neg_inf: int | None
+    num_pos_inf: int | None
+    num_nan: int | None
+    min_finite: float | None
+    max_finite: float | None
+    max_abs_finite: float | None
+
+
+@dataclass(frozen=True)
+class OpOutput:
+    """One output of an op: columns of graph_op_output, and its health, which is None if no tensor was recorded."""
+
+    output_slot: int
+    dtype: str | None
+    static_shape: tuple[int, ...] | None
+    is_recorded: bool | None
+    not_recorded_reason: str | None
+    health: OutputHealth | None
+
+
+@dataclass(frozen=True)
+class BadOp:
+    """An op with a bad output: its name, its number of bad tensors, and the first of them."""
+
+    op_name: str
+    num_bad: int
+    first_bad_event_index: int
+
+
+def context_condition(context: Context | None) -> tuple[str, list[object]]:
+    """Returns SQL to append to a condition on tensor_health, and its parameters. None means any call: empty SQL."""
+    if context is None:
+        return "", []
+    names = ("execution_index", "step_id", "call_site", "frame_id", "iteration")
+    text = "".join(f" AND {name} IS NOT DISTINCT FROM ?" for name in names)
+    return text, [getattr(context, name) for name in names]
+
+
+def output_health(
+    logdir: Engine, op_names: Sequence[str], *, run_id: str, graph_id: int, context: Context | None = None
+) -> dict[tuple[str, int], OutputHealth]:
+    """Returns the health of outputs of some ops, by (op name, output slot). Outputs that were not recorded are omitted.
+
+    Args:
+        logdir: The logdir.
+        op_names: The ops.
+        run_id: The run.
+        graph_id: Their graph.
+        context: Only this run of the graph; None means the whole run.
+    """
+    if not op_names:
+        return {}
+    where, parameters = context_condition(context)
+    rows = logdir.rows(
+        "SELECT op_name, output_slot, count(*), count(has_inf_or_nan), count(CASE WHEN has_inf_or_nan THEN 1 END), "
+        "min(event_index), min(CASE WHEN has_inf_or_nan THEN event_index END), CAST(sum(num_neg_inf) AS BIGINT), "
+        "CAST(sum(num_pos_inf) AS BIGINT), CAST(sum(num_nan) AS BIGINT), min(min_finite), max(max_finite), "
+        "max(max_abs_finite) FROM tensor_health WHERE run_id = ? AND graph_id = ? AND scope = 'graph' "
+        f"AND output_slot IS NOT NULL AND op_name IN ({', '.join('?' * len(op_names))}){where} "
+        "GROUP BY op_name, output_slot",
+        [run_id, graph_id, *op_names, *parameters],
+    )
+    return {(op_name, slot): OutputHealth(*health) for op_name, slot, *health in rows}
+
+
+def op_outputs(
+    logdir: Engine, op_names: Sequence[str], *, run_id: str, graph_id: int, context: Context | None = None
+) -> dict[str, tuple[OpOutput, ...]]:
+    """Returns the outputs of some ops in order of slots, by op name. The arguments are those of `output_health`."""
+    if not op_names:
+        return {}
+    health = output_health(logdir, op_names, run_id=run_id, graph_id=graph_id, context=context)
+    rows = logdir.rows(
+        "SELECT op_name, output_slot, dtype, static_shape, is_recorded, not_recorded_reason FROM graph_op_output "
+        f"WHERE run_id = ? AND graph_id = ? AND op_name IN ({', '.join('?' * len(op_names))}) "
+        "ORDER BY op_name, output_slot",
+        [run_id, graph_id, *op_names],
+    )
+    found: dict[str, list[OpOutput]] = {}
+    for name, slot, dtype, shape, is_recorded, reason in rows:
+        static_shape = None if shape is None else tuple(shape)
+        output = OpOutput(slot, dtype, static_shape, is_recorded, reason, health.get((name, slot)))
+        found.setdefault(name, []).append(output)
+    return {name: tuple(outputs) for name, outputs in found.items()}
+
+
+def bad_ops(
+    logdir: Engine, *, run_id: str, graph_id: int, context: Context | None = None, limit: int = 300
+) -> tuple[BadOp, ...]:
+    """Returns the ops of a graph with a bad output, ordered by their first bad tensor.
+
+    Args:
+        logdir: The logdir.
+        run_id: The run.
+        graph_id: The graph.
+        context: Only this run of the graph; None means the whole run.
+        limit: Maximum number of ops.
+    """
+    where, parameters = context_condition(context)
+    rows = logdir.rows(
+        "SELECT op_name, count(*), min(event_index) AS first_bad FROM tensor_health WHERE run_id = ? "
+        f"AND graph_id = ? AND has_inf_or_nan AND op_name IS NOT NULL{where} "
+        f"GROUP BY op_name ORDER BY first_bad LIMIT {int(limit)}",
+        [run_id, graph_id, *parameters],
+    )
+    return tuple(BadOp(*row) for row in rows)
+
+
+MAX_LISTED = 100
+"""Maximum number of inputs, of control inputs and of consumers that are listed for an op."""
+
+
+@dataclass(frozen=True)
+class OpInput:
+    """One input of an op.
+
+    Attributes:
+        input_index: Which input, from 0. Control inputs are counted separately.
+        op_name: The op that it comes from.
+        op_type: The type of that op; None if the graph does not contain it.
+        output: The output of that op; None for a control input, or if unknown.
+    """
+
+    input_index: int
+    op_name: str
+    op_type: str | None
+    output: OpOutput | None
+
+
+@dataclass(frozen=True)
+class OpConsumer:
+    """One use of an op's output by another op, or another op that waits for it.
+
+    Attributes:
+        op_name: The other op.
+        op_type: Its type; None if the graph does not contain it.
+        input_index: Which of its inputs; None if it only waits.
+        output_slot: Which output it uses; None if it only waits.
+    """
+
+    op_name: str
+    op_type: str | None
+    input_index: int | None
+    output_slot: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpFacts:
+    """One op of a graph.
+
+    Attributes:
+        op_index: Its position in the order of creation.
+        op_name: Its name.
+        op_type: Its type.
+        device_name: The device that was requested when it was created; None means any device.
+        devices: The devices on which its tensors were computed.
+        attributes: Its attributes, as a JSON object; None if unknown.
+        stack_trace_id: The stack that created it.
+        inputs: Its first MAX_LISTED inputs, in order.
+        num_inputs: Total number of inputs.
+        control_inputs: Its first MAX_LISTED control inputs.
+        num_control_inputs: Total number of control inputs.
+        outputs: Its outputs, in order.
+        consumers: The first MAX_LISTED uses of its outputs and ops that wait for it, by output.
+        num_consumers: Total number of uses and waiting ops.
+    """
+
+    op_index: int
+    op_name: str
+    op_type: str
+    device_name: str | None
+    devices: tuple[str, ...]
+    attributes: str | None
+    stack_trace_id: int | None
+    inputs: tuple[OpInput, ...]
+    num_inputs: int
+    control_inputs: tuple[OpInput, ...]
+    num_control_inputs: int
+    outputs: tuple[OpOutput, ...]
+    consumers: tuple[OpConsumer, ...]
+    num_consumers: int
+
+
+def op_facts(
+    logdir: Engine,
+    op_name: str,
+    *,
+    run_id: str,
+    graph_id: int,
+    context: Context | None = None,
+    known: Mapping[str, tuple[OpOutput, ...]] | None = None,
+) -> OpFacts | None:
+    """Returns an op, or None if the graph has no such op.
+
+    Args:
+        logdir: The logdir.
+        op_name: The op.
+        run_id: The run.
+        graph_id: The graph.
+        context: The run of the graph whose health to read; None means the whole run.
+        known: Outputs of ops that were read before, by op name. Reading their health is the expensive step.
+    """
+    of_op = [run_id, graph_id, op_name]
+    rows = logdir.rows(
+        "SELECT op_index, op_name, op_type, device_name, attributes, stack_trace_id FROM graph_op "
+        "WHERE run_id = ? AND graph_id = ? AND op_name = ? LIMIT 1",
+        of_op,
+    )
+    if not rows:
+        return None
+    devices = logdir.rows(
+        "SELECT device_name FROM device WHERE run_id = ? AND device_id IN (SELECT device_id FROM tensor_health "
+        f"WHERE run_id = ? AND graph_id = ? AND op_name = ?) ORDER BY device_name LIMIT {MAX_LISTED}",
+        [run_id, *of_op],
+    )
+    inputs = {
+        is_control: logdir.rows(
+            "SELECT i.input_index, i.source_op_name, o.op_type, i.source_output_slot FROM graph_op_input AS i "
+            "LEFT JOIN graph_op AS o ON o.run_id = i.run_id AND o.graph_id = i.graph_id "
+            "AND o.op_name = i.source_op_name WHERE i.run_id = ? AND i.graph_id = ? AND i.op_name = ? "
+            f"AND i.is_control = ? ORDER BY i.input_index LIMIT {MAX_LISTED}",
+            [*of_op, is_control],
+        )
+        for is_control in (False, True)
+    }
+    ((num_inputs, num_control_inputs),) = logdir.rows(
+        "SELECT count(CASE WHEN NOT is_control THEN 1 END), count(CASE WHEN is_control THEN 1 END) "
+        "FROM graph_op_input WHERE run_id = ? AND graph_id = ? AND op_name = ?",
+        of_op,
+    )
+    ((num_consumers,),) = logdir.rows(
+        "SELECT count(*) FROM graph_op_input WHERE run_id = ? AND graph_id = ? AND source_op_name = ?", of_op
+    )
+    consumers = logdir.rows(
+        "SELECT i.op_name, o.op_type, i.input_index, i.source_output_slot, i.is_control FROM graph_op_input AS i "
+        "LEFT JOIN graph_op AS o ON o.run_id = i.run_id AND o.graph_id = i.graph_id AND o.op_name = i.op_name "
+        "WHERE i.run_id = ? AND i.graph_id = ? AND i.source_op_name = ? "
+        "ORDER BY i.is_control, i.source_output_slot NULLS LAST, o.op_index NULLS LAST, i.op_name, i.input_index "
+        f"LIMIT {MAX_LISTED}",
+        of_op,
+    )
+    outputs = dict(known or {})
+    names = dict.fromkeys([op_name, *(source for _, source, _, _ in inputs[False])])
+    unknown = [name for name in names if name not in outputs]
+    outputs |= op_outputs(logdir, unknown, run_id=run_id, graph_id=graph_id, context=context)
+    by_slot = {(name, output.output_slot): output for name, some in outputs.items() for output in some}
+    found = {
+        is_control: tuple(
+            OpInput(index, source, op_type, None if is_control else by_slot.get((source, slot)))
+            for index, source, op_type, slot in some
+        )
+        for is_control, some in inputs.items()
+    }
+    index, name, op_type, device_name, attributes, stack_trace_id = rows[0]
+    return OpFacts(
+        op_index=index,
+        op_name=name,
+        op_type=op_type,
+        device_name=device_name,
+        devices=tuple(device for (device,) in devices),
+        attributes=attributes,
+        stack_trace_id=stack_trace_id,
+        inputs=found[False],
+        num_inputs=num_inputs,
+        control_inputs=found[True],
+        num_control_inputs=num_control_inputs,
+        outputs=outputs.get(op_name, ()),
+        consumers=tuple(
+            OpConsumer(consumer, op_type, None if is_control else input_index, None if is_control else slot)
+            for consumer, op_type, input_index, slot, is_control in consumers
+        ),
+        num_consumers=num_consumers,
+    )
+
+
+_MAX_BAD = 2_000
+_MAX_TYPES = 500
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpFilter:
+    """A filter for the ops of a graph. None means any.
+
+    Attributes:
+        name: Text that the op name or op type contains, ignoring case.
+        op_type: Type of the op.
+        is_bad: Only ops with a bad output.
+    """
+
+    name: str | None = None
+    op_type: str | None = None
+    is_bad: bool = False
+
+
+@dataclass(frozen=True)
+class OpRow:
+    """One op of a graph: its position in order of creation, its name and type, and its number of bad tensors."""
+
+    op_index: int
+    op_name: str
+    op_type: str
+    num_bad: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpWindow(Window[OpRow]):
+    """A window of the ops that match a filter, and the op types of the graph, to choose from."""
+
+    op_types: tuple[str, ...]
+
+
+def op_window(
+    logdir: Engine,
+    filter_: OpFilter,
+    *,
+    run_id: str,
+    graph_id: int,
+    first: int = 0,
+    before: int | None = None,
+    limit: int = 100,
+) -> OpWindow:
+    """Returns a window of a graph's ops.
+
+    Args:
+        logdir: The logdir.
+        filter_: Selects the ops. With `is_bad`, it selects only from the first 2,000 ops with a bad output.
+        run_id: The run.
+        graph_id: The graph.
+        first: The window starts at the first op with at least this op_index.
+        before: The window ends just before this op_index instead; None makes it start at `first`.
+        limit: Maximum number of ops.
+    """
+    bad = {op.op_name: op.num_bad for op in bad_ops(logdir, run_id=run_id, graph_id=graph_id, limit=_MAX_BAD)}
+    conditions, parameters = given_conditions(
+        [("run_id = ?", run_id), ("graph_id = ?", graph_id), ("op_type = ?", filter_.op_type or None)]
+    )
+    if filter_.name:
+        conditions.append("(contains(lower(op_name), ?) OR contains(lower(op_type), ?))")
+        parameters += [filter_.name.lower()] * 2
+    if filter_.is_bad:
+        conditions.append(f"op_name IN ({', '.join('?' * len(bad))})" if bad else "1 = 0")
+        parameters += list(bad)
+    condition = " AND ".join(conditions)
+    bound, order, at = (">=", "", first) if before is None else ("<", " DESC", before)
+    rows = logdir.rows(
+        f"SELECT op_index, op_name, op_type FROM graph_op WHERE {condition} AND op_index {bound} ? "
+        f"ORDER BY op_index{order} LIMIT {int(limit)}",
+        [*parameters, at],
+    )
+    rows = sorted(rows)
+    ((num_matching, num_before),) = logdir.rows(
+        f"SELECT count(*), count(CASE WHEN op_index < ? THEN 1 END) FROM graph_op WHERE {condition}",
+        [rows[0][0] if rows else at, *parameters],
+    )
+    types = logdir.rows(
+        f"SELECT DISTINCT op_type FROM graph_op WHERE run_id = ? AND graph_id = ? ORDER BY op_type LIMIT {_MAX_TYPES}",
+        [run_id, graph_id],
+    )
+    return OpWindow(
+        rows=tuple(OpRow(index, name, op_type, bad.get(name, 0)) for index, name, op_type in rows),
+        num_matching=num_matching,
+        num_before=num_before,
+        op_types=tuple(op_type for (op_type,) in types),
+    )

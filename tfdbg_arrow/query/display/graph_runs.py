@@ -1,0 +1,247 @@
+"""The graphs of a run, nested as they were traced, and single runs of them: a call and an iteration of a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from tfdbg_arrow.errors import QueryError
+from tfdbg_arrow.query.display.graph_ops import context_condition
+from tfdbg_arrow.query.engine import Engine
+from tfdbg_arrow.query.flow.data_flow import DataFlow
+from tfdbg_arrow.query.recorded import Context
+from tfdbg_arrow.query.stacks import Frame, StackReader
+
+
+@dataclass(frozen=True)
+class InnerRun:
+    """A run of a graph that an op called: the attribute that names the graph, and a tensor (a bad one if any)."""
+
+    attribute: str
+    branch_index: int
+    event_index: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphRun:
+    """One run of a graph.
+
+    Attributes:
+        event_index: The tensor that identifies the run.
+        graph_id: The graph.
+        op_name: The tensor's op.
+        step: The training step, as marked.
+        context: The call and iteration; None if the recording does not distinguish calls.
+        outer_graph_id: The graph that called it in that step; None for an outermost graph, or if unknown.
+        outer_op_name: The calling op in that graph.
+        outer_event_index: A tensor of that run of the calling graph.
+        previous_event_index: A tensor of the previous iteration; None if there is none, or if the run is not in a loop.
+        next_event_index: A tensor of the next iteration; None as above.
+    """
+
+    event_index: int
+    graph_id: int
+    op_name: str
+    step: int | None
+    context: Context | None
+    outer_graph_id: int | None
+    outer_op_name: str | None
+    outer_event_index: int | None
+    previous_event_index: int | None
+    next_event_index: int | None
+
+
+def graph_run(logdir: Engine, event_index: int, *, run_id: str) -> GraphRun:
+    """Returns the run of a graph in which a tensor was computed.
+
+    Args:
+        logdir: The logdir.
+        event_index: The tensor's row in tensor_health.
+        run_id: The run.
+
+    Raises:
+        QueryError: The event is not a tensor of a graph.
+    """
+    flow = DataFlow.of(logdir, run_id=run_id)
+    with flow.lock:
+        event = flow.events.event(event_index)
+        if event is None or event.graph_id is None or event.op_name is None:
+            raise QueryError(f"event {event_index} of run {run_id} is not a recorded tensor of a graph.")
+        context = event.context
+        outer_graph_id = outer_op_name = outer_event_index = previous = following = None
+        if context.step_id is not None and context.call_site is not None:
+            levels = flow.borders.levels(context, event.graph_id)
+            if levels:
+                outer_graph_id, outer_op_name = levels[-1].call.graph_id, levels[-1].call.op_name
+                outer = flow.borders.outer_context(context, levels)
+                if outer.iteration is not None:
+                    outer_event_index = _some_event(logdir, outer, run_id=run_id, graph_id=outer_graph_id)
+            if context.frame_id and context.iteration is not None:
+                beside = [replace(context, iteration=context.iteration + by) for by in (-1, 1)]
+                previous, following = (
+                    _some_event(logdir, each, run_id=run_id, graph_id=event.graph_id) for each in beside
+                )
+    return GraphRun(
+        event_index=event_index,
+        graph_id=event.graph_id,
+        op_name=event.op_name,
+        step=event.step,
+        context=None if context.step_id is None and context.execution_index is None else context,
+        outer_graph_id=outer_graph_id,
+        outer_op_name=outer_op_name,
+        outer_event_index=outer_event_index,
+        previous_event_index=previous,
+        next_event_index=following,
+    )
+
+
+def inner_runs(logdir: Engine, run: GraphRun, op_name: str, *, run_id: str) -> tuple[InnerRun, ...]:
+    """Returns the runs of the graphs that an op called in a run of its graph, if they recorded a tensor.
+
+    For a loop, it returns the iteration with the first bad tensor, or the first iteration if no tensor is bad.
+    """
+    context = run.context
+    if context is None or context.step_id is None:
+        return ()
+    found = []
+    flow = DataFlow.of(logdir, run_id=run_id)
+    with flow.lock:
+        for call in flow.graphs.calls(run.graph_id, op_name):
+            visit = flow.borders.visit(context, call)
+            if visit is None:
+                continue
+            # The body and condition of a loop have their own frame; all iterations in it count.
+            is_loop = call.attribute in ("body", "cond")
+            iteration = None if is_loop else context.iteration
+            inner = replace(context, call_site=visit.call_site, frame_id=visit.frame_id, iteration=iteration)
+            event_index = _some_event(logdir, inner, run_id=run_id, graph_id=visit.graph_id, is_any_iteration=is_loop)
+            if event_index is not None:
+                found.append(InnerRun(call.attribute, call.branch_index, event_index))
+    return tuple(found)
+
+
+def _some_event(
+    logdir: Engine, context: Context, *, run_id: str, graph_id: int, is_any_iteration: bool = False
+) -> int | None:
+    """Returns the first bad tensor of a run of a graph, or its first tensor if none is bad; None without tensors."""
+    where, parameters = context_condition(context)
+    if is_any_iteration:
+        where, parameters = where.removesuffix(" AND iteration IS NOT DISTINCT FROM ?"), parameters[:-1]
+    ((found,),) = logdir.rows(
+        "SELECT coalesce(min(CASE WHEN has_inf_or_nan THEN event_index END), min(event_index)) FROM tensor_health "
+        f"WHERE run_id = ? AND graph_id = ?{where}",
+        [run_id, graph_id, *parameters],
+    )
+    return None if found is None else int(found)
+
+
+_MAX_DEPTH = 64
+
+
+@dataclass(frozen=True)
+class GraphRow:
+    """One graph.
+
+    Attributes:
+        graph_id: Its id.
+        graph_name: Its name.
+        outer_graph_id: The graph in which it was traced; None if it was traced in eager code.
+        level: The number of nested graphs in which it was traced.
+        num_ops: Number of its ops.
+        num_tensors: Number of its recorded tensors.
+        num_bad: How many of these hold an infinity or a NaN.
+        source: The line of the user's code that created it, or None.
+    """
+
+    graph_id: int
+    graph_name: str
+    outer_graph_id: int | None
+    level: int
+    num_ops: int
+    num_tensors: int
+    num_bad: int
+    source: Frame | None
+
+
+@dataclass(frozen=True)
+class GraphTree:
+    """The graphs of a run.
+
+    Attributes:
+        rows: The graphs, each after the graph in which it was traced, by graph_id.
+        num_graphs: Total number of graphs. It is larger than the number of `rows` if a limit cut them.
+    """
+
+    rows: tuple[GraphRow, ...]
+    num_graphs: int
+
+
+@dataclass(frozen=True)
+class GraphName:
+    """A graph's id and name."""
+
+    graph_id: int
+    graph_name: str
+
+
+def graph_tree(logdir: Engine, *, run_id: str, name: str | None = None, limit: int = 1000) -> GraphTree:
+    """Returns the graphs of a run.
+
+    Args:
+        logdir: The logdir.
+        run_id: The run.
+        name: Only graphs whose name contains this text, ignoring case; None means all.
+        limit: Maximum number of graphs; the first ones by ID are returned.
+    """
+    where, parameters = ("", []) if name is None else (" AND contains(lower(graph_name), ?)", [name.lower()])
+    ((num_graphs,),) = logdir.rows(f"SELECT count(*) FROM graph WHERE run_id = ?{where}", [run_id, *parameters])
+    rows = logdir.rows(
+        "SELECT g.graph_id, g.graph_name, g.outer_graph_id, g.stack_trace_id, coalesce(o.num_ops, 0), "
+        f"coalesce(h.num_tensors, 0), coalesce(h.num_bad, 0) FROM (SELECT * FROM graph WHERE run_id = ?{where} "
+        f"ORDER BY graph_id LIMIT {int(limit)}) AS g "
+        "LEFT JOIN (SELECT graph_id, count(*) AS num_ops FROM graph_op WHERE run_id = ? GROUP BY graph_id) AS o "
+        "ON o.graph_id = g.graph_id "
+        "LEFT JOIN (SELECT graph_id, count(*) AS num_tensors, count(CASE WHEN has_inf_or_nan THEN 1 END) AS num_bad "
+        "FROM tensor_health WHERE run_id = ? AND graph_id IS NOT NULL GROUP BY graph_id) AS h "
+        "ON h.graph_id = g.graph_id ORDER BY g.graph_id",
+        [run_id, *parameters, run_id, run_id],
+    )
+    sources = StackReader(logdir, run_id=run_id).user_sources(row[3] for row in rows if row[3] is not None)
+    levels = dict(_nested((row[0], row[2]) for row in rows))
+    by_id = {
+        row[0]: GraphRow(*row[:3], levels[row[0]], *row[4:], sources.get(row[3]))  # type: ignore[call-arg]
+        for row in rows
+    }
+    return GraphTree(tuple(by_id[graph_id] for graph_id in levels), num_graphs)
+
+
+def graph_path(logdir: Engine, graph_id: int, *, run_id: str) -> tuple[GraphName, ...]:
+    """Returns the graphs in which a graph was traced, outermost first, and the graph itself. Empty if it is unknown."""
+    path: dict[int, GraphName] = {}
+    at: int | None = graph_id
+    while at is not None and at not in path and len(path) < _MAX_DEPTH:
+        rows = logdir.rows(
+            "SELECT graph_name, outer_graph_id FROM graph WHERE run_id = ? AND graph_id = ? LIMIT 1", [run_id, at]
+        )
+        if not rows:
+            break
+        path[at] = GraphName(at, rows[0][0])
+        at = rows[0][1]
+    return tuple(reversed(path.values()))
+
+
+def _nested(graphs: Iterable[tuple[int, int | None]]) -> list[tuple[int, int]]:
+    """Returns (graph_id, level) pairs, each after its outer graph. It also works for cycles in a damaged recording."""
+    outer = dict(graphs)
+    inner: dict[int | None, list[int]] = {}
+    for graph_id, outer_id in outer.items():
+        inner.setdefault(outer_id if outer_id in outer else None, []).append(graph_id)
+    found: dict[int, int] = {}
+    for root in (*inner.get(None, ()), *outer):  # graphs in a cycle have no root
+        waiting = [(root, 0)]
+        while waiting:
+            graph_id, level = waiting.pop()
+            if graph_id not in found:
+                found[graph_id] = level
+                waiting += [(child, level + 1) for child in reversed(inner.get(graph_id, []))]
+    return list(found.items())

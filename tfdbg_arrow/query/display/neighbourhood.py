@@ -1,0 +1,291 @@
+"""The neighbourhood of an op in its graph: its inputs and consumers up to a given distance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tfdbg_arrow.query.display.graph_borders import Border, CalledGraph, borders, called_graphs
+from tfdbg_arrow.query.display.graph_ops import OpOutput, bad_ops, op_outputs
+from tfdbg_arrow.query.engine import Engine
+from tfdbg_arrow.query.flow.data_flow import DataFlow
+from tfdbg_arrow.query.recorded import Context
+
+MAX_DEPTH = 8
+MAX_OPS = 150
+"""Maximum number of ops in a neighbourhood."""
+MAX_FAN = 24
+"""Maximum number of inputs, and of consumers, per op."""
+_MAX_EDGES = 4000
+STATES = ("bad", "healthy", "unmeasured", "absorbed", "not computed", "not recorded", "no output", "unknown")
+"""The health of an op: that of its worst output. `unmeasured`: recorded without health; `absorbed`: TensorFlow's
+optimizer left it without a node of its own; `not computed`: it has no row although it should be recorded;
+`not recorded`: excluded by its dtype or a setting; `unknown`: the graph refers to an op that it does not contain."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpNode:
+    """One op.
+
+    Attributes:
+        op_name: Its name.
+        op_type: Its type; None if the graph does not contain it.
+        executed_types: The types of the nodes that ran for it. Empty if TensorFlow's optimizer absorbed it; None if no
+            optimized form of the graph was recorded.
+        level: The distance: 0 for the given op, -1 for its inputs, 1 for its consumers, and so on.
+        state: One of STATES.
+        outputs: Its outputs, by slot.
+        calls: The graphs that it calls.
+        num_inputs: Number of ops that it takes tensors from or waits for, including those that are left out.
+        num_consumers: Number of ops that take its tensors or wait for it.
+    """
+
+    op_name: str
+    op_type: str | None
+    executed_types: tuple[str, ...] | None
+    level: int
+    state: str
+    outputs: tuple[OpOutput, ...]
+    calls: tuple[CalledGraph, ...]
+    num_inputs: int
+    num_consumers: int
+
+
+@dataclass(frozen=True)
+class OpEdge:
+    """An edge from one op to another: a tensor, or a control edge.
+
+    Attributes:
+        source_op_name: The source op.
+        source_output_slot: Which output of the source op; None for a control edge.
+        op_name: The op that takes the tensor.
+        input_indexes: Which inputs of that op.
+        is_control: Whether it is a control edge.
+    """
+
+    source_op_name: str
+    source_output_slot: int | None
+    op_name: str
+    input_indexes: tuple[int, ...]
+    is_control: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Neighbourhood:
+    """The neighbourhood of an op.
+
+    Attributes:
+        run_id: The run.
+        graph_id: The graph.
+        op_name: The given op.
+        up: The distance against the edges, to the inputs.
+        down: The distance along the edges, to the consumers.
+        nodes: The op itself, then the others, the nearest first.
+        edges: The edges between them.
+        borders: Where tensors enter or leave the graph at these ops.
+        num_inputs_left_out: How many inputs of the op itself were left out because of the limits.
+        num_consumers_left_out: How many of its consumers were left out because of the limits.
+        is_cut: Whether the limits left out any op within the distance.
+    """
+
+    run_id: str
+    graph_id: int
+    op_name: str
+    up: int
+    down: int
+    nodes: tuple[OpNode, ...]
+    edges: tuple[OpEdge, ...]
+    borders: tuple[Border, ...]
+    num_inputs_left_out: int
+    num_consumers_left_out: int
+    is_cut: bool
+
+
+def neighbourhood(
+    logdir: Engine,
+    op_name: str,
+    *,
+    run_id: str,
+    graph_id: int,
+    up: int = 2,
+    down: int = 2,
+    has_control: bool = True,
+    context: Context | None = None,
+    max_ops: int = MAX_OPS,
+    max_fan: int = MAX_FAN,
+) -> Neighbourhood | None:
+    """Returns the neighbourhood of an op, or None if the graph has no such op.
+
+    For a node that TensorFlow's optimizer created, the result is about the op that the node was created for.
+
+    If the limits leave out ops, ops with bad outputs come first, then data edges, in the order of the inputs.
+
+    Args:
+        logdir: The logdir.
+        op_name: The op.
+        run_id: The run.
+        graph_id: Its graph.
+        up: Number of steps to go against the edges, at most MAX_DEPTH.
+        down: Number of steps to go along the edges, at most MAX_DEPTH.
+        has_control: Whether control edges count.
+        context: The run of the graph whose health to read; None means the worst over the whole run.
+        max_ops: Maximum number of ops.
+        max_fan: Maximum number of inputs, and of consumers, of each op.
+    """
+    reader = _Edges(logdir, run_id=run_id, graph_id=graph_id, has_control=has_control)
+    if not reader.types([op_name]):
+        op = DataFlow.of(logdir, run_id=run_id).graphs.op(graph_id, op_name)
+        if op is None or op.made_for is None:
+            return None
+        op_name = op.made_for
+    up, down = min(up, MAX_DEPTH), min(down, MAX_DEPTH)
+    bad = [op.op_name for op in bad_ops(logdir, run_id=run_id, graph_id=graph_id, context=context)]
+    levels = {op_name: 0}
+    is_cut = False
+    # Both directions take turns, so that neither uses up the limit.
+    frontiers = {-1: [op_name], 1: [op_name]}
+    for depth in range(1, max(up, down) + 1):
+        for direction, limit in ((-1, up), (1, down)):
+            if depth > limit:
+                continue
+            found, is_fan_cut = reader.next_ops(frontiers[direction], direction, first=bad, max_fan=max_fan)
+            new = [name for name in found if name not in levels]
+            room = max_ops - len(levels)
+            is_cut = is_cut or is_fan_cut or len(new) > room
+            levels |= dict.fromkeys(new[:room], direction * depth)
+            frontiers[direction] = new[:room]
+    names = list(levels)
+    edges = reader.edges_between(names)
+    num_inputs, num_consumers = reader.counts(names, -1), reader.counts(names, 1)
+    shown_inputs = len({edge.source_op_name for edge in edges if edge.op_name == op_name})
+    shown_consumers = len({edge.op_name for edge in edges if edge.source_op_name == op_name})
+    types = reader.types(names)
+    executed_types = reader.executed_types(names)
+    outputs = op_outputs(logdir, names, run_id=run_id, graph_id=graph_id, context=context)
+    calls = called_graphs(logdir, names, run_id=run_id, graph_id=graph_id)
+    nodes = tuple(
+        OpNode(
+            op_name=name,
+            op_type=types.get(name),
+            level=level,
+            executed_types=executed_types.get(name),
+            state=_state(outputs.get(name, ()), executed_types.get(name)) if name in types else "unknown",
+            outputs=outputs.get(name, ()),
+            calls=calls.get(name, ()),
+            num_inputs=num_inputs.get(name, 0),
+            num_consumers=num_consumers.get(name, 0),
+        )
+        for name, level in levels.items()
+    )
+    return Neighbourhood(
+        run_id=run_id,
+        graph_id=graph_id,
+        op_name=op_name,
+        up=up,
+        down=down,
+        nodes=nodes,
+        edges=edges,
+        borders=borders(logdir, names, run_id=run_id, graph_id=graph_id),
+        num_inputs_left_out=num_inputs.get(op_name, 0) - shown_inputs if up else 0,
+        num_consumers_left_out=num_consumers.get(op_name, 0) - shown_consumers if down else 0,
+        is_cut=is_cut,
+    )
+
+
+class _Edges:
+    """Reads ops and edges of one graph."""
+
+    def __init__(self, logdir: Engine, *, run_id: str, graph_id: int, has_control: bool) -> None:
+        self._logdir = logdir
+        self._run_id = run_id
+        self._graph_id = graph_id
+        self._of_graph = "run_id = ? AND graph_id = ?" + ("" if has_control else " AND NOT is_control")
+
+    def next_ops(
+        self, op_names: Sequence[str], direction: int, *, first: Sequence[str], max_fan: int
+    ) -> tuple[list[str], bool]:
+        """Returns the ops one edge away from the given ops, and whether `max_fan` left out any."""
+        if not op_names:
+            return [], False
+        near, far = _ends(direction)
+        is_first = f"CASE WHEN far IN ({', '.join('?' * len(first))}) THEN 0 ELSE 1 END, " if first else ""
+        rows = self._logdir.rows(
+            "SELECT near, far, place, num_far FROM (SELECT near, far, row_number() OVER (PARTITION BY near "
+            f"ORDER BY {is_first}is_waiting, input_index, far) AS place, count(*) OVER (PARTITION BY near) AS num_far "
+            f"FROM (SELECT {near} AS near, {far} AS far, min(CASE WHEN is_control THEN 1 ELSE 0 END) AS is_waiting, "
+            f"min(input_index) AS input_index FROM graph_op_input WHERE {self._of_graph} "
+            f"AND {near} IN ({_marks(op_names)}) GROUP BY {near}, {far}) AS edges) AS ranked "
+            "WHERE place <= ? ORDER BY place, near",
+            [*first, self._run_id, self._graph_id, *op_names, max_fan],
+        )
+        return list(dict.fromkeys(far for _, far, _, _ in rows)), any(number > max_fan for *_, number in rows)
+
+    def counts(self, op_names: Sequence[str], direction: int) -> dict[str, int]:
+        """Returns the number of ops one edge away from each op."""
+        near, far = _ends(direction)
+        rows = self._logdir.rows(
+            f"SELECT {near}, count(DISTINCT {far}) FROM graph_op_input WHERE {self._of_graph} "
+            f"AND {near} IN ({_marks(op_names)}) GROUP BY {near}",
+            [self._run_id, self._graph_id, *op_names],
+        )
+        return dict(rows)
+
+    def edges_between(self, op_names: Sequence[str]) -> tuple[OpEdge, ...]:
+        rows = self._logdir.rows(
+            "SELECT source_op_name, source_output_slot, op_name, is_control, input_index FROM graph_op_input "
+            f"WHERE {self._of_graph} AND op_name IN ({_marks(op_names)}) AND source_op_name IN ({_marks(op_names)}) "
+            f"ORDER BY op_name, is_control, input_index LIMIT {_MAX_EDGES}",
+            [self._run_id, self._graph_id, *op_names, *op_names],
+        )
+        found: dict[tuple[str, int | None, str, bool], list[int]] = {}
+        for source, slot, op_name, is_control, index in rows:
+            found.setdefault((source, None if is_control else slot, op_name, is_control), []).append(index)
+        return tuple(OpEdge(*edge[:3], tuple(indexes), edge[3]) for edge, indexes in found.items())
+
+    def types(self, op_names: Sequence[str]) -> dict[str, str]:
+        """Returns the types of the ops that the graph contains, by name."""
+        rows = self._logdir.rows(
+            "SELECT op_name, op_type FROM graph_op WHERE run_id = ? AND graph_id = ? "
+            f"AND op_name IN ({_marks(op_names)})",
+            [self._run_id, self._graph_id, *op_names],
+        )
+        return dict(rows)
+
+    def executed_types(self, op_names: Sequence[str]) -> dict[str, tuple[str, ...]]:
+        """Returns the types of the nodes that ran for each op. Empty if no optimized form of the graph was recorded."""
+        graph = [self._run_id, self._graph_id]
+        if not self._logdir.rows("SELECT 1 FROM executed_op WHERE run_id = ? AND graph_id = ? LIMIT 1", graph):
+            return {}
+        found: dict[str, tuple[str, ...]] = dict.fromkeys(op_names, ())
+        for name, op_type in self._logdir.rows(
+            "SELECT DISTINCT op_name, op_type FROM executed_op WHERE run_id = ? AND graph_id = ? "
+            f"AND op_name IN ({_marks(op_names)}) ORDER BY op_name, op_type",
+            [*graph, *op_names],
+        ):
+            found[name] += (op_type,)
+        return found
+
+
+def _ends(direction: int) -> tuple[str, str]:
+    """Returns the columns with the ends of an edge: the near end, then the far end."""
+    return ("op_name", "source_op_name") if direction < 0 else ("source_op_name", "op_name")
+
+
+def _marks(values: Sequence[object]) -> str:
+    return ", ".join("?" * len(values))
+
+
+def _state(outputs: Sequence[OpOutput], executed_types: Sequence[str] | None) -> str:
+    """Returns the health of an op, one of STATES, from its outputs and the types of the nodes that ran for it."""
+    health = [output.health for output in outputs if output.health is not None]
+    if any(each.num_bad for each in health):
+        return "bad"
+    if any(each.num_measured for each in health):
+        return "healthy"
+    if health:
+        return "unmeasured"
+    if not outputs:
+        return "no output"
+    if executed_types is not None and not executed_types:
+        return "absorbed"
+    return "not computed" if any(output.is_recorded for output in outputs) else "not recorded"

@@ -1,0 +1,265 @@
+"""Lists the live parts of a local logdir.
+
+The rows that dead processes left in the spool are recovered as parts in a private directory. The logdir is not changed.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tfdbg_arrow.errors import LogdirError
+from tfdbg_arrow.query.integrity.broken_parts import BrokenParts
+from tfdbg_arrow.query.integrity.parts import file_identity
+from tfdbg_arrow.schema import ROW_GROUP_ROWS, TABLES, arrow_schema, parquet_options
+from tfdbg_arrow.spool.journal import held_if_dead
+from tfdbg_arrow.storage.layout import (
+    MANIFEST_DIRECTORY,
+    OwnFiles,
+    SpoolPaths,
+    check_run_id,
+    manifest_path,
+    part_path,
+    spool_paths,
+    spooled_run_ids,
+)
+from tfdbg_arrow.storage.manifest import ManifestEntry, live_parts, read_live_parts, run_ids, spool_progress
+from tfdbg_arrow.storage.marker import check_logdir
+
+_MAX_ATTEMPTS = 20
+"""How often to list the parts again because a run was recovered in the meantime."""
+_PART_NUMBER = 10**12
+"""A number that no recording gives to a part. It must be unique because a digest names its part by its number."""
+
+
+class LocalSource:
+    """Lists parts.
+
+    Args:
+        path: The logdir.
+        broken: Leaves out and records broken files; None lists all parts.
+    """
+
+    def __init__(self, path: Path, *, broken: BrokenParts | None = None) -> None:
+        self._path, self._broken = path, broken
+        self._recovered = _RecoveredParts(path, broken=broken)
+
+    def refresh(self) -> dict[str, tuple[str, ...]]:
+        """Reads the manifests again.
+
+        Returns:
+            Paths by table.
+
+        Raises:
+            LogdirError: The path is no longer a logdir or cannot be read, or a manifest is damaged.
+        """
+        for _ in range(_MAX_ATTEMPTS):
+            if self._broken is not None:
+                self._broken.begin()
+            self._recovered.refresh()
+            try:
+                parts = list_parts(self._path, is_checked=False, broken=self._broken)
+                recovered = self._recovered.parts()
+            except OSError as error:
+                raise LogdirError(
+                    f"{error.filename or self._path} cannot be read ({error.strerror or error}); check the "
+                    "permissions and the disk."
+                ) from error
+            if recovered is not None:
+                return {table: (*parts.get(table, ()), *recovered.get(table, ())) for table in {*parts, *recovered}}
+        raise LogdirError(f"{self._path} is being recovered repeatedly; open it again when that has ended.")
+
+
+def no_check(paths: Iterable[str | Path]) -> None:
+    """Does nothing: the parts of a URL are copies in our own directory, which need no check."""
+
+
+def list_parts(path: Path, *, is_checked: bool = True, broken: BrokenParts | None = None) -> dict[str, tuple[str, ...]]:
+    """Returns the paths of the live parts, by table.
+
+    The manifests name them. In a logdir without any manifest, every part that exists is live.
+
+    Args:
+        path: The logdir.
+        is_checked: Whether to check every part with OwnFiles. If not, the caller must check a part before it opens it.
+        broken: Leaves out and records broken files; None lists all parts.
+
+    Raises:
+        LogdirError: A manifest is damaged, or a part is not a file of the logdir.
+    """
+    check_logdir(path)
+    parts: dict[str, list[str]] = {}
+    if (path / MANIFEST_DIRECTORY).is_dir():
+        for run_id in run_ids(path):
+            entries = read_live_parts(path, run_id=run_id) if broken is None else broken.sound_parts(run_id)
+            for entry in entries:
+                parts.setdefault(entry.table, []).append(f"{path}/{entry.path}")
+    if not parts and not (broken is not None and broken.found):
+        parts = _found_parts(path)
+    if is_checked:
+        own = OwnFiles(path)
+        for paths in parts.values():
+            own.check(paths)
+    return {table: tuple(paths) for table, paths in parts.items()}
+
+
+def parts_by_run(parts: Mapping[str, tuple[str, ...]]) -> dict[str, dict[str, tuple[str, ...]]]:
+    """Groups the parts of all runs by run, then by table."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for table, paths in parts.items():
+        for path in paths:
+            run_id = path.rsplit("/", 2)[-2].removeprefix("run_id=")
+            found.setdefault(run_id, {}).setdefault(table, []).append(path)
+    return {run: {table: tuple(paths) for table, paths in tables.items()} for run, tables in found.items()}
+
+
+def _found_parts(path: Path) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for table in TABLES:
+        for part in sorted((path / table.name).glob("run_id=*/part-*.parquet")):
+            check_run_id(part.parent.name.removeprefix("run_id="), where=str(part))
+            found.setdefault(table.name, []).append(str(part))
+    return found
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """The recovered parts of a run.
+
+    Attributes:
+        key: Identifies the content of the source files. The parts are made again if it changes.
+        manifest: The run's manifest when the parts were made.
+        parts: The paths of the parts, by table.
+    """
+
+    key: object
+    manifest: bytes
+    parts: Mapping[str, str]
+
+
+class _RecoveredParts:
+    """Makes parts from the spools of dead processes, and makes them again if a spool changed.
+
+    Args:
+        logdir: The logdir, which is only read.
+        broken: Records runs whose manifest is damaged, which are left out. None makes such a run an error.
+    """
+
+    def __init__(self, logdir: Path, *, broken: BrokenParts | None = None) -> None:
+        self._logdir, self._broken = logdir, broken
+        self._directory: Path | None = None
+        self._shown: dict[str, _Shown] = {}
+        self._numbers = count()
+
+    def refresh(self) -> None:
+        """Looks for spools of dead processes again.
+
+        Raises:
+            LogdirError: The parts cannot be written, or a manifest is damaged.
+        """
+        shown: dict[str, _Shown] = {}
+        for run_id in spooled_run_ids(self._logdir):
+            try:
+                found = self._look(run_id)
+            except LogdirError as error:
+                if self._broken is None:
+                    raise
+                self._broken.tell_manifest(run_id, str(self._logdir / manifest_path(run_id)), error)
+                continue
+            if found is not None:
+                shown[run_id] = found
+        self._shown = shown
+
+    def parts(self) -> dict[str, tuple[str, ...]] | None:
+        """Returns the paths by table, or None if a manifest changed since: its parts may now hold the same rows."""
+        found: dict[str, tuple[str, ...]] = {}
+        for run_id, shown in self._shown.items():
+            if _read_manifest(self._logdir, run_id) != shown.manifest:
+                return None
+            for table, path in shown.parts.items():
+                found[table] = (*found.get(table, ()), path)
+        return found
+
+    def _look(self, run_id: str) -> _Shown | None:
+        paths = spool_paths(self._logdir, run_id=run_id)
+        OwnFiles(self._logdir).check([*paths.all(), self._logdir / manifest_path(run_id)])
+        try:
+            with held_if_dead(paths.journal, to_change=False) as is_dead:
+                if not is_dead or not paths.spool.exists():
+                    return None
+                manifest = _read_manifest(self._logdir, run_id)
+                key = (manifest, *(file_identity(path) for path in paths.all()))
+                before = self._shown.get(run_id)
+                if before is not None and before.key == key:
+                    return before
+                return _Shown(key=key, manifest=manifest, parts=self._make(paths, run_id, manifest))
+        except OSError as error:
+            raise LogdirError(
+                f"{paths.spool}, the spool of the run {run_id}, cannot be recovered ({error.strerror or error}); check "
+                f"the permissions, and that {tempfile.gettempdir()} has free space."
+            ) from error
+
+    def _make(self, paths: SpoolPaths, run_id: str, manifest: bytes) -> dict[str, str]:
+        from tfdbg_arrow.spool.recovery import SealedRows, recovered
+
+        path = self._logdir / manifest_path(run_id)
+        text = manifest.decode("utf-8", errors="replace")
+        progress = spool_progress(text, run_id=run_id, path=path)
+        by_table: dict[str, list[ManifestEntry]] = {}
+        for entry in live_parts(text, run_id=run_id, path=path):
+            by_table.setdefault(entry.table, []).append(entry)
+        sealed = SealedRows(self._logdir, by_table)
+        tables: Mapping[str, Iterable[pa.Table]]
+        try:
+            if progress.is_recovered or sealed.has_ended():
+                return {}
+            tables = recovered(paths, run_id=run_id, progress=progress, sealed=sealed).tables
+        except LogdirError as error:
+            tables = {"capture_stat": [_failure(paths, run_id, str(error))]}
+        directory = self._own_directory() / str(next(self._numbers))
+        return {table: _write(directory, table, run_id, pieces) for table, pieces in tables.items()}
+
+    def _own_directory(self) -> Path:
+        if self._directory is None:
+            self._directory = Path(tempfile.mkdtemp(prefix="tfdbg_arrow-recovered-"))
+            weakref.finalize(self, shutil.rmtree, self._directory, ignore_errors=True)
+        return self._directory
+
+
+def _write(directory: Path, table: str, run_id: str, pieces: Iterable[pa.Table]) -> str:
+    path = directory / part_path(table, run_id=run_id, number=_PART_NUMBER)
+    path.parent.mkdir(parents=True)
+    with pq.ParquetWriter(path, arrow_schema(table), **parquet_options(table)) as writer:
+        for piece in pieces:
+            writer.write_table(piece, row_group_size=ROW_GROUP_ROWS)
+    return str(path)
+
+
+def _failure(paths: SpoolPaths, run_id: str, reason: str) -> pa.Table:
+    """Returns a capture_stat row which says that nothing could be recovered."""
+    from tfdbg_arrow.spool.convert import metadata_table
+
+    row = {
+        "event_index": 0,
+        "wall_time_ns": paths.journal.stat().st_mtime_ns,
+        "stat": "failed",
+        "subject": f"spool/{paths.spool.name}",
+        "reason": reason,
+        "num_events": None,
+    }
+    return metadata_table("capture_stat", [row], run_id=run_id)
+
+
+def _read_manifest(logdir: Path, run_id: str) -> bytes:
+    try:
+        return (logdir / manifest_path(run_id)).read_bytes()
+    except FileNotFoundError:
+        return b""

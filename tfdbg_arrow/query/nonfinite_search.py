@@ -1,0 +1,296 @@
+"""first_nonfinite and nonfinite: find the op that made a bad value, its inputs and its source line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from tfdbg_arrow.errors import QueryError
+from tfdbg_arrow.query.bad_tensor import BadTensorReader, NonFinite, TensorContext
+from tfdbg_arrow.query.engine import Engine
+from tfdbg_arrow.query.flow.culprits import Culprit, Culprits
+from tfdbg_arrow.query.flow.data_flow import COLLECTIVES
+from tfdbg_arrow.query.flow.origins import Effect
+from tfdbg_arrow.query.flow.sinks import EFFECTS
+from tfdbg_arrow.query.info import check_run
+from tfdbg_arrow.query.logdir import Logdir, opened
+from tfdbg_arrow.query.recorded import KINDS, bad_condition
+
+IsAllowed = Callable[[str | None, str | None], bool]
+"""Takes the type and the name of an op (None if it has no name), and returns whether it may make bad values."""
+
+
+def first_nonfinite(
+    logdir: Engine | str | Path,
+    *,
+    kinds: Iterable[str] = KINDS,
+    run_id: str | None = None,
+    is_allowed: IsAllowed = lambda op_type, op_name: False,
+) -> NonFinite | None:
+    """Returns the op that caused bad values: the earliest origin of a bad value that did harm.
+
+    Origins are ranked by their effect: a bad variable counts more than a bad result, which counts more than a bad
+    metric. An origin that did no harm (see `NonFinite.is_expected`) is returned only if there is no other. Among the
+    origins of the same rank, the first in program order is returned. The answer does not depend on the order of
+    arrival.
+
+    If the bad value of a forward op was left out and came back in the gradient, the answer is the forward op.
+
+    Args:
+        logdir: An open logdir or its path.
+        kinds: What counts as bad: `nan`, `inf` or both.
+        run_id: Only this run. None means, of the runs with the most harmful origin, the one in which a bad value was
+            recorded first.
+        is_allowed: Takes the type and the name of an op (None if it has no name), and returns whether it may make bad
+            values. Origins for which it returns True are ignored. What other ops make from their values counts.
+
+    Returns:
+        The origin. If several workers reduce together, it is the op that created the value, not one that received it.
+        If filters left no proven origin, it is the bad tensor whose recorded inputs are not bad, with `is_origin`
+        False. None if no recorded tensor holds one of the kinds. If only has_inf_or_nan was measured (CURT_HEALTH), a
+        bad tensor counts as holding every requested kind.
+
+    Raises:
+        LogdirError: The path is not a readable logdir.
+        QueryError: A kind or the run is unknown.
+        BrokenPartError: A part cannot be read.
+    """
+    wanted = _check_kinds(kinds)
+    with opened(logdir) as open_:
+        runs = _bad_runs(open_, wanted, run_id=run_id)
+        search_of = lru_cache(maxsize=None)(
+            lambda run: _RunSearch(open_, run_id=run, kinds=wanted, is_allowed=is_allowed)
+        )
+        found = _best((search_of(run).harmful() for run in runs), _Found.harmful_rank, (0, False))
+        found = found or _best((search_of(run).harmless() for run in runs), _Found.harmless_rank, (False, False))
+        return None if found is None else found.describe()
+
+
+def has_nan_variable(logdir: Engine, *, run_id: str) -> bool:
+    """Returns whether an op wrote a NaN to a variable other than a metric's. This is faster than finding the origin."""
+    reader = BadTensorReader(logdir, run_id=run_id, kinds=("nan",))
+    with reader.flow.lock:
+        return any(row.num_nan for batch in reader.sinks.batches("variable") for row in batch)
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A culprit and the reader of its run."""
+
+    culprit: Culprit
+    reader: BadTensorReader
+
+    def harmful_rank(self) -> tuple[int, bool]:
+        """Returns its sort key among harmful culprits. Those from other workers sort last in their effect."""
+        return EFFECTS.index(self.culprit.effect.name or EFFECTS[-1]), self._is_received()
+
+    def harmless_rank(self) -> tuple[bool, bool]:
+        """Returns its sort key among the culprits that did no known harm: first those that may have done some."""
+        return self.culprit.effect.expected_reason is not None, self._is_received()
+
+    def _is_received(self) -> bool:
+        event = self.culprit.event
+        is_collective = (event.op_type or "").startswith(COLLECTIVES)
+        return is_collective and not self.reader.origins.verdict(event).is_origin
+
+    def describe(self) -> NonFinite:
+        return self.reader.describe(self.culprit.event, effect=self.culprit.effect)
+
+
+class _RunSearch:
+    """The search for the culprit in one run."""
+
+    def __init__(self, logdir: Engine, *, run_id: str, kinds: tuple[str, ...], is_allowed: IsAllowed) -> None:
+        self._is_allowed = lambda event: is_allowed(event.op_type, event.op_name)
+        self._reader = BadTensorReader(logdir, run_id=run_id, kinds=kinds, is_allowed=self._is_allowed)
+        self._culprits = Culprits(
+            logdir.of_run(run_id),
+            self._reader.flow,
+            self._reader.origins,
+            self._reader.sinks,
+            self._reader.effects,
+            run_id=run_id,
+            kinds=kinds,
+        )
+
+    def harmful(self) -> _Found | None:
+        with self._reader.flow.lock:
+            return self._found(self._culprits.harmful(self._is_allowed))
+
+    def harmless(self) -> _Found | None:
+        with self._reader.flow.lock:
+            return self._found(self._culprits.harmless(self._is_allowed))
+
+    def _found(self, culprit: Culprit | None) -> _Found | None:
+        return None if culprit is None else _Found(culprit, self._reader)
+
+
+def _best(
+    found: Iterable[_Found | None], rank: Callable[[_Found], tuple[int, bool]], least: tuple[int, bool]
+) -> _Found | None:
+    """Returns the first culprit of the lowest rank. The search ends at a culprit of the least rank."""
+    best: _Found | None = None
+    for each in found:
+        if each is not None and (best is None or rank(each) < rank(best)):
+            best = each
+        if best is not None and rank(best) == least:
+            break
+    return best
+
+
+def most_harmful(found: Iterable[NonFinite]) -> NonFinite | None:
+    """Returns the first bad tensor of the highest rank, ranked as by `first_nonfinite`, or None if there are none."""
+    ranks = {effect: rank for rank, effect in enumerate(EFFECTS)}
+    return min(found, key=lambda each: (each.is_expected, ranks.get(each.effect or "", len(EFFECTS) - 1)), default=None)
+
+
+def first_nan(logdir: Engine | str | Path, *, run_id: str | None = None) -> NonFinite | None:
+    """Returns the op that caused the first NaN: `first_nonfinite` with kinds=("nan",)."""
+    return first_nonfinite(logdir, kinds=("nan",), run_id=run_id)
+
+
+def origins_of(logdir: Engine | str | Path, event_indexes: Iterable[int], *, run_id: str) -> list[NonFinite]:
+    """Returns the distinct origins of bad tensors of a run, in the order of the tensors.
+
+    Their effects are not determined: `effect` is None.
+
+    Args:
+        logdir: An open logdir or its path.
+        event_indexes: The tensors, as rows of tensor_health. Rows that are missing or not bad are ignored.
+        run_id: The run.
+
+    Raises:
+        LogdirError: The path is not a readable logdir.
+        BrokenPartError: A part cannot be read.
+    """
+    found: dict[int, NonFinite] = {}
+    with opened(logdir) as open_:
+        reader = BadTensorReader(open_, run_id=run_id, kinds=KINDS)
+        for event_index in event_indexes:
+            bad = reader.flow.events.bad_events(KINDS, limit=1, after=event_index - 1, before=event_index + 1)
+            for event in bad:
+                origin = reader.origin_of(event)
+                if origin.event_index not in found:
+                    found[origin.event_index] = reader.describe(origin, effect=None)
+    return list(found.values())
+
+
+def expected_reasons(logdir: Engine | str | Path, event_indexes: Iterable[int], *, run_id: str) -> dict[int, str]:
+    """Returns why origins of a run are expected, by event_index. Origins that are not expected are omitted.
+
+    If a bad value did harm in the run, only infinities that the program wrote itself are known to be harmless. For the
+    others, a later tensor of the same op may have done the harm.
+
+    Args:
+        logdir: An open logdir or its path.
+        event_indexes: The origins, as rows of tensor_health.
+        run_id: The run.
+
+    Raises:
+        LogdirError: The path is not a readable logdir.
+        BrokenPartError: A part cannot be read.
+    """
+    found: dict[int, str] = {}
+    with opened(logdir) as open_:
+        reader = BadTensorReader(open_, run_id=run_id, kinds=KINDS)
+        with reader.flow.lock:
+            for event_index in event_indexes:
+                event = reader.flow.events.event(event_index)
+                if event is None:
+                    continue
+                is_judged = reader.sinks.has_none or reader.origins.is_literal(event)
+                reason = reader.effects.of(event).expected_reason if is_judged else None
+                if reason is not None:
+                    found[event_index] = reason
+    return found
+
+
+def nonfinite(
+    logdir: Engine | str | Path,
+    *,
+    kinds: Iterable[str] = KINDS,
+    run_id: str | None = None,
+    limit: int | None = 1000,
+) -> list[NonFinite]:
+    """Returns the tensors that hold a bad value, by run and event_index.
+
+    Args:
+        logdir: An open logdir or its path.
+        kinds: What counts as bad: `nan`, `inf` or both.
+        run_id: Only this run; None means all, starting with the one in which a bad value was recorded first.
+        limit: Maximum number of tensors; None means all. After the first NaN, nearly every tensor of a training is bad.
+
+    Raises:
+        LogdirError: The path is not a readable logdir.
+        QueryError: A kind, the run or the limit cannot be used.
+        BrokenPartError: A part cannot be read.
+    """
+    wanted = _check_kinds(kinds)
+    if limit is not None and limit < 0:
+        raise QueryError(f"limit is {limit}; expected 0 or more tensors, or None for all.")
+    found: list[NonFinite] = []
+    with opened(logdir) as open_:
+        for run in _bad_runs(open_, wanted, run_id=run_id):
+            reader = BadTensorReader(open_, run_id=run, kinds=wanted)
+            left = None if limit is None else limit - len(found)
+            found.extend(_described(reader, wanted, limit=left))
+            if limit is not None and len(found) >= limit:
+                break
+    return found
+
+
+def _described(reader: BadTensorReader, kinds: tuple[str, ...], *, limit: int | None) -> Iterator[NonFinite]:
+    for event in reader.flow.events.bad_events(kinds, limit=limit):
+        with reader.flow.lock:
+            roots = reader.origins.roots([event], set())
+            effects = [reader.effects.of(root) for root in roots]
+        reasons = [effect.expected_reason for effect in effects]
+        # A tensor that only passed a bad value on is expected if all of its origins are. It has no effect of its own.
+        own = effects[0] if roots == [event] else Effect(None, None if None in reasons else reasons[0])
+        yield reader.describe(event, effect=own)
+
+
+def _check_kinds(kinds: Iterable[str]) -> tuple[str, ...]:
+    given: tuple[Any, ...] = (kinds,) if isinstance(kinds, str) else tuple(kinds)
+    unknown = [kind for kind in given if kind not in KINDS]
+    if unknown or not given:
+        what = f"kind {unknown[0]!r}" if unknown else "kinds ()"
+        raise QueryError(f"{what} is unknown, expected 'nan', 'inf' or both.")
+    return tuple(kind for kind in KINDS if kind in given)
+
+
+def _bad_runs(logdir: Engine, kinds: tuple[str, ...], *, run_id: str | None) -> list[str]:
+    """Returns the runs with a bad tensor, by the time of the first one."""
+    check_run(logdir, run_id)
+    if isinstance(logdir, Logdir):
+        scope = logdir if run_id is None else logdir.of_run(run_id)
+        return scope.bad_runs.by_first(kinds)
+    rows = logdir.rows(
+        f"SELECT run_id FROM tensor_health WHERE {bad_condition(kinds)} AND (run_id = ? OR ? IS NULL) "
+        "GROUP BY run_id ORDER BY min(wall_time_ns), run_id",
+        [run_id, run_id],
+    )
+    return [row[0] for row in rows]
+
+
+def tensor_context(logdir: Engine, event_index: int, *, run_id: str) -> TensorContext:
+    """Returns the inputs of a recorded tensor's op in that call, its stack and its purpose. The tensor may be healthy.
+
+    Args:
+        logdir: The logdir.
+        event_index: The tensor's row in tensor_health.
+        run_id: The run.
+
+    Raises:
+        QueryError: The run has no such row.
+        BrokenPartError: A part cannot be read.
+    """
+    reader = BadTensorReader(logdir, run_id=run_id, kinds=KINDS)
+    with reader.flow.lock:
+        event = reader.flow.events.event(event_index)
+        if event is None:
+            raise QueryError(f"event {event_index} of run {run_id} is not a row of tensor_health.")
+        return reader.context(event)

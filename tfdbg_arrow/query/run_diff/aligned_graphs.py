@@ -1,0 +1,320 @@
+"""Aligns the ops of two graphs that were traced from the same function, and the call sites of the graphs of two runs.
+
+Ops are created in the order of the Python program, so two traces of a program are two sequences that differ by edits,
+such as ops that mixed precision inserts or a changed line. Names do not identify ops: an inserted op renumbers those
+behind it, and a layer that is created earlier changes the scopes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Set
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+
+from tfdbg_arrow.query.flow.callsites import CallSites, Level
+from tfdbg_arrow.query.flow.graphs import Graph, GraphReader, Op
+from tfdbg_arrow.query.run_diff.alignment import StackKeys, Tokens, align, match_rest
+from tfdbg_arrow.query.run_diff.comparing import PRECISIONS
+from tfdbg_arrow.query.run_diff.workspace import Sides
+
+PRECISION_OPS = frozenset({"Cast", "Identity", "IdentityN"})
+"""Ops that mixed precision inserts, and ops that pass tensors on unchanged."""
+_NUMBER = re.compile(r"_\d+")
+_LOOSEST = 2
+"""The level at which ops are aligned only by their type."""
+_MAX_SOURCES = 256
+UNKNOWN_SITE = "?"
+"""Stands for the call site of rows with an unknown context."""
+
+Tensor = tuple[str, int]
+"""Name of an op, and the index of its output."""
+RecordedOp = tuple[int, str]
+"""Graph id, and name of an op in the graph."""
+Step = tuple[int, str, str, int]
+"""One call on a path: graph, op, attribute, branch."""
+Path = tuple[int, tuple[Step, ...]]
+"""The outermost graph, and the calls starting from it."""
+
+
+@dataclass(frozen=True)
+class GraphPair:
+    """Two graphs whose ops are aligned.
+
+    Attributes:
+        graph_a: The graph of A.
+        graph_b: The graph of B.
+        ops: The op of B for each aligned op of A.
+        sources: For each aligned op of A, the tensors of aligned ops of A that it or its counterpart was made from.
+            These are its inputs. Inputs from ops that only one of the graphs has, or that were not recorded, are
+            replaced by the inputs of these ops.
+        jumps: For each aligned op of A, those of its sources that come through an unrecorded integer or bool.
+        num_ops_a: Number of ops in the graph of A.
+        num_ops_b: Number of ops in the graph of B.
+        extra: For each aligned op of A with unaligned ops between it and its sources, the first of them, as (side, op
+            name).
+    """
+
+    graph_a: int
+    graph_b: int
+    ops: dict[str, str] = field(repr=False)
+    sources: dict[str, tuple[Tensor, ...]] = field(repr=False)
+    jumps: dict[str, frozenset[Tensor]] = field(repr=False)
+    num_ops_a: int
+    num_ops_b: int
+    extra: dict[str, tuple[str, str]] = field(repr=False)
+
+
+class OpAligner:
+    """Aligns the graphs of two runs, one pair at a time.
+
+    Args:
+        recorded: The ops with rows in tensor_health, as (graph id, name), of A and of B.
+    """
+
+    def __init__(self, sides: Sides, stacks: StackKeys, recorded: tuple[Set[RecordedOp], Set[RecordedOp]]) -> None:
+        self._graphs = (sides[0].graphs, sides[1].graphs)
+        self._recorded = recorded
+        self._stacks = stacks
+        self.pair = lru_cache(maxsize=None)(self._align)
+
+    def _align(self, graph_a: int, graph_b: int) -> GraphPair:
+        graphs = (self._graphs[0].graph(graph_a), self._graphs[1].graph(graph_b))
+        ops = tuple(list(graph.ops.values()) for graph in graphs)
+        levels = self._levels(graphs)
+        pairs = align(levels[0], levels[1])
+        taken = ({i for i, _, _ in pairs}, {j for _, j, _ in pairs})
+        rest = tuple(
+            np.array([i for i in range(len(ops[side])) if i not in taken[side]], np.int64) for side in range(2)
+        )
+        # Ops in a different order, such as those of branches from a loop over a set, match by name, type and stack.
+        pairs += ((i, j, 0) for i, j in match_rest(levels[0][0], levels[1][0], rest[0], rest[1]))
+        aligned = {ops[0][i].op_name: ops[1][j].op_name for i, j, _ in pairs}
+        for i, j, level in pairs:
+            if level == _LOOSEST and not _is_supported(ops[0][i], ops[1][j], graphs, aligned):
+                del aligned[ops[0][i].op_name]
+        back = {b: a for a, b in aligned.items()}
+        known = {
+            a: b for a, b in aligned.items() if (graph_a, a) in self._recorded[0] and (graph_b, b) in self._recorded[1]
+        }
+        of_a = _Sources(graphs[0], set(aligned), set(known))
+        of_b = _Sources(graphs[1], set(back), set(known.values()))
+        sources: dict[str, tuple[Tensor, ...]] = {}
+        jumps: dict[str, frozenset[Tensor]] = {}
+        extra: dict[str, tuple[str, str]] = {}
+        for name_a, name_b in aligned.items():
+            from_a, through_a = of_a.of(name_a)
+            from_b, through_b = of_b.of(name_b)
+            translated = {(back[name], slot): is_jump for (name, slot), is_jump in from_b.items()}
+            sources[name_a] = tuple(dict.fromkeys((*from_a, *translated)))
+            jumped = frozenset(tensor for found in (from_a, translated) for tensor, is_jump in found.items() if is_jump)
+            if jumped:
+                jumps[name_a] = jumped
+            if through_a is not None or through_b is not None:
+                extra[name_a] = ("a", through_a) if through_a is not None else ("b", str(through_b))
+        return GraphPair(graph_a, graph_b, aligned, sources, jumps, len(ops[0]), len(ops[1]), extra)
+
+    def _levels(self, graphs: tuple[Graph, Graph]) -> tuple[list[Tokens], list[Tokens]]:
+        numbers: dict[object, int] = {}
+        found: tuple[list[Tokens], list[Tokens]] = ([], [])
+        for side, graph in enumerate(graphs):
+            kinds: dict[str, list[str | None]] = {}
+            for (name, _), dtype in sorted(graph.dtypes.items()):
+                kinds.setdefault(name, []).append(PRECISIONS[dtype].kind if dtype in PRECISIONS else str(dtype))
+            keys: tuple[list[object], list[object], list[object]] = ([], [], [])
+            for op in graph.ops.values():
+                is_call = bool(self._graphs[side].calls(graph.graph_id, op.op_name))
+                # The number of captured tensors may differ.
+                loose: tuple[object, ...] = (op.op_type, "call")
+                if not is_call:
+                    loose = (op.op_type, len(op.inputs), *kinds.get(op.op_name, ()))
+                keys[0].append(
+                    (*loose, self._stacks.number("whole", side, op.stack_trace_id), _NUMBER.sub("", op.op_name))
+                )
+                keys[1].append((*loose, "line", self._stacks.number("line", side, op.stack_trace_id)))
+                keys[2].append(loose)
+            for level in keys:
+                found[side].append(np.array([numbers.setdefault(key, len(numbers)) for key in level], np.int64))
+        return found
+
+
+class _Sources:
+    """The aligned and recorded tensors that ops of one graph were made from."""
+
+    def __init__(self, graph: Graph, aligned: Set[str], known: Set[str]) -> None:
+        self._graph = graph
+        self._aligned = aligned
+        self._known = known
+
+    def of(self, op_name: str) -> tuple[dict[Tensor, bool], str | None]:
+        """Returns the tensors, each with whether it comes through an unrecorded integer or bool, and an op or None.
+
+        The op is the first one on the way that has no counterpart and does more than pass a tensor on.
+        """
+        found: dict[Tensor, bool] = {}
+        through: str | None = None
+        seen: set[tuple[str, bool]] = set()
+        waiting = [(source, False) for source in reversed(self._graph.ops[op_name].inputs)]
+        while waiting and len(found) < _MAX_SOURCES:
+            (name, slot), is_jump = waiting.pop()
+            if name in self._known:
+                found[name, slot] = found.get((name, slot), False) or is_jump
+                continue
+            op = self._graph.ops.get(name)
+            dtype = self._graph.dtypes.get((name, slot))
+            is_jump = is_jump or (dtype in PRECISIONS and PRECISIONS[dtype].kind in ("integer", "bool"))
+            if op is None or (name, is_jump) in seen:
+                continue
+            seen.add((name, is_jump))
+            if through is None and name not in self._aligned and op.op_type not in PRECISION_OPS:
+                through = name
+            waiting += ((source, is_jump) for source in reversed(op.inputs))
+        return found, through
+
+
+def _is_supported(a: Op, b: Op, graphs: tuple[Graph, Graph], aligned: dict[str, str]) -> bool:
+    """Returns whether ops without inputs that are aligned only by their type are also used alike."""
+    if a.inputs or b.inputs or a.op_type == "Placeholder":
+        return True
+    return any(
+        _indexes(graphs[0].ops[user], a.op_name) & _indexes(graphs[1].ops[aligned[user]], b.op_name)
+        for user in graphs[0].users.get(a.op_name, ())
+        if user in aligned and user in graphs[0].ops and aligned[user] in graphs[1].ops
+    )
+
+
+def _indexes(op: Op, source: str) -> set[int]:
+    return {index for index, (name, _) in enumerate(op.inputs) if name == source}
+
+
+@dataclass(frozen=True)
+class FoundSite:
+    """A call site in recorded rows: the graph of the execution (-1 for none), the op's graph, the path as text."""
+
+    root: int
+    graph_id: int
+    call_site: str
+
+
+@dataclass(frozen=True)
+class AlignedSite:
+    """One call site in both runs.
+
+    Attributes:
+        site_id: Its number.
+        start_id: Number of the outermost graph's pair.
+        graph_a: The graph there in A.
+        graph_b: The graph there in B.
+        a: Its occurrences in rows of A: (graph of the execution in A, graph of the execution in B, site).
+        b: Its occurrences in rows of B.
+    """
+
+    site_id: int
+    start_id: int
+    graph_a: int
+    graph_b: int
+    a: tuple[tuple[int, int, FoundSite], ...]
+    b: tuple[tuple[int, int, FoundSite], ...]
+
+
+def align_sites(
+    roots: Iterable[tuple[int, int]], found: tuple[list[FoundSite], list[FoundSite]], sides: Sides, aligner: OpAligner
+) -> list[AlignedSite]:
+    """Aligns the call sites at which two runs left rows.
+
+    Args:
+        roots: The graphs of A and B that aligned executions call; (-1, -1) for rows without an execution.
+        found: The call sites of each run.
+        sides: The two runs.
+        aligner: The aligner for their ops.
+    """
+    by_root: tuple[dict[int, dict[Path, list[FoundSite]]], ...] = ({}, {})
+    for side in range(2):
+        for site in found[side]:
+            path = _path(site, sides[side].flow.sites)
+            by_root[side].setdefault(site.root, {}).setdefault(path, []).append(site)
+    known = dict(roots)
+    aligned: list[AlignedSite] = []
+    starts: dict[tuple[int, int], int] = {}
+    ids: dict[tuple[int, int, Path], int] = {}
+    for root_a, root_b in sorted(set(roots)):
+        others = by_root[1].get(root_b, {})
+        start_b = _starts_by_name(sides, by_root[0].get(root_a, {}), others, known)
+        for path_a, sites_a in by_root[0].get(root_a, {}).items():
+            start = root_b if path_a[0] == root_a else start_b.get(path_a[0])
+            if start is None:
+                continue
+            translated = _translate(path_a, start, sides, aligner)
+            if translated is None or translated[0] not in others:
+                continue
+            path_b, pair = translated
+            aligned.append(
+                AlignedSite(
+                    ids.setdefault((root_a, root_b, path_b), len(ids)),
+                    starts.setdefault((path_a[0], start), len(starts)),
+                    pair.graph_a,
+                    pair.graph_b,
+                    tuple((root_a, root_b, site) for site in sites_a),
+                    tuple((root_a, root_b, site) for site in others[path_b]),
+                )
+            )
+    return aligned
+
+
+def _path(site: FoundSite, call_sites: CallSites) -> Path:
+    if site.call_site == UNKNOWN_SITE:
+        return site.graph_id, ((site.graph_id, UNKNOWN_SITE, "", 0),)
+    levels: tuple[Level, ...] | None = None
+    if site.root >= 0:
+        levels = call_sites.levels(site.graph_id, site.call_site, root_graph_id=site.root)
+    if levels is None:  # a function of a dataset, which runs in the execution but in steps of its own
+        levels = call_sites.levels(site.graph_id, site.call_site, root_graph_id=None)
+    if levels is None:
+        return site.graph_id, ((site.graph_id, UNKNOWN_SITE, "", 0),)
+    start = levels[0].call.graph_id if levels else site.graph_id
+    return start, tuple(
+        (level.call.graph_id, level.call.op_name, level.call.attribute, level.call.branch_index) for level in levels
+    )
+
+
+def _starts_by_name(sides: Sides, a: Iterable[Path], b: Iterable[Path], known: dict[int, int]) -> dict[int, int]:
+    """Returns, for outermost graphs of A that no execution calls, those of B: if known, or else by name and order."""
+    names: dict[str, list[int]] = {}
+    for graph_id in sorted({path[0] for path in b}):
+        names.setdefault(sides[1].graphs.names.get(graph_id, ""), []).append(graph_id)
+    found: dict[int, int] = {}
+    for graph_id in sorted({path[0] for path in a}):
+        if graph_id in known:
+            found[graph_id] = known[graph_id]
+            continue
+        same = names.get(sides[0].graphs.names.get(graph_id, ""), [])
+        if same:
+            found[graph_id] = same.pop(0)
+    return found
+
+
+def _translate(path: Path, start: int, sides: Sides, aligner: OpAligner) -> tuple[Path, GraphPair] | None:
+    """Returns a path of A as a path of B, and the graphs at its end, or None if an op on it is not aligned."""
+    pair = aligner.pair(path[0], start)
+    steps: list[Step] = []
+    for graph_id, op_name, attribute, branch in path[1]:
+        if op_name == UNKNOWN_SITE:
+            steps.append((pair.graph_b, UNKNOWN_SITE, "", 0))
+            break
+        other = pair.ops.get(op_name)
+        callee_a = _callee(sides[0].graphs, graph_id, op_name, attribute, branch)
+        callee_b = None if other is None else _callee(sides[1].graphs, pair.graph_b, other, attribute, branch)
+        if other is None or callee_a is None or callee_b is None:
+            return None
+        steps.append((pair.graph_b, other, attribute, branch))
+        pair = aligner.pair(callee_a, callee_b)
+    return (start, tuple(steps)), pair
+
+
+def _callee(graphs: GraphReader, graph_id: int, op_name: str, attribute: str, branch: int) -> int | None:
+    """Returns the graph that an op calls through an attribute, or None."""
+    calls = graphs.calls(graph_id, op_name)
+    fitting = (call.callee_graph_id for call in calls if (call.attribute, call.branch_index) == (attribute, branch))
+    return next(fitting, None)

@@ -1,0 +1,355 @@
+"""Aligns the executions of two runs like a text diff: by stack, op and order, common ends and unique ones first.
+
+`align` aligns any two sequences of tokens. `StackKeys` makes tokens of stacks.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tfdbg_arrow.query.run_diff.workspace import UP_TO_STEP, Side, Sides
+
+Tokens = npt.NDArray[np.int64]
+_Gap = tuple[int, int, int, int]
+"""Start and end in A, start and end in B."""
+
+_RUNTIME_NAME = re.compile(r"^__(inference|forward|backward)_|(_\d+)+$")
+_NO_STEP = -(2**62)
+_MAX_EDITS = 400
+_MAX_STEPS = 4_000_000
+"""Maximum number of comparisons for one search for the fewest edits. Beyond it, tokens are paired by occurrence."""
+
+
+def align(a: Sequence[Tokens], b: Sequence[Tokens]) -> list[tuple[int, int, int]]:
+    """Returns (place in A, place in B, level) of each aligned pair, increasing in both.
+
+    Args:
+        a: The tokens of A on each level, the strictest first. Each level aligns what the previous one left.
+        b: The tokens of B on each level.
+    """
+    found: list[tuple[int, int, int]] = []
+    gaps: list[_Gap] = [(0, len(a[0]), 0, len(b[0]))]
+    for level, (tokens_a, tokens_b) in enumerate(zip(a, b, strict=True)):
+        left: list[_Gap] = []
+        for gap in gaps:
+            pairs = sorted(_align_gap(tokens_a, tokens_b, gap))
+            found += ((i, j, level) for i, j in pairs)
+            left += _between(pairs, gap)
+        gaps = left
+    return sorted(found)
+
+
+def match_rest(a: Tokens, b: Tokens, rest_a: Tokens, rest_b: Tokens) -> list[tuple[int, int]]:
+    """Returns pairs of equal tokens, in any order: the first occurrences are paired, then the second, and so on.
+
+    Args:
+        a: The tokens of A.
+        b: The tokens of B.
+        rest_a: The places in A that may be paired.
+        rest_b: The places in B that may be paired.
+    """
+    return [(int(rest_a[i]), int(rest_b[j])) for i, j in _by_occurrence(a[rest_a], b[rest_b])]
+
+
+def _between(pairs: Sequence[tuple[int, int]], gap: _Gap) -> Iterable[_Gap]:
+    i, end_i, j, end_j = gap
+    for next_i, next_j in (*pairs, (end_i, end_j)):
+        if i < next_i and j < next_j:
+            yield i, next_i, j, next_j
+        i, j = next_i + 1, next_j + 1
+
+
+def _align_gap(a: Tokens, b: Tokens, gap: _Gap) -> list[tuple[int, int]]:
+    found: list[tuple[int, int]] = []
+    waiting = [gap]
+    while waiting:
+        i, end_i, j, end_j = waiting.pop()
+        length = min(end_i - i, end_j - j)
+        head = _common(a[i : i + length], b[j : j + length])
+        found += zip(range(i, i + head), range(j, j + head), strict=True)
+        i, j, length = i + head, j + head, length - head
+        tail = _common(a[end_i - length : end_i][::-1], b[end_j - length : end_j][::-1])
+        found += zip(range(end_i - tail, end_i), range(end_j - tail, end_j), strict=True)
+        end_i, end_j = end_i - tail, end_j - tail
+        if i == end_i or j == end_j:
+            continue
+        part_a, part_b = a[i:end_i], b[j:end_j]
+        anchors = _rising(_unique(part_a, part_b))
+        if anchors:
+            pairs = [(i + x, j + y) for x, y in anchors]
+            found += pairs
+            waiting += _between(pairs, (i, end_i, j, end_j))
+            continue
+        edited = _fewest_edits(part_a.tolist(), part_b.tolist())
+        if edited is None:
+            edited = _rising(_by_occurrence(part_a, part_b))
+            pairs = [(i + x, j + y) for x, y in edited]
+            waiting += _between(pairs, (i, end_i, j, end_j)) if pairs else ()
+        found += ((i + x, j + y) for x, y in edited)
+    return found
+
+
+def _common(a: Tokens, b: Tokens) -> int:
+    """Returns the number of equal tokens at the front."""
+    differs = a != b
+    return int(differs.argmax()) if differs.any() else len(differs)
+
+
+def _unique(a: Tokens, b: Tokens) -> list[tuple[int, int]]:
+    """Returns the places of the tokens that occur exactly once in both, by their place in A."""
+    once = []
+    for tokens in (a, b):
+        values, places, counts = np.unique(tokens, return_index=True, return_counts=True)
+        once.append((values[counts == 1], places[counts == 1]))
+    _, in_a, in_b = np.intersect1d(once[0][0], once[1][0], assume_unique=True, return_indices=True)
+    return sorted(zip(once[0][1][in_a].tolist(), once[1][1][in_b].tolist(), strict=True))
+
+
+def _by_occurrence(a: Tokens, b: Tokens) -> list[tuple[int, int]]:
+    """Returns the places of equal tokens, paired by occurrence and ordered by their place in A."""
+    places: dict[int, list[int]] = {}
+    for place, token in enumerate(b.tolist()):
+        places.setdefault(token, []).append(place)
+    waiting = {token: iter(found) for token, found in places.items()}
+    found = []
+    for place, token in enumerate(a.tolist()):
+        other = next(waiting.get(token, iter(())), None)
+        if other is not None:
+            found.append((place, other))
+    return found
+
+
+def _rising(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Returns a longest selection of pairs, ordered by the first number, in which the second number also increases."""
+    ends: list[int] = []
+    last: list[int] = []
+    before: list[int] = []
+    for index, (_, y) in enumerate(pairs):
+        place = bisect_left(ends, y)
+        before.append(last[place - 1] if place else -1)
+        if place == len(ends):
+            ends.append(y)
+            last.append(index)
+        else:
+            ends[place], last[place] = y, index
+    chosen = []
+    index = last[-1] if last else -1
+    while index >= 0:
+        chosen.append(pairs[index])
+        index = before[index]
+    return chosen[::-1]
+
+
+def _fewest_edits(a: list[int], b: list[int]) -> list[tuple[int, int]] | None:
+    """Returns the pairs of a shortest edit, or None if the search takes too long.
+
+    Source: Myers, An O(ND) Difference Algorithm and Its Variations (1986), the greedy algorithm.
+    """
+    n, m = len(a), len(b)
+    reach = {1: 0}
+    history: list[dict[int, int]] = []
+    steps = 0
+    for edits in range(min(n + m, _MAX_EDITS) + 1):
+        history.append(dict(reach))
+        for k in range(-edits, edits + 1, 2):
+            x = reach[k + 1] if k == -edits or (k != edits and reach[k - 1] < reach[k + 1]) else reach[k - 1] + 1
+            y = x - k
+            start = x
+            while x < n and y < m and a[x] == b[y]:
+                x, y = x + 1, y + 1
+            steps += x - start + 1
+            reach[k] = x
+            if x >= n and y >= m:
+                return _walk_back(history, n, m)
+        if steps > _MAX_STEPS:
+            return None
+    return None
+
+
+def _walk_back(history: list[dict[int, int]], x: int, y: int) -> list[tuple[int, int]]:
+    pairs = []
+    for edits in range(len(history) - 1, -1, -1):
+        reach, k = history[edits], x - y
+        down = k == -edits or (k != edits and reach[k - 1] < reach[k + 1])
+        before_k = k + 1 if down else k - 1
+        before_x = reach[before_k] if edits else 0
+        before_y = before_x - before_k if edits else 0
+        start_x, start_y = (before_x, before_y + 1) if down else (before_x + 1, before_y)
+        if not edits:
+            start_x = start_y = 0
+        while x > start_x and y > start_y:
+            x, y = x - 1, y - 1
+            pairs.append((x, y))
+        x, y = before_x, before_y
+    return pairs[::-1]
+
+
+class StackKeys:
+    """Assigns numbers to the stacks of two runs. Equal stacks get equal numbers.
+
+    A frame is identified by its function and the text of its line, not by its line number, which edits above it change.
+    """
+
+    def __init__(self, sides: Sides) -> None:
+        numbers: dict[object, int] = {}
+        self._known: list[dict[tuple[str, int | None], int]] = []
+        for side in sides:
+            known: dict[tuple[str, int | None], int] = {}
+            frames: list[tuple[str, str]] = []
+            of_user: list[tuple[str, str]] = []
+            rows = side.logdir.rows(
+                "SELECT stack_trace_id, depth, func, coalesce(code, CAST(lineno AS VARCHAR)), owner FROM stack "
+                "WHERE run_id = ? ORDER BY stack_trace_id, depth DESC",
+                [side.run_id],
+            )
+            for stack_trace_id, depth, func, code, owner in rows:
+                frames.append((func, code))
+                if owner == "user":
+                    of_user.append((func, code))
+                if depth == 0:
+                    for part, found in (("whole", frames), ("user", of_user), ("line", of_user[-1:])):
+                        known[part, stack_trace_id] = numbers.setdefault((part, *found), len(numbers))
+                    frames, of_user = [], []
+            self._known.append(known)
+
+    def number(self, part: str, side: int, stack_trace_id: int | None) -> int:
+        """Returns the number of a `whole` stack, of its `user` part, or of the user's innermost `line`; -1 for none."""
+        return self._known[side].get((part, stack_trace_id), -1)
+
+
+@dataclass(frozen=True)
+class Executions:
+    """The executions of one run, ordered by thread and time.
+
+    Attributes:
+        indexes: execution_index of each.
+        graph_ids: The called graph of each; -1 for none.
+        signatures: The executed op, or the function without its number, as a number that both runs share.
+        stacks: The user's stack as a number that both runs share.
+        lines: The user's innermost frame as a number that both runs share.
+        steps: The training step of each.
+    """
+
+    indexes: npt.NDArray[np.int64]
+    graph_ids: npt.NDArray[np.int64]
+    signatures: Tokens
+    stacks: Tokens
+    lines: Tokens
+    steps: Tokens
+
+
+@dataclass(frozen=True)
+class AlignedExecutions:
+    """The aligned executions.
+
+    Attributes:
+        a: execution_index in A, in the order of A.
+        b: execution_index of each counterpart in B.
+        graph_a: The called graph in A; -1 for none.
+        graph_b: The called graph in B.
+        num_a: Number of all executions of A.
+        num_b: Number of all executions of B.
+    """
+
+    a: npt.NDArray[np.int64]
+    b: npt.NDArray[np.int64]
+    graph_a: npt.NDArray[np.int64]
+    graph_b: npt.NDArray[np.int64]
+    num_a: int
+    num_b: int
+
+
+def align_executions(sides: Sides, stacks: StackKeys, *, last_step: int | None = None) -> AlignedExecutions:
+    """Aligns the executions of two runs.
+
+    Args:
+        sides: The two runs.
+        stacks: The stacks of both runs.
+        last_step: Only align what ran up to this training step or before any mark; None means all.
+    """
+    numbers: dict[object, int] = {}
+    a, b = (_read(side, index, stacks, numbers, last_step) for index, side in enumerate(sides))
+    # If both runs were marked, only executions of the same training step are aligned.
+    common = np.intersect1d(a.steps[a.steps != _NO_STEP], b.steps[b.steps != _NO_STEP])
+    levels = []
+    for side in (a, b):
+        steps = side.steps if len(common) else np.zeros_like(side.steps)
+        keys = ((side.signatures, side.stacks), (side.signatures, side.lines), (side.signatures,))
+        levels.append([np.stack([steps, *columns], axis=1) for columns in keys])
+    tokens_a, tokens_b = zip(*(_shared(x, y) for x, y in zip(*levels, strict=True)), strict=True)
+    pairs = align(tokens_a, tokens_b)
+    taken_a, taken_b = np.zeros(len(a.indexes), bool), np.zeros(len(b.indexes), bool)
+    places = np.array([(i, j) for i, j, _ in pairs], np.int64).reshape(-1, 2)
+    taken_a[places[:, 0]] = taken_b[places[:, 1]] = True
+    rest = match_rest(tokens_a[0], tokens_b[0], np.flatnonzero(~taken_a), np.flatnonzero(~taken_b))
+    places = np.concatenate([places, np.array(rest, np.int64).reshape(-1, 2)])
+    places = places[np.argsort(a.indexes[places[:, 0]], kind="stable")]
+    of_a, of_b = places[:, 0], places[:, 1]
+    indexes, graph_ids = (a.indexes[of_a], b.indexes[of_b]), (a.graph_ids[of_a], b.graph_ids[of_b])
+    return AlignedExecutions(*indexes, *graph_ids, len(a.indexes), len(b.indexes))
+
+
+def _shared(a: Tokens, b: Tokens) -> tuple[Tokens, Tokens]:
+    """Returns rows of numbers as single numbers, which are equal if the rows are equal."""
+    ids = np.zeros(len(a) + len(b), np.int64)
+    both = np.concatenate([a, b])
+    for column in range(both.shape[1]):
+        _, numbers = np.unique(both[:, column], return_inverse=True)
+        _, ids = np.unique(ids * (int(numbers.max(initial=0)) + 1) + numbers, return_inverse=True)
+    return ids[: len(a)].astype(np.int64), ids[len(a) :].astype(np.int64)
+
+
+def _read(run: Side, side: int, stacks: StackKeys, numbers: dict[object, int], last_step: int | None) -> Executions:
+    table = run.logdir.arrow(
+        "SELECT execution_index, coalesce(graph_id, -1) AS graph_id, op_type, coalesce(stack_trace_id, -1) AS stack, "
+        f"coalesce(step, {_NO_STEP}) AS step, coalesce(thread_id, 0) AS thread_id, num_inputs, num_outputs "
+        f"FROM execution WHERE run_id = ? AND ({UP_TO_STEP} OR ? IS NULL) ORDER BY execution_index",
+        [run.run_id, last_step, last_step],
+    )
+    columns = {name: table.column(name) for name in table.column_names}
+    threads = columns["thread_id"].to_numpy()
+    _, first, inverse = np.unique(threads, return_index=True, return_inverse=True)
+    order = np.argsort(np.argsort(np.argsort(first))[inverse], kind="stable")
+    types = columns["op_type"].combine_chunks().dictionary_encode()
+    graph_ids = columns["graph_id"].to_numpy()
+    codes = types.indices.to_numpy()
+    arity = [columns["num_inputs"].to_numpy(), columns["num_outputs"].to_numpy()]
+    kinds, of_kind = np.unique(np.stack([codes, graph_ids, *arity], axis=1), axis=0, return_inverse=True)
+    names = types.dictionary.to_pylist()
+    signatures = np.array(
+        [
+            numbers.setdefault(
+                _signature(names[code], None if graph < 0 else run.graphs.names.get(graph), (num_inputs, num_outputs)),
+                len(numbers),
+            )
+            for code, graph, num_inputs, num_outputs in kinds.tolist()
+        ],
+        np.int64,
+    )
+    ids, of_stack = np.unique(columns["stack"].to_numpy(), return_inverse=True)
+    users = np.array([stacks.number("user", side, stack) for stack in ids.tolist()], np.int64)
+    lines = np.array([stacks.number("line", side, stack) for stack in ids.tolist()], np.int64)
+    of_kind, of_stack = of_kind.reshape(-1)[order], of_stack[order]
+    return Executions(
+        columns["execution_index"].to_numpy()[order],
+        graph_ids[order],
+        signatures[of_kind],
+        users[of_stack],
+        lines[of_stack],
+        columns["step"].to_numpy()[order],
+    )
+
+
+def _signature(op_type: str, graph_name: str | None, arity: tuple[int, int]) -> tuple[object, ...]:
+    if graph_name is not None:
+        kind = "backward" if op_type.startswith("__backward_") else "call"
+        return kind, graph_name  # the number of captured tensors may differ
+    if op_type.startswith("__"):
+        return "unrecorded", _RUNTIME_NAME.sub("", op_type)
+    return "op", op_type, arity

@@ -1,0 +1,304 @@
+"""The answer of a comparison of two runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tfdbg_arrow.query.recorded import TensorHealth
+from tfdbg_arrow.query.stacks import Frame
+from tfdbg_arrow.safe_text import parse_json
+
+KINDS = ("shape", "dtype", "nonfinite", "values", "magnitudes", "counts")
+"""The ways in which two tensors can differ; see Divergence.kind."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiffTensor(TensorHealth):
+    """One side of two compared tensors. None means not measured in this mode, or not applicable.
+
+    It also has the attributes of TensorHealth.
+
+    Attributes:
+        run_id: The run.
+        step: The training step, as marked.
+        execution_index: The execution, or the call in which its op ran; for a tensor from outside, its first user.
+        iteration: Iteration of the loop, from 0; None outside graphs.
+        graph_name: Its graph; None outside graphs.
+        op_name: The op in it.
+        op_type: Type of the op, or the name of a function; None for a tensor from outside.
+        output_slot: Which output of the op, from 0; None for a tensor from outside.
+        stack: The Python stack that created the op (in a graph), executed it (eagerly) or first used the tensor
+            (from outside), innermost frame first.
+        source: The user's innermost frame, or None.
+    """
+
+    run_id: str
+    step: int | None
+    execution_index: int | None
+    iteration: int | None
+    graph_name: str | None
+    op_name: str | None
+    op_type: str | None
+    output_slot: int | None
+    stack: tuple[Frame, ...]
+    source: Frame | None
+
+
+@dataclass(frozen=True)
+class WorstElement:
+    """The two elements, one of each tensor, that are furthest apart.
+
+    Attributes:
+        index: Their position, one number per dimension.
+        a: The element in A.
+        b: The element in B.
+    """
+
+    index: tuple[int, ...]
+    a: object
+    b: object
+
+
+@dataclass(frozen=True)
+class DiffInput:
+    """A recorded input of the diverging op. For an unrecorded input, it is a tensor from which that was computed.
+
+    Attributes:
+        a: The tensor in A.
+        b: Its counterpart in B; None if it has none.
+        excess: Their difference in units of the tolerance; None if it has no measure or cannot be compared.
+    """
+
+    a: DiffTensor
+    b: DiffTensor | None
+    excess: float | None
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """Two aligned tensors that differ by more than rounding explains, although their inputs agree.
+
+    Attributes:
+        kind: `shape`; `dtype` (of different classes, such as float32 and int64); `nonfinite` (different NaN or
+            infinities); `values` (the elements); `magnitudes` (minimum, maximum, mean, standard deviation or largest
+            magnitude); `counts` (how many elements are negative, zero, positive).
+        excess: The difference in units of the tolerance; None for the first three kinds, which have no measure.
+        difference: The greatest absolute difference for `magnitudes`, and for `values` of floating dtypes; the number
+            of differing elements for `counts`, and for `values` of other dtypes; None for the first three kinds.
+        tolerance: The greatest accepted `difference`; None if `difference` is None.
+        worst: The elements furthest apart; None if values were not kept or the shapes differ.
+        a: The tensor in A.
+        b: The tensor in B.
+        inputs: The recorded tensors that it was computed from.
+        is_proven: Whether everything that it was computed from was recorded, aligned and agrees.
+        notes: Further facts as sentences, such as a seed, or ops that only one run has.
+    """
+
+    kind: str
+    excess: float | None
+    difference: float | None
+    tolerance: float | None
+    worst: WorstElement | None
+    a: DiffTensor
+    b: DiffTensor
+    inputs: tuple[DiffInput, ...]
+    is_proven: bool
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A difference in the environment or settings of two runs: its name, its value in A and in B (None for NULL)."""
+
+    name: str
+    a: str | None
+    b: str | None
+
+
+@dataclass(frozen=True)
+class UnalignedOp:
+    """Tensors of one op without a counterpart in the other run.
+
+    Attributes:
+        side: The run that has them: `a` or `b`.
+        graph_name: Its graph; None outside graphs.
+        op_name: The op in it; None outside graphs.
+        op_type: Its type, or the name of a function; None for tensors from outside.
+        num_tensors: Number of tensors.
+        first_event_index: The first of them in tensor_health.
+        is_in_other: Whether the op itself is aligned, so that only some of its executions have no counterpart.
+        source: The user's innermost frame, or None.
+    """
+
+    side: str
+    graph_name: str | None
+    op_name: str | None
+    op_type: str | None
+    num_tensors: int
+    first_event_index: int
+    is_in_other: bool
+    source: Frame | None
+
+
+@dataclass(frozen=True)
+class Unaligned:
+    """What only one run has.
+
+    Attributes:
+        num_tensors: Number of recorded tensors.
+        num_executions: Number of executions.
+        num_ops: Number of ops in graphs that the other run also has.
+    """
+
+    num_tensors: int
+    num_executions: int
+    num_ops: int
+
+
+@dataclass(frozen=True)
+class DtypeChange:
+    """Tensors that have different dtypes of the same class in the two runs: the dtypes, and the number of tensors."""
+
+    a: str
+    b: str
+    num_tensors: int
+
+
+@dataclass(frozen=True)
+class Diff:
+    """The result of comparing two runs.
+
+    Attributes:
+        run_a: Id of run A.
+        run_b: Id of run B.
+        divergence: The first divergence in data-flow order; None if nothing diverges.
+        num_aligned: Number of tensors of A with a counterpart in B.
+        num_compared: Number of these for which both runs measured something beyond dtype and shape.
+        num_differing: Number of these that differ by more than the tolerance, for any reason.
+        num_aligned_executions: Number of executions with a counterpart.
+        num_aligned_ops: Number of ops in graphs with a counterpart.
+        only_a: What only A has.
+        only_b: What only B has.
+        unaligned: The ops of tensors that only one run has, by side and first event.
+        is_cut: Whether `unaligned` was cut to the requested limit.
+        is_search_cut: Whether the search ended before every candidate for the first divergence was examined.
+        dtype_changes: Tensors that the runs compute in different precision.
+        environment: Other differences: versions, host, command line, mode, devices, settings.
+        incomparable: What could not be compared, as sentences.
+        rtol: The relative tolerance; None means by dtype.
+        atol: The absolute tolerance; None means by dtype.
+        growth: The factor by which the relative difference of an op may exceed that of its inputs.
+    """
+
+    run_a: str
+    run_b: str
+    divergence: Divergence | None
+    num_aligned: int
+    num_compared: int
+    num_differing: int
+    num_aligned_executions: int
+    num_aligned_ops: int
+    only_a: Unaligned
+    only_b: Unaligned
+    unaligned: tuple[UnalignedOp, ...]
+    is_cut: bool
+    is_search_cut: bool
+    dtype_changes: tuple[DtypeChange, ...]
+    environment: tuple[Setting, ...]
+    incomparable: tuple[str, ...]
+    rtol: float | None
+    atol: float | None
+    growth: float
+
+
+_KINDS = {
+    "shape": "a different shape",
+    "dtype": "a dtype of a different kind",
+    "nonfinite": "different NaN or infinities",
+    "values": "different values",
+    "magnitudes": "different magnitudes",
+    "counts": "different numbers of negative, zero or positive elements",
+}
+
+
+def outcome_text(found: Diff) -> str:
+    """Returns whether and where two runs diverge, as a sentence."""
+    if found.divergence is not None:
+        by = found.divergence.excess
+        times = "" if by is None or _is_counted(found.divergence) else f", apart by {by:,.4g} times the tolerance"
+        kind = _KINDS[found.divergence.kind]
+        return f"The first divergence: {diff_name(found.divergence.a)} has {kind}{times}."
+    nothing = "Nothing diverges" if found.num_compared else "Nothing could be compared"
+    return f"{nothing}: {aligned_text(found)}."
+
+
+def aligned_text(found: Diff) -> str:
+    """Returns how much was compared, as the beginning of a sentence."""
+    pairs = f"{found.num_compared:,} tensor pair(s) were compared"
+    return f"{pairs} in {found.num_aligned_executions:,} execution pair(s)"
+
+
+def differing_text(found: Diff) -> str | None:
+    """Returns why tensors differ although nothing diverges, or None if none differ or if something diverges."""
+    if found.divergence is not None or not found.num_differing:
+        return None
+    return (
+        f"{found.num_differing:,} tensors differ by more than the tolerance, but no single op caused this: the "
+        "differences grew from op to op, as rounding errors do."
+    )
+
+
+def difference_text(found: Divergence) -> str | None:
+    """Returns how far the sides of a divergence are apart, or None if there is no measure."""
+    if found.difference is None or found.tolerance is None:
+        return None
+    if _is_counted(found):
+        may = f", and {found.tolerance:.0f} may differ" if found.tolerance >= 1 else ""
+        return f"{found.difference:.6g} of {found.a.size:,} elements differ{may}"
+    return f"The greatest difference is {found.difference:.6g}, and the tolerance is {found.tolerance:.3g}"
+
+
+def worst_text(found: Divergence) -> str | None:
+    """Returns the elements that are furthest apart, or None if they are not known."""
+    if found.worst is None:
+        return None
+    place = f"[{', '.join(map(str, found.worst.index))}]" if found.worst.index else "the element"
+    return f"{place}, {_number(found.worst.a)} in A, {_number(found.worst.b)} in B"
+
+
+def apart_text(input_: DiffInput) -> str:
+    """Returns how far an input is from its counterpart."""
+    if input_.b is None:
+        return "not aligned"
+    if input_.excess is None:
+        return "not comparable"
+    return f"{input_.excess:.3g} times the tolerance apart" if input_.excess else "equal"
+
+
+def diff_name(side: DiffTensor | UnalignedOp) -> str:
+    """Returns a tensor's name and type, or an op's."""
+    slot = f":{side.output_slot}" if isinstance(side, DiffTensor) and side.output_slot is not None else ""
+    if side.op_type is None:
+        return "a tensor from outside"
+    return f"{side.op_type}{slot}, run eagerly" if side.op_name is None else f"{side.op_name}{slot} ({side.op_type})"
+
+
+def setting_text(name: str, value: str | None) -> str:
+    """Returns the value of a setting in a run as text."""
+    if value is None:
+        return "none"
+    if name == "command_line":
+        try:
+            return " ".join(map(str, parse_json(value)))
+        except ValueError:
+            return value
+    return value
+
+
+def _is_counted(found: Divergence) -> bool:
+    is_exact = found.a.dtype is not None and not found.a.dtype.startswith(("float", "bfloat", "complex"))
+    return found.kind == "counts" or (found.kind == "values" and is_exact)
+
+
+def _number(value: object) -> str:
+    return f"{value:.8g}" if isinstance(value, (float, complex)) else str(value)

@@ -1,0 +1,278 @@
+"""Sandbox: runs untrusted SQL over an untrusted logdir, each query in a separate process.
+
+That process runs this module. Its DuckDB is locked: it opens only the live parts, loads no extensions, cannot access
+Python objects, and its settings cannot be changed. The time, the memory and the size of the answer are limited. The
+process ends after one query, so a failure affects no other query.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from tfdbg_arrow.errors import QueryError, TfdbgArrowError
+from tfdbg_arrow.query.engine import sql_literal
+from tfdbg_arrow.query.exports.flat_files import rows_as_csv
+from tfdbg_arrow.query.logdir import Logdir, open_logdir
+from tfdbg_arrow.query.logdir.live_views import mentioned_tables
+from tfdbg_arrow.safe_text import to_json
+from tfdbg_arrow.schema import TABLES
+
+_ATTEMPTS = 3
+_GRACE_S = 10.0
+"""Seconds that the process may take to start and to open the logdir, in addition to the query's time."""
+_ADDRESS_SPACE = 2 << 30
+"""Bytes of address space in addition to DuckDB's memory: for code, stacks, allocators and the answer."""
+_MAX_SPILL = "1GB"
+_BATCH_ROWS = 256
+_MAX_TEXT = 8 << 20
+"""Maximum number of bytes of an answer as text."""
+_MAX_BUFFERS = 64 << 20
+"""If the Arrow buffers of an answer have more bytes, no more rows are read."""
+
+
+class SandboxBusyError(TfdbgArrowError):
+    """Another query is running."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SandboxColumn:
+    """A column of an answer: its name, and Arrow's name of its type."""
+
+    name: str
+    type: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SandboxAnswer:
+    """The rows that a SELECT returned.
+
+    Attributes:
+        columns: The columns.
+        rows: The rows, with values converted by `to_json`.
+        is_cut: Whether rows are missing because of the limits.
+    """
+
+    columns: tuple[SandboxColumn, ...]
+    rows: tuple[tuple[Any, ...], ...]
+    is_cut: bool
+
+
+class Sandbox:
+    """Answers SQL over a logdir, one SELECT at a time.
+
+    Args:
+        path: The logdir's path or URL.
+        timeout_s: Maximum time of a query in seconds.
+        memory_limit: How many bytes DuckDB may use. The process as a whole gets 2 GB more of address space.
+        max_rows: Maximum number of rows of an answer.
+        skip_broken: Whether to leave out broken parts.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        timeout_s: float = 20.0,
+        memory_limit: int = 512 << 20,
+        max_rows: int = 1000,
+        skip_broken: bool = False,
+    ) -> None:
+        self._settings = {
+            "path": str(path),
+            "timeout_s": timeout_s,
+            "memory_limit": memory_limit,
+            "max_rows": max_rows,
+            "skip_broken": skip_broken,
+        }
+        self._timeout_s = timeout_s
+        self._slot = threading.Lock()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a query is running."""
+        return self._slot.locked()
+
+    def ask(self, query: str) -> SandboxAnswer:
+        """Returns the first rows of a SELECT.
+
+        Args:
+            query: One SELECT in DuckDB's SQL, over the tables and views of the logdir.
+
+        Raises:
+            QueryError: It is not one SELECT, DuckDB refuses it, or it needs more time or memory than the limits allow.
+            SandboxBusyError: Another query is running.
+        """
+        answer = self._answer(query, as_csv=False)
+        return SandboxAnswer(
+            columns=tuple(SandboxColumn(**column) for column in answer["columns"]),
+            rows=tuple(tuple(row) for row in answer["rows"]),
+            is_cut=answer["is_cut"],
+        )
+
+    def csv(self, query: str) -> str:
+        """Returns as many rows as `ask` as CSV, in the form of `export --format csv`.
+
+        Raises:
+            QueryError: As for `ask`.
+            SandboxBusyError: As for `ask`.
+        """
+        return str(self._answer(query, as_csv=True)["csv"])
+
+    def _answer(self, query: str, *, as_csv: bool) -> Mapping[str, Any]:
+        if not self._slot.acquire(blocking=False):
+            raise SandboxBusyError("another query is running; try again when it is done.")
+        try:
+            for _ in range(_ATTEMPTS):
+                answer = self._ask_process({**self._settings, "query": query, "as_csv": as_csv})
+                if "is_stale" not in answer:
+                    break
+            if "error" in answer:
+                raise QueryError(answer["error"])
+            return answer
+        finally:
+            self._slot.release()
+
+    def _ask_process(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        command = [sys.executable, "-P", "-m", "tfdbg_arrow.query.sql_sandbox"]
+        # The directory is removed with the files that a killed process leaves.
+        with tempfile.TemporaryDirectory(prefix="tfdbg_arrow_sql_") as scratch:
+            try:
+                done = subprocess.run(
+                    command,
+                    input=json.dumps(request).encode(),
+                    capture_output=True,
+                    timeout=self._timeout_s + _GRACE_S,
+                    check=False,
+                    env={**os.environ, "TMPDIR": scratch},
+                )
+            except subprocess.TimeoutExpired:
+                return {"error": f"the query took longer than {self._timeout_s:g} seconds and was stopped."}
+        try:
+            answer: Mapping[str, Any] = json.loads(done.stdout)
+        except ValueError:
+            last = done.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
+            how = f"signal {-done.returncode}" if done.returncode < 0 else f"exit code {done.returncode}"
+            return {"error": f"the query's process ended with {how}; it may have run out of memory. {last}".strip()}
+        return answer
+
+
+def _main() -> None:
+    """Answers the query on stdin."""
+    request = json.load(sys.stdin)
+    try:
+        answer = _answer(request)
+    except (TfdbgArrowError, MemoryError) as error:
+        # DuckDB's advice is about settings, which are locked here, so it is cut off.
+        text = str(error).partition("\n\nPossible solutions")[0]
+        answer = {"error": text or "the query needs more memory than its limit."}
+    sys.stdout.write(json.dumps(answer, allow_nan=False))
+
+
+def _answer(request: Mapping[str, Any]) -> Mapping[str, Any]:
+    query = request["query"]
+    _check_is_select(query)
+    with open_logdir(request["path"], skip_broken=request["skip_broken"]) as logdir:
+        logdir.fetch(*mentioned_tables(query))
+        parts = _lock(logdir, memory_limit=request["memory_limit"])
+        _bound_process(request["timeout_s"], memory=request["memory_limit"] + _ADDRESS_SPACE)
+        late = threading.Timer(request["timeout_s"], logdir.interrupt)
+        late.daemon = True
+        late.start()
+        try:
+            return logdir.stream(query, lambda rows: _first(rows, request), batch_rows=_BATCH_ROWS)
+        except QueryError as error:
+            if not late.is_alive():
+                raise QueryError(
+                    f"the query took longer than {request['timeout_s']:g} seconds and was stopped."
+                ) from error
+            if _parts(logdir) != parts:  # compaction replaced parts; DuckDB must not open the new ones
+                return {"error": str(error), "is_stale": True}
+            raise
+        finally:
+            late.cancel()
+
+
+def _check_is_select(query: str) -> None:
+    try:
+        statements = duckdb.extract_statements(query)
+    except duckdb.Error as error:
+        raise QueryError(str(error)) from error
+    if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+        found = ", ".join(statement.type.name for statement in statements) or "nothing"
+        raise QueryError(f"expected one SELECT, found {found}; `tfdbg-arrow sql` runs other statements.")
+
+
+def _lock(logdir: Logdir, *, memory_limit: int) -> list[Path]:
+    """Restricts DuckDB to the live parts, so that no query can open another file. Returns the live parts."""
+    connection = logdir.connection
+    parts = _parts(logdir)
+    for setting in (
+        f"memory_limit = '{memory_limit}B'",
+        f"max_temp_directory_size = '{_MAX_SPILL}'",
+        "threads = 2",
+        "python_enable_replacements = false",
+        "allow_community_extensions = false",
+        f"allowed_paths = [{', '.join(sql_literal(str(part)) for part in parts)}]",
+        "enable_external_access = false",
+        "lock_configuration = true",
+    ):
+        connection.execute(f"SET {setting}")
+    return parts
+
+
+def _parts(logdir: Logdir) -> list[Path]:
+    return [part for table in TABLES for part in logdir.parts(table.name)]
+
+
+def _bound_process(timeout_s: float, *, memory: int) -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    seconds = int(4 * timeout_s) + 10  # processor time, of which DuckDB's two threads use twice the elapsed time
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which ends this process
+
+
+def _first(rows: pa.RecordBatchReader, request: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns the first rows as an answer, up to the limits on rows and size."""
+    columns = [{"name": field.name, "type": str(field.type)} for field in rows.schema]
+    batches: list[pa.RecordBatch] = []
+    number = size = 0
+    is_cut = False
+    for batch in rows:
+        wanted = batch.slice(0, request["max_rows"] - number)
+        batches.append(wanted)
+        number, size = number + wanted.num_rows, size + wanted.get_total_buffer_size()
+        if wanted.num_rows < batch.num_rows or size > _MAX_BUFFERS:
+            is_cut = True
+            break
+    found = [
+        list(row) for batch in batches for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)
+    ]
+    if request["as_csv"]:
+        lines = rows_as_csv(rows.schema.names, found)
+        return {"csv": lines} if len(lines) <= _MAX_TEXT else {"error": _too_much(len(lines))}
+    answer = {"columns": columns, "rows": to_json(found), "is_cut": is_cut}
+    size = len(json.dumps(answer, allow_nan=False))
+    return answer if size <= _MAX_TEXT else {"error": _too_much(size)}
+
+
+def _too_much(size: int) -> str:
+    return f"the answer has {size:,} bytes, expected at most {_MAX_TEXT:,}; select fewer columns, or shorten them."
+
+
+if __name__ == "__main__":
+    _main()

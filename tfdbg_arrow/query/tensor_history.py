@@ -1,0 +1,136 @@
+"""history: returns the health of selected tensors over time."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tfdbg_arrow.errors import QueryError
+from tfdbg_arrow.query.engine import MAX_ROWS, Engine
+from tfdbg_arrow.query.logdir import opened
+from tfdbg_arrow.query.recorded import HEALTH_COLUMNS, TensorHealth
+from tfdbg_arrow.query.values import NUMPY_DTYPES, decode, texts
+from tfdbg_arrow.schema.dtypes import DTYPES
+
+_COLUMNS = (
+    "run_id", "wall_time_ns", "step", "execution_index", "iteration", "graph_id", "op_name", "op_type", "output_slot",
+    *HEALTH_COLUMNS,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistoryRow(TensorHealth):
+    """One computation of a tensor. None means not measured in this mode, unknown, or not applicable.
+
+    It also has the attributes of TensorHealth.
+
+    Attributes:
+        run_id: The run.
+        wall_time_ns: When it was recorded, in nanoseconds since 1970-01-01T00:00:00Z.
+        step: The training step, as marked.
+        execution_index: The execution, or the call in which its op ran.
+        iteration: Iteration of the loop, from 0.
+        graph_name: Its graph; None for an eager op.
+        op_name: The op in the graph.
+        op_type: Type of the op.
+        output_slot: Index of the op's output.
+        values: The first elements in row-major order, up to the requested number, with strings as text; None if they
+            were not kept, or if NumPy does not have the dtype.
+    """
+
+    run_id: str
+    wall_time_ns: int
+    step: int | None
+    execution_index: int | None
+    iteration: int | None
+    graph_name: str | None
+    op_name: str | None
+    op_type: str | None
+    output_slot: int | None
+    values: tuple[object, ...] | None
+
+
+def history(
+    logdir: Engine | str | Path,
+    pattern: str,
+    *,
+    steps: tuple[int | None, int | None] = (None, None),
+    run_id: str | None = None,
+    after: int = -1,
+    limit: int = 1000,
+    num_values: int = 0,
+) -> list[HistoryRow]:
+    """Returns the health of selected tensors, by run and event_index.
+
+    Args:
+        logdir: An open logdir or its path.
+        pattern: A regular expression that must match the whole `op_name`, `op_name:slot` or op type.
+        steps: First training step, and the step after the last. None means from the start, or to the end.
+        run_id: Only this run; None means all.
+        after: Only events after this one.
+        limit: Maximum number of rows.
+        num_values: Number of elements of each tensor to return, if its values were kept.
+
+    Raises:
+        LogdirError: The path is not a readable logdir.
+        QueryError: The pattern is not a valid regular expression, or a number is below 0.
+        BrokenPartError: A part cannot be read.
+    """
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise QueryError(f"the pattern {pattern!r} is not a valid regular expression: {error}.") from error
+    if limit < 0 or num_values < 0:
+        raise QueryError(f"limit is {limit} and num_values is {num_values}; expected 0 or more.")
+    whole = rf"\A(?:{pattern})\z"  # the match is then the whole name, which is never empty
+    first, end = steps
+    with opened(logdir) as open_:
+        columns = ", ".join(f"h.{column}" for column in _COLUMNS)
+        rows = open_.rows(
+            f"SELECT {columns}, g.graph_name FROM tensor_health AS h "
+            "LEFT JOIN graph AS g ON g.run_id = h.run_id AND g.graph_id = h.graph_id "
+            "WHERE (regexp_extract(h.op_name, ?, 0) <> '' OR regexp_extract(h.op_type, ?, 0) <> '' "
+            "OR regexp_extract(h.op_name || ':' || CAST(h.output_slot AS VARCHAR(20)), ?, 0) <> '') "
+            "AND (h.run_id = ? OR ? IS NULL) AND h.event_index > ? "
+            "AND (h.step >= ? OR ? IS NULL) AND (h.step < ? OR ? IS NULL) "
+            "ORDER BY h.run_id, h.event_index LIMIT ?",
+            [*[whole] * 3, run_id, run_id, after, first, first, end, end, min(limit, MAX_ROWS)],
+        )
+        kept = _read_values(open_, rows, num_values) if num_values and rows else {}
+    found = []
+    for row in rows:
+        facts = dict(zip(_COLUMNS, row, strict=False))
+        del facts["graph_id"]
+        facts["shape"] = None if facts["shape"] is None else tuple(facts["shape"])
+        values = kept.get((facts["run_id"], facts["event_index"]))
+        found.append(HistoryRow(graph_name=row[-1], values=values, **facts))
+    return found
+
+
+def _read_values(
+    logdir: Engine, rows: Iterable[tuple[object, ...]], num_values: int
+) -> dict[tuple[str, int], tuple[object, ...] | None]:
+    event_index = _COLUMNS.index("event_index")
+    events = [row[event_index] for row in rows]
+    itemsize = max(dtype.itemsize or 0 for dtype in DTYPES)
+    found = logdir.rows(
+        "SELECT run_id, event_index, dtype, shape, "
+        "CASE WHEN dtype = 'string' THEN value ELSE blob_prefix(value, ?) END "
+        f"FROM tensor_value WHERE event_index IN ({', '.join('?' * len(events))})",
+        [num_values * itemsize, *events],
+    )
+    values: dict[tuple[str, int], tuple[object, ...] | None] = {}
+    for run_id, event_index, dtype, shape, value in found:
+        kept: tuple[object, ...] | None = None
+        if dtype == "string":
+            kept = texts(value, size=math.prod(shape))
+        elif dtype in NUMPY_DTYPES:
+            array = decode(np.frombuffer(value, np.uint8), dtype)
+            kept = None if array is None else tuple(array.tolist())
+        values[run_id, event_index] = None if kept is None else kept[:num_values]
+    return values

@@ -1,0 +1,382 @@
+"""provenance: follows a bad tensor back, hop by hop, to the ops that created the bad value and their healthy inputs.
+
+`trace_forward` goes the other way. Both return hops: tensors with their op and source line.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+from tfdbg_arrow.errors import QueryError
+from tfdbg_arrow.query.engine import Engine
+from tfdbg_arrow.query.explanation import Growth, explain_event, find_growth
+from tfdbg_arrow.query.flow.data_flow import DataFlow
+from tfdbg_arrow.query.flow.origins import Origins
+from tfdbg_arrow.query.info import check_one_run
+from tfdbg_arrow.query.logdir import opened
+from tfdbg_arrow.query.recorded import KINDS, TensorEvent, TensorHealth, health_facts
+from tfdbg_arrow.query.stacks import Frame, StackReader
+
+DEFAULT_LIMIT = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorHop(TensorHealth):
+    """One tensor on a path. None means not measured in this mode, unknown, or not applicable.
+
+    It also has the attributes of TensorHealth.
+
+    Attributes:
+        hop_index: Its index among the hops.
+        input_index: Which input of the later op it is on this path; None for the start of the search, and if
+            unrecorded tensors lie between the two ops.
+        how: The first border between the two ops, from the later one back, as in `Producer.how`; `unrecorded` if
+            unrecorded tensors lie between them; `start` for the start of the search.
+        execution_index: The execution, or the call in which its op ran.
+        step: The training step, as marked.
+        iteration: Iteration of the loop, from 0; None outside graphs.
+        op_type: Type of the op that made it; None for a tensor from outside.
+        op_name: That op's name in its graph; None outside graphs.
+        graph_name: That graph's name; None outside graphs.
+        output_slot: Index of the op's output.
+        program_ops: The types of the program's ops that TensorFlow ran as this one op; empty if it ran the program's
+            op itself.
+        layer: The Keras layer or module that the op belongs to, as the user named it. For a gradient, that of its
+            forward op. None outside layers.
+        op_role: The purpose of the op: `forward`, `gradient`, `optimizer`, `loss`, `metric` or `input`.
+        forward_op_type: For a gradient, the type of the op whose gradient it computes.
+        forward_op_name: That op's name in its graph; None outside graphs.
+        source: The user's innermost frame in the stack that created the op, or for a gradient in that of its forward
+            op, if it has one; or None.
+    """
+
+    hop_index: int
+    input_index: int | None
+    how: str
+    execution_index: int | None
+    step: int | None
+    iteration: int | None
+    op_type: str | None
+    op_name: str | None
+    graph_name: str | None
+    output_slot: int | None
+    program_ops: tuple[str, ...]
+    layer: str | None
+    op_role: str | None
+    forward_op_type: str | None
+    forward_op_name: str | None
+    source: Frame | None
+
+
+_Hop = TypeVar("_Hop", bound=TensorHop)
+
+
+class HopReader:
+    """Reads the attributes of hops."""
+
+    def __init__(self, logdir: Engine, flow: DataFlow, *, run_id: str) -> None:
+        self._flow = flow
+        self._stacks = StackReader(logdir, run_id=run_id)
+        self._stack_ids: dict[int, list[int]] = {}
+
+    def facts(self, event: TensorEvent) -> dict[str, Any]:
+        """Returns the attributes of a TensorHop that depend only on the tensor. `source` is filled in later."""
+        label = self._flow.labels.of(event)
+        forward = self._flow.labels.forward_op(self._flow.label_of_maker(event))
+        ids = [None if forward is None else forward.stack_trace_id, self._flow.stack_trace_id(event)]
+        self._stack_ids[event.event_index] = [each for each in ids if each is not None]
+        return {
+            **health_facts(event),
+            "execution_index": event.execution_index,
+            "step": event.step,
+            "iteration": event.iteration,
+            "op_type": event.op_type,
+            "op_name": event.op_name,
+            "graph_name": None if event.graph_id is None else self._flow.graphs.names.get(event.graph_id),
+            "output_slot": event.output_slot,
+            "program_ops": self._flow.program_ops(event),
+            "layer": label.layer or (None if forward is None else forward.layer),
+            "op_role": label.role,
+            "forward_op_type": None if forward is None else forward.op_type,
+            "forward_op_name": None if forward is None else forward.op_name,
+            "source": None,
+        }
+
+    def with_sources(self, hops: Iterable[_Hop]) -> tuple[_Hop, ...]:
+        """Returns hops that were made from `facts` with their source lines, which are read together."""
+        hops = tuple(hops)
+        ids = {hop.event_index: self._stack_ids.get(hop.event_index, ()) for hop in hops}
+        sources = self._stacks.user_sources(each for some in ids.values() for each in some)
+        return tuple(
+            replace(hop, source=next((sources[each] for each in ids[hop.event_index] if each in sources), None))
+            for hop in hops
+        )
+
+
+def bad_start(flow: DataFlow, event_index: int, *, run_id: str) -> TensorEvent:
+    """Returns the row of a bad tensor from which a search starts.
+
+    Raises:
+        QueryError: The row is unknown or not bad.
+    """
+    event = flow.events.event(event_index)
+    if event is None:
+        raise QueryError(f"event {event_index} of run {run_id} is not a row of tensor_health.")
+    if not event.has_inf_or_nan:
+        raise QueryError(
+            f"event {event_index} of run {run_id} holds no infinity and no NaN; pass the event_index of "
+            "a bad tensor, for example from SELECT event_index FROM nonfinite_tensor."
+        )
+    return event
+
+
+class HopRows:
+    """An answer that consists of hops, as rows.
+
+    Attributes:
+        hop_type: The class of its hops.
+        hops: The hops, in order.
+    """
+
+    hop_type: ClassVar[type[TensorHop]]
+    hops: tuple[TensorHop, ...]
+
+    @classmethod
+    def columns(cls) -> tuple[str, ...]:
+        """Returns the column names of its rows."""
+        names = [field.name for field in fields(cls.hop_type)]
+        place = names.index("source")
+        return (*names[:place], "file_path", "lineno", *names[place + 1 :])
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Returns the hops as flat rows of scalars, in order: the source as file_path and lineno, lists as text."""
+        return [_row(hop) for hop in self.hops]
+
+
+def _row(hop: TensorHop) -> dict[str, Any]:
+    row: dict[str, Any] = {}
+    for field in fields(hop):
+        value = getattr(hop, field.name)
+        if field.name == "source":
+            row["file_path"] = None if value is None else value.file_path
+            row["lineno"] = None if value is None else value.lineno
+        elif field.name == "shape":
+            row["shape"] = None if value is None else str(list(value))
+        else:
+            row[field.name] = ", ".join(map(str, value)) if isinstance(value, tuple) else value
+    return row
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hop(TensorHop):
+    """One tensor on the path back from a bad one.
+
+    It also has the attributes of TensorHop.
+
+    Attributes:
+        user_hop_index: The hop whose op took it; None for the start of the search. If several took it, the one through
+            which it was found first.
+        role: `origin` (its op created one of the kinds), `propagator` (all it holds came from an input), `candidate`
+            (bad, and neither is proven because an input was not recorded), `cause` (a healthy input of an origin or
+            candidate), `unfollowed` (bad, but the search reached its limit before examining it).
+        is_on_path: Whether it lies on the path to the earliest origin or candidate, or is a cause of that one.
+        why: One sentence on how the op created the bad value, if the counts prove it.
+        repair: How to fix it, as a short instruction; None if there is no sentence or no standard fix.
+    """
+
+    user_hop_index: int | None
+    role: str
+    is_on_path: bool
+    why: str | None
+    repair: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Provenance(HopRows):
+    """Where a bad tensor came from.
+
+    Attributes:
+        run_id: The run.
+        hops: The tensors on all paths back, in the order in which they were found. The first is the start of the
+            search.
+        is_cut: Whether the search reached its limit, so that there are more.
+        growth: What had grown from step to step until its origin went bad; None if nothing had, or if magnitudes were
+            not recorded.
+    """
+
+    hop_type: ClassVar[type[TensorHop]] = Hop
+
+    run_id: str
+    hops: tuple[Hop, ...]
+    is_cut: bool
+    growth: Growth | None = None
+
+    @property
+    def origin(self) -> Hop | None:
+        """The earliest origin found, or else the earliest candidate; None if the search was cut before either."""
+        return next((hop for hop in self.path if hop.role in ("origin", "candidate")), None)
+
+    @property
+    def path(self) -> tuple[Hop, ...]:
+        """The path from that origin, preceded by its causes, to the start of the search."""
+        on_path = [hop for hop in self.hops if hop.is_on_path]
+        causes = [hop for hop in on_path if hop.role == "cause"]
+        return (*causes, *reversed([hop for hop in on_path if hop.role != "cause"]))
+
+
+def provenance(
+    logdir: Engine | str | Path, event_index: int, *, run_id: str | None = None, limit: int = DEFAULT_LIMIT
+) -> Provenance:
+    """Follows a bad tensor back to where it went bad.
+
+    The path follows the data edges of that call and iteration, and crosses borders: arguments, captured variables to
+    their last assignment, nested calls, loops, eager tensors. From a bad tensor, the search continues with its bad
+    inputs.
+
+    Args:
+        logdir: An open logdir or its path.
+        event_index: The tensor's row in tensor_health.
+        run_id: The run; None if the logdir has only one.
+        limit: Maximum number of tensors.
+
+    Raises:
+        LogdirError: The path is not a readable logdir.
+        QueryError: The run or the row is unknown, or not bad.
+        BrokenPartError: A part cannot be read.
+    """
+    if limit < 1:
+        raise QueryError(f"limit is {limit}; expected 1 or more tensors.")
+    with opened(logdir) as open_:
+        run = check_one_run(open_, run_id)
+        search = _Search(open_.of_run(run), run_id=run)
+        with search.flow.lock:
+            return search.run(event_index, limit=limit)
+
+
+class _Search:
+    """One search. Bad tensors are followed earliest first, as this goes back in time the fastest."""
+
+    def __init__(self, logdir: Engine, *, run_id: str) -> None:
+        self._logdir = logdir
+        self._run_id = run_id
+        self.flow = DataFlow.of(logdir, run_id=run_id)
+        self._origins = Origins(self.flow, kinds=KINDS)
+        self._hop_reader = HopReader(logdir, self.flow, run_id=run_id)
+        self._hops: list[Hop] = []
+        self._found: dict[int, int] = {}
+        self._sources: dict[int, set[int]] = {}
+        """For each bad hop, the hops that its op took. Healthy ones are only included for origins and candidates."""
+
+    def run(self, event_index: int, *, limit: int) -> Provenance:
+        event = bad_start(self.flow, event_index, run_id=self._run_id)
+        self._add(event, user=None, input_index=None, how="start", role="unfollowed")
+        waiting = [(event_index, event)]
+        is_cut = False
+        while waiting:
+            if len(self._hops) >= limit:
+                is_cut = True
+                break
+            _, row = heapq.heappop(waiting)
+            for source in self._expand(row):
+                heapq.heappush(waiting, (source.event_index, source))
+        found = Provenance(run_id=self._run_id, hops=self._hop_reader.with_sources(self._marked()), is_cut=is_cut)
+        return replace(found, growth=self._growth(found.origin))
+
+    def _growth(self, origin: Hop | None) -> Growth | None:
+        event = None if origin is None else self.flow.events.event(origin.event_index)
+        return None if event is None else find_growth(self._logdir, self.flow, event, run_id=self._run_id)
+
+    def _expand(self, event: TensorEvent) -> list[TensorEvent]:
+        """Adds the inputs of a bad tensor's op, and returns the new bad ones."""
+        own = self._found[event.event_index]
+        verdict = self._origins.verdict(event)
+        role = "origin" if verdict.is_origin else "propagator" if verdict.causes else "candidate"
+        # For a propagator, only the bad inputs become hops.
+        is_propagator = role == "propagator"
+        found: list[tuple[int | None, str, TensorEvent]] = [*self.flow.taken_by(event, is_recent=is_propagator)]
+        sources = self.flow.recent_sources_of(event) if is_propagator else self.flow.sources_of(event).events
+        known = {row.event_index for _, _, row in found}
+        found += [(None, "unrecorded", row) for row in sources if row.event_index not in known]
+        why = None
+        if not is_propagator:
+            why = explain_event(self.flow, event, is_origin=verdict.is_origin)
+        self._hops[own] = replace(
+            self._hops[own],
+            role=role,
+            why=None if why is None else why.sentence,
+            repair=None if why is None else why.repair,
+        )
+        new = []
+        for index, how, row in found:
+            is_bad = bool(row.has_inf_or_nan)
+            if is_propagator and not is_bad:
+                continue
+            if row.event_index in self._found:
+                self._sources.setdefault(own, set()).add(self._found[row.event_index])
+                continue
+            self._add(row, user=own, input_index=index, how=how, role="unfollowed" if is_bad else "cause")
+            self._sources.setdefault(own, set()).add(self._found[row.event_index])
+            if is_bad:
+                new.append(row)
+        return new
+
+    def _add(self, event: TensorEvent, *, user: int | None, input_index: int | None, how: str, role: str) -> None:
+        self._found[event.event_index] = len(self._hops)
+        self._hops.append(
+            Hop(
+                hop_index=len(self._hops),
+                user_hop_index=user,
+                input_index=input_index,
+                how=how,
+                role=role,
+                is_on_path=False,
+                why=None,
+                repair=None,
+                **self._hop_reader.facts(event),
+            )
+        )
+
+    def _marked(self) -> tuple[Hop, ...]:
+        """Returns the hops with `is_on_path` set for the path to the earliest origin, or else the earliest candidate.
+
+        An infinity that the program wrote itself only counts as an origin if there is no other origin.
+        """
+        hops = list(self._hops)
+        origins = [hop for hop in hops if hop.role == "origin"]
+        ends = [hop for hop in origins if not self._is_literal(hop)] or origins
+        ends = ends or [hop for hop in hops if hop.role == "candidate"]
+        if not ends:
+            return tuple(hops)
+        end = self._earliest(ends)
+        on_path = {index for index in self._sources.get(end.hop_index, ()) if hops[index].role == "cause"}
+        at: int | None = end.hop_index
+        while at is not None:
+            on_path.add(at)
+            at = hops[at].user_hop_index
+        return tuple(replace(hop, is_on_path=hop.hop_index in on_path) for hop in hops)
+
+    def _is_literal(self, hop: Hop) -> bool:
+        event = self.flow.events.event(hop.event_index)
+        return event is not None and self._origins.is_literal(event)
+
+    def _earliest(self, ends: list[Hop]) -> Hop:
+        """Returns the end that no other end leads to. If there are several, returns the one that was recorded first.
+
+        Within a call, the order of recording is not the order of data flow.
+        """
+        indexes = {hop.hop_index for hop in ends}
+        for end in sorted(ends, key=lambda hop: hop.event_index):
+            seen = {end.hop_index}
+            waiting = [end.hop_index]
+            while waiting:
+                for source in self._sources.get(waiting.pop(), ()):
+                    if source not in seen:
+                        seen.add(source)
+                        waiting.append(source)
+            if not (seen - {end.hop_index}) & indexes:
+                return end
+        return min(ends, key=lambda hop: hop.event_index)

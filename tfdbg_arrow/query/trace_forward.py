@@ -1,0 +1,284 @@
+"""spread: follows a bad tensor, hop by hop, to the tensors, variables and function results that it made bad."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from tfdbg_arrow.errors import QueryError
+from tfdbg_arrow.query.engine import Engine
+from tfdbg_arrow.query.flow.data_flow import DataFlow
+from tfdbg_arrow.query.info import check_one_run
+from tfdbg_arrow.query.logdir import opened
+from tfdbg_arrow.query.recorded import KINDS, EagerValue, Execution, Place, TensorEvent, Trace
+from tfdbg_arrow.query.trace_back import DEFAULT_LIMIT, HopReader, HopRows, TensorHop, bad_start
+
+_BATCH = 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpreadHop(TensorHop):
+    """One bad tensor that was computed from the start of the search.
+
+    It also has the attributes of TensorHop.
+
+    Attributes:
+        source_hop_index: The hop that its op took; None for the start of the search. If there are several, the one
+            through which it was found first.
+        variables: The variables that it was written to, or that were updated with it, by the tensor ids of their
+            handles, in order.
+        returned_by: The distinct functions that returned it to eager code, as `name:output`, in order.
+    """
+
+    source_hop_index: int | None
+    variables: tuple[int, ...]
+    returned_by: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spread(HopRows):
+    """The tensors that a bad tensor made bad.
+
+    Attributes:
+        run_id: The run.
+        hops: The tensors in the order in which they were found. The first is the start of the search, as its op made
+            it.
+        is_cut: Whether the search reached its limit, so that there are more.
+    """
+
+    hop_type: ClassVar[type[TensorHop]] = SpreadHop
+
+    run_id: str
+    hops: tuple[SpreadHop, ...]
+    is_cut: bool
+
+    @property
+    def variables(self) -> tuple[int, ...]:
+        """The affected variables, by the tensor ids of their handles, in the order in which they were found."""
+        return tuple(dict.fromkeys(variable for hop in self.hops for variable in hop.variables))
+
+    @property
+    def returned_by(self) -> tuple[str, ...]:
+        """The functions that returned an affected tensor to eager code, as `name:output`, in the order found."""
+        return tuple(dict.fromkeys(name for hop in self.hops for name in hop.returned_by))
+
+
+def spread(
+    logdir: Engine | str | Path, event_index: int, *, run_id: str | None = None, limit: int = DEFAULT_LIMIT
+) -> Spread:
+    """Follows a bad tensor to all bad tensors that were computed from it.
+
+    This is the reverse of `provenance`: it crosses the same borders, and passes only through bad tensors.
+
+    Args:
+        logdir: An open logdir or its path.
+        event_index: The tensor's row in tensor_health.
+        run_id: The run; None if the logdir has only one.
+        limit: Maximum number of tensors.
+
+    Raises:
+        LogdirError: The path is not a readable logdir.
+        QueryError: The run or the row is unknown, or not bad.
+        BrokenPartError: A part cannot be read.
+    """
+    if limit < 1:
+        raise QueryError(f"limit is {limit}; expected 1 or more tensors.")
+    with opened(logdir) as open_:
+        run = check_one_run(open_, run_id)
+        search = _Search(open_.of_run(run), run_id=run)
+        with search.flow.lock:
+            return search.run(event_index, limit=limit)
+
+
+@dataclass(frozen=True)
+class _Edge:
+    """An input of the op of a tensor."""
+
+    user: TensorEvent
+    input_index: int | None
+    how: str
+
+
+class _Search:
+    """One search. It goes over the bad tensors of the run in order and looks up what each was computed from.
+
+    A consumer may have been recorded before its producer. Therefore each tensor is noted with all its inputs, and
+    becomes affected when any of them does. An execution is skipped if it takes nothing that an affected execution
+    returned or could write to.
+    """
+
+    def __init__(self, logdir: Engine, *, run_id: str) -> None:
+        self._run_id = run_id
+        self.flow = DataFlow.of(logdir, run_id=run_id)
+        self._hop_reader = HopReader(logdir, self.flow, run_id=run_id)
+        self._edges: dict[int, list[_Edge]] = {}
+        self._returned: dict[int, dict[str, None]] = {}
+        self._spoilt: set[int] = set()
+        self._touched: set[int] = set()
+        """Executions that hold affected tensors, or take something that may contain them."""
+        self._carriers: set[int] = set()
+        """Ids of eager tensors and variables that may contain affected tensors."""
+        self._eagerly_written = self.flow.resources.eagerly_written()
+        self._passed_over: dict[int, list[TensorEvent]] = {}
+        self._takers: dict[int, set[int]] = {}
+        """For each eager tensor, the skipped executions that take it."""
+
+    def run(self, event_index: int, *, limit: int) -> Spread:
+        start = self.flow.computed(bad_start(self.flow, event_index, run_id=self._run_id))
+        self._spoil(start)
+        last = start.event_index
+        for event in self._later(start):
+            if self._may_be_spoilt(event):
+                self._look_at(event)
+            last = event.event_index
+            if len(self._spoilt) > limit:
+                break
+        found = self._walk(start, limit=limit)
+        is_cut = len(self._spoilt) > len(found)
+        spoilt = {event.event_index for event, _, _ in found}
+        variables = self._written(spoilt, before=last + 1 if is_cut else 2**63 - 1)
+        hops = tuple(
+            SpreadHop(
+                **self._hop_reader.facts(event),
+                hop_index=index,
+                input_index=edge.input_index if edge else None,
+                how=edge.how if edge else "start",
+                source_hop_index=source,
+                variables=variables.get(event.event_index, ()),
+                returned_by=tuple(self._returned.get(event.event_index, ())),
+            )
+            for index, (event, source, edge) in enumerate(found)
+        )
+        return Spread(run_id=self._run_id, hops=self._hop_reader.with_sources(hops), is_cut=is_cut)
+
+    def _later(self, start: TensorEvent) -> Iterator[TensorEvent]:
+        """Yields the bad tensors in order of recording, beginning with the call in which a tensor was made."""
+        after = start.event_index - 1
+        if start.scope == "graph":
+            execution = None if start.execution_index is None else self.flow.events.execution(start.execution_index)
+            after = -1 if execution is None else execution.event_index
+        while True:
+            batch = self.flow.events.bad_events(KINDS, limit=_BATCH, after=after)
+            yield from batch
+            if len(batch) < _BATCH:
+                return
+            after = batch[-1].event_index
+
+    def _look_at(self, event: TensorEvent) -> None:
+        """Notes the inputs of a bad tensor, or where it was returned if it only crossed a border."""
+        computed = self.flow.computed(event)
+        if computed.event_index != event.event_index:
+            if event.scope == "execution" and event.op_type in self.flow.graphs.function_graphs:
+                name = self.flow.graphs.names.get(self.flow.graphs.function_graphs[event.op_type], event.op_type)
+                self._returned.setdefault(computed.event_index, {})[f"{name}:{event.output_slot}"] = None
+            return
+        is_spoilt = False
+        direct: set[int] = set()
+        for index, how, source in self.flow.taken_by(event, is_recent=True):
+            is_spoilt |= self._note(source, _Edge(event, index, how))
+            direct.add(source.event_index)
+        for source in self.flow.recent_sources_of(event):
+            if source.event_index not in direct:
+                is_spoilt |= self._note(source, _Edge(event, None, "unrecorded"))
+        if is_spoilt:
+            self._spoil(event)
+
+    def _note(self, source: TensorEvent, edge: _Edge) -> bool:
+        if not source.has_inf_or_nan:
+            return False
+        self._edges.setdefault(source.event_index, []).append(edge)
+        return source.event_index in self._spoilt
+
+    def _spoil(self, event: TensorEvent) -> None:
+        waiting = [event]
+        while waiting:
+            row = waiting.pop()
+            if row.event_index in self._spoilt:
+                continue
+            self._spoilt.add(row.event_index)
+            waiting += [edge.user for edge in self._edges.get(row.event_index, ())]
+            if row.tensor_id is not None:
+                self._carry(row.tensor_id)
+            if row.execution_index is not None and row.scope != "external":
+                self._touch(row.execution_index)
+
+    def _may_be_spoilt(self, event: TensorEvent) -> bool:
+        """Returns whether a tensor's execution may have taken an affected tensor. Notes skipped ones for later."""
+        index = event.execution_index
+        if index is None or index in self._touched or event.graph_id in self.flow.graphs.session_graphs:
+            return True
+        taken = self.flow.events.execution_inputs(index)
+        if not taken or not self._carriers.isdisjoint(taken.values()):
+            self._touch(index)
+            return True
+        if index not in self._passed_over:
+            for tensor_id in taken.values():
+                self._takers.setdefault(tensor_id, set()).add(index)
+        self._passed_over.setdefault(index, []).append(event)
+        return False
+
+    def _touch(self, execution_index: int) -> None:
+        if execution_index in self._touched:
+            return
+        self._touched.add(execution_index)
+        execution = self.flow.events.execution(execution_index)
+        for tensor_id, _ in self.flow.events.execution_outputs(execution_index).values():
+            self._carry(tensor_id)
+        if execution is not None:
+            for input_index, tensor_id in self.flow.events.execution_inputs(execution_index).items():
+                if self.flow.resources.can_write(execution, input_index):
+                    self._carry(tensor_id)
+        for event in self._passed_over.pop(execution_index, ()):
+            self._look_at(event)
+
+    def _carry(self, tensor_id: int) -> None:
+        if tensor_id in self._carriers:
+            return
+        self._carriers.add(tensor_id)
+        for taker in self._takers.pop(tensor_id, ()):
+            self._touch(taker)
+        for handle in self._eagerly_written.get(tensor_id, ()):
+            self._carry(handle)
+
+    def _walk(self, start: TensorEvent, *, limit: int) -> list[tuple[TensorEvent, int | None, _Edge | None]]:
+        """Returns (tensor, index of the hop from which it was found, the edge between them), earliest first."""
+        found: list[tuple[TensorEvent, int | None, _Edge | None]] = [(start, None, None)]
+        known = {start.event_index}
+        waiting = [(start.event_index, 0)]
+        while waiting:
+            index, place = heapq.heappop(waiting)
+            for edge in sorted(self._edges.get(index, ()), key=lambda edge: edge.user.event_index):
+                user = edge.user.event_index
+                if user in known:
+                    continue
+                if len(found) >= limit:
+                    return found
+                known.add(user)
+                heapq.heappush(waiting, (user, len(found)))
+                found.append((edge.user, place, edge))
+        return found
+
+    def _written(self, spoilt: set[int], *, before: int) -> dict[int, tuple[int, ...]]:
+        """Returns, by written tensor, the handles of the variables that it was written to."""
+
+        def is_wanted(execution: Execution) -> bool:
+            inputs = self.flow.events.execution_inputs(execution.execution_index).values()
+            is_touched = execution.execution_index in self._touched or not self._carriers.isdisjoint(inputs)
+            return is_touched and execution.event_index < before
+
+        found: dict[int, set[int]] = {}
+        for write in self.flow.resources.all_writes(is_wanted=is_wanted):
+            rows = [trace.row for trace in map(self._traced, write.values)]
+            written = {row.event_index for row in rows if row is not None} & spoilt
+            handles = [trace.place for trace in map(self._traced, write.handles)] if written else []
+            for index in written:
+                found.setdefault(index, set()).update(
+                    handle.tensor_id for handle in handles if isinstance(handle, EagerValue)
+                )
+        return {index: tuple(sorted(handles)) for index, handles in found.items()}
+
+    def _traced(self, place: Place) -> Trace:
+        return self.flow.trace(place, how="graph", near=2**63 - 1)

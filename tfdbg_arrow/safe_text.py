@@ -1,0 +1,79 @@
+"""Converts data to text that is safe to print, to numbers with their nouns, and to and from JSON values.
+
+The content of a logdir is untrusted. File names, op names and source lines can contain control sequences that change a
+terminal or the text direction of a page, and JSON can be nested too deeply for the parser.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+import math
+import unicodedata
+from collections.abc import Mapping
+from datetime import date, datetime, time, timedelta
+from typing import Any
+
+_UNPRINTABLE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+
+
+def printable(text: str) -> str:
+    r"""Returns a text with control and format characters escaped, e.g. as `\x1b`, `\n`, `\u202e`."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(
+        character if unicodedata.category(character) not in _UNPRINTABLE else _escape(character) for character in text
+    )
+
+
+def printable_line(text: str) -> str:
+    """Returns a line of source code with tabs expanded, escaped as by `printable`."""
+    return printable(text.expandtabs(4))
+
+
+def number_of(count: int | None, noun: str, plural: str | None = None) -> str:
+    """Returns a number with its noun, such as `1 zero` or `2,000 zeros`; None counts as 0."""
+    return f"{count or 0:,} {noun if count == 1 else plural or noun + 's'}"
+
+
+def to_json(value: Any) -> Any:
+    """Returns a value as a JSON value.
+
+    A dataclass becomes an object with its attributes. A non-finite float becomes "NaN", "Infinity" or "-Infinity".
+    Bytes become base64 text. Dates and times become ISO 8601 text, and a timedelta becomes seconds. Any other value
+    becomes str(value).
+    """
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): to_json(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [to_json(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return base64.b64encode(bytes(value)).decode("ascii")
+    if isinstance(value, (datetime, date, time)):
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    return str(value)
+
+
+def parse_json(text: str) -> Any:
+    """Parses a JSON text.
+
+    Raises:
+        ValueError: The text is not JSON, or is nested too deeply.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("JSON that is nested too deeply") from None
+
+
+def _escape(character: str) -> str:
+    return character.encode("unicode_escape", errors="backslashreplace").decode("ascii")

@@ -1,0 +1,166 @@
+"""Operations on local files: writing them whole, syncing, locking, and freeing their disk blocks."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import hashlib
+import os
+import secrets
+import shutil
+import sys
+from collections.abc import Iterator
+from io import RawIOBase
+from pathlib import Path
+
+from tfdbg_arrow.errors import LogdirError
+
+MIN_HOLE_BYTES = 1 << 20
+"""Minimum size of a hole; smaller ranges are collected first."""
+_PUNCH_HOLE_KEEPING_SIZE = 0x02 | 0x01
+
+
+@contextlib.contextmanager
+def written_whole(path: Path, *, temporary: Path | None = None) -> Iterator[Path]:
+    """Yields a temporary path for a file or a directory; syncs and renames it to `path` if the block succeeds.
+
+    Args:
+        path: The final path. An existing file or directory is replaced.
+        temporary: The temporary path, on the same file system; None means a new name next to `path`.
+
+    Raises:
+        OSError: The path cannot be written. Nothing is left, unless removing it fails too.
+    """
+    temporary = temporary or path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        yield temporary
+        for file in (temporary, *temporary.glob("*")):
+            sync(file)
+        _replace(temporary, path)
+        sync(path.parent)
+    finally:
+        with contextlib.suppress(OSError):
+            for left in temporary.parent.iterdir():
+                if left.name.startswith(temporary.name):  # a database has additional files
+                    _remove(left)
+
+
+def _replace(temporary: Path, path: Path) -> None:
+    if not (path.is_dir() and any(path.iterdir())):
+        os.replace(temporary, path)
+        return
+    before = path.with_name(f"{temporary.name}.before")
+    os.replace(path, before)
+    try:
+        os.replace(temporary, path)
+    except BaseException:
+        os.replace(before, path)
+        raise
+
+
+def _remove(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def write_whole(file: RawIOBase, data: bytes | memoryview) -> None:
+    """Writes all data to an unbuffered file, which may accept only a part at a time.
+
+    Raises:
+        OSError: The data cannot be written completely.
+    """
+    view = memoryview(data)
+    while view:
+        view = view[file.write(view) or 0 :]
+
+
+def file_sha256(path: Path) -> str:
+    """Returns the SHA-256 of a file's bytes, in lower-case hexadecimal."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sync(path: Path) -> None:
+    """Syncs the content of a file, or the names in a directory, to disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def lock_file(descriptor: int, kind: int) -> bool:
+    """Locks a file or directory until the descriptor is closed; returns False if the file system has no locks.
+
+    Args:
+        descriptor: The open file.
+        kind: The operation of `fcntl.flock`.
+
+    Raises:
+        BlockingIOError: Another process holds the lock, and `kind` says not to wait.
+    """
+    try:
+        fcntl.flock(descriptor, kind)
+    except BlockingIOError:
+        raise
+    except OSError:
+        return False
+    return True
+
+
+def lock_directory(directory: Path) -> int:
+    """Locks a directory for this process, until the descriptor is closed or the process ends.
+
+    Returns:
+        The descriptor.
+
+    Raises:
+        LogdirError: Another process holds the lock, or the directory cannot be opened.
+    """
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise LogdirError(f"{directory} cannot be opened ({error.strerror}); check its permissions.") from error
+    try:
+        lock_file(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise LogdirError(
+            f"{directory} is in use: a process records to it or uploads it; wait until that process has ended."
+        ) from None
+    return descriptor
+
+
+@contextlib.contextmanager
+def locked_directory(directory: Path) -> Iterator[None]:
+    """Holds the lock of `lock_directory` during the block."""
+    descriptor = lock_directory(directory)
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def punch_hole(descriptor: int, start: int, end: int) -> None:
+    """Frees the disk blocks between two offsets, which read as zeros from then on.
+
+    This is best effort: if the file system does not support it, the blocks are freed when the file is removed.
+    """
+    if _fallocate is not None:
+        _fallocate(descriptor, _PUNCH_HOLE_KEEPING_SIZE, start, end - start)
+
+
+def _find_fallocate() -> ctypes._NamedFuncPointer | None:
+    if not sys.platform.startswith("linux"):
+        return None
+    function = getattr(ctypes.CDLL(None), "fallocate", None)
+    if function is not None:
+        function.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+    return function
+
+
+_fallocate = _find_fallocate()

@@ -1,0 +1,225 @@
+"""Names and paths of a logdir, and the check that its files are its own.
+
+All paths here are relative to the logdir and use `/`. The content of a logdir is untrusted: no function of this module
+returns a path outside of it.
+
+Source: spec/README.md, "Layout of a logdir".
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from tfdbg_arrow.errors import LogdirError
+
+MARKER_NAME = "tfdbg_arrow.json"
+"""The file that marks a directory as a logdir."""
+MANIFEST_DIRECTORY = "manifest"
+SPOOL_DIRECTORY = "spool"
+TEMPORARY_SUFFIX = ".tmp"
+"""Suffix of a file that is still being written."""
+
+_RUN_ID = re.compile(r"(?=.*[A-Za-z])[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+_PART_NAME = re.compile(r"part-([0-9]{6,18})\.parquet")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def make_run_id(wall_time_ns: int, *, host_name: str, pid: int) -> str:
+    """Returns the id of a new run, such as `20261120T163000.123456-myhost-4242`.
+
+    Args:
+        wall_time_ns: When recording starts, in nanoseconds since 1970-01-01T00:00:00Z.
+        host_name: Name of the host; characters other than letters, digits, `.` and `-` become `-`.
+        pid: Process id on that host.
+    """
+    start = _EPOCH + timedelta(microseconds=wall_time_ns // 1000)
+    host = re.sub(r"[^A-Za-z0-9.-]+", "-", host_name)[:64] or "host"
+    return f"{start:%Y%m%dT%H%M%S}.{start.microsecond:06d}-{host}-{pid}"
+
+
+def check_run_id(text: str, *, where: str) -> str:
+    """Returns the run id if it is safe to use in paths and no reader can mistake it for a number.
+
+    Args:
+        text: The run id.
+        where: The source of the run id, for the message.
+
+    Raises:
+        LogdirError: It has characters other than letters, digits, `.`, `_` and `-`, does not start with a letter or
+            digit, has no letter, or is longer than 200 characters.
+    """
+    if _RUN_ID.fullmatch(text) is None:
+        raise LogdirError(
+            f"{where} gives the run id {shown(text)}, expected at most 200 letters, digits, '.', '_' and '-', "
+            "with at least one letter, starting with a letter or digit; the logdir is damaged or was not written by "
+            "tfdbg_arrow."
+        )
+    return text
+
+
+def is_run_id(text: str) -> bool:
+    """Returns whether a text is a valid run id."""
+    return _RUN_ID.fullmatch(text) is not None
+
+
+def is_part_name(name: str) -> bool:
+    """Returns whether a file with this name is a part."""
+    return _PART_NAME.fullmatch(name) is not None
+
+
+def part_directory(table_name: str, *, run_id: str) -> str:
+    """Returns the directory that holds a table's parts of a run."""
+    return f"{table_name}/run_id={run_id}"
+
+
+def part_path(table_name: str, *, run_id: str, number: int) -> str:
+    """Returns the path of a part; parts are numbered from 0 in each table of a run."""
+    return f"{part_directory(table_name, run_id=run_id)}/part-{number:06d}.parquet"
+
+
+def part_number(path: str) -> int:
+    """Returns the number of the part at a path.
+
+    Raises:
+        ValueError: The path is not that of a part.
+    """
+    match = _PART_NAME.fullmatch(path.rsplit("/", 1)[-1])
+    if match is None:
+        raise ValueError(f"{path} is not the path of a part, expected one that ends in part-<number>.parquet")
+    return int(match[1])
+
+
+def temporary_path(table_name: str, *, run_id: str, number: int) -> str:
+    """Returns the path of a part that is still being written.
+
+    It lies outside the table's directory, because readers that open a table by its path alone treat every file in that
+    directory as a part.
+    """
+    return f"{SPOOL_DIRECTORY}/{run_id}.{table_name}.{number:06d}{TEMPORARY_SUFFIX}"
+
+
+def manifest_path(run_id: str) -> str:
+    """Returns the path of a run's manifest."""
+    return f"{MANIFEST_DIRECTORY}/{run_id}.jsonl"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpoolPaths:
+    """The files that hold a run's data until it is in parts.
+
+    They exist while the run is recorded, and remain if its process is killed.
+
+    Attributes:
+        spool: The events; created last.
+        values: The recorded elements of tensors.
+        rows: A journal of the rows of tables that do not hold events.
+        journal: A journal that resolves the numbers in events; locked while the run is recorded, and removed last.
+    """
+
+    spool: Path
+    values: Path
+    rows: Path
+    journal: Path
+
+    def all(self) -> tuple[Path, ...]:
+        """Returns the files, in the order in which they are removed."""
+        return self.spool, self.values, self.rows, self.journal
+
+
+def spool_paths(logdir: Path, *, run_id: str) -> SpoolPaths:
+    """Returns the paths of a run's spool files."""
+    directory = logdir / SPOOL_DIRECTORY
+    return SpoolPaths(
+        spool=directory / f"{run_id}.spool",
+        values=directory / f"{run_id}.values",
+        rows=directory / f"{run_id}.rows",
+        journal=directory / f"{run_id}.journal",
+    )
+
+
+def spooled_run_ids(logdir: Path) -> tuple[str, ...]:
+    """Returns the ids of the runs that have files in the spool directory, oldest first.
+
+    Raises:
+        LogdirError: The directory cannot be listed.
+    """
+    names = stems_in(logdir / SPOOL_DIRECTORY, suffix=".journal")
+    return tuple(sorted(name for name in names if _RUN_ID.fullmatch(name)))
+
+
+def stems_in(directory: Path, *, suffix: str) -> list[str]:
+    """Returns the names in a directory that end in a suffix, without the suffix; empty if there is no such directory.
+
+    Raises:
+        LogdirError: The directory cannot be listed.
+    """
+    try:
+        names = os.listdir(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise LogdirError(f"{directory} cannot be listed ({error.strerror}); check its permissions.") from error
+    return [name.removesuffix(suffix) for name in names if name.endswith(suffix)]
+
+
+def shown(value: object) -> str:
+    """Returns a value as short text on one line, for a message."""
+    text = repr(value)
+    return text if len(text) <= 80 else text[:80] + "…"
+
+
+class OwnFiles:
+    """Checks that paths are regular files of a logdir.
+
+    It rejects symbolic links that lead out of the logdir, pipes, devices and directories. Reading a pipe would block,
+    and reading a device may never end. Each directory is examined once.
+
+    Args:
+        logdir: The logdir.
+    """
+
+    def __init__(self, logdir: Path) -> None:
+        self._logdir = logdir
+        self._has_link: dict[str, bool] = {}
+
+    def check(self, paths: Iterable[str | Path]) -> None:
+        """Checks that files at most two directories deep are safe to open; missing files are accepted.
+
+        Raises:
+            LogdirError: A path is not a regular file inside the logdir, or cannot be read.
+        """
+        for each in paths:
+            path = str(each)
+            try:
+                if os.path.islink(path) or self._leads_on(path):
+                    self._check_inside(path)
+                mode = os.stat(path).st_mode
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise LogdirError(f"{path} cannot be read ({error.strerror}); check its permissions.") from error
+            if not stat.S_ISREG(mode):
+                raise LogdirError(
+                    f"{path} cannot be read (it is a pipe, a device or a directory, expected a file); restore it."
+                )
+
+    def _check_inside(self, path: str) -> None:
+        resolved, root = Path(os.path.realpath(path)), os.path.realpath(self._logdir)
+        if not resolved.is_relative_to(root):
+            raise LogdirError(
+                f"{path} leads through a symbolic link to {resolved}, expected a file inside {root}; copy the file "
+                "there if you trust it."
+            )
+
+    def _leads_on(self, path: str) -> bool:
+        directory = os.path.dirname(path)
+        for each in (directory, os.path.dirname(directory)):
+            if each not in self._has_link:
+                self._has_link[each] = os.path.islink(each)
+        return self._has_link[directory] or self._has_link[os.path.dirname(directory)]

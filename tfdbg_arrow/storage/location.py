@@ -1,0 +1,319 @@
+"""Locations of logdirs: a local directory, or a URL that fsspec opens.
+
+fsspec handles credentials, through its options, its configuration files and the environment variables of the store's
+client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import importlib
+import os
+import queue
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tfdbg_arrow.errors import LogdirError, MissingDependencyError, TfdbgArrowError, install_command
+from tfdbg_arrow.storage.layout import TEMPORARY_SUFFIX
+
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.:_-]*)://(.*)", re.DOTALL)
+_URL_THAT_WAS_A_PATH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/[^/]")
+_PASSWORD = re.compile(r"(?<=://)([^/@:]*):[^/@]*@")
+_LOCAL_PROTOCOLS = frozenset({"file", "local"})
+_PACKAGES = {
+    **dict.fromkeys(("s3", "s3a"), "s3fs"),
+    **dict.fromkeys(("gs", "gcs"), "gcsfs"),
+    **dict.fromkeys(("abfs", "abfss", "adl", "az"), "adlfs"),
+    **dict.fromkeys(("sftp", "ssh"), "paramiko"),
+    **dict.fromkeys(("hf",), "huggingface_hub"),
+    **dict.fromkeys(("oci",), "ocifs"),
+    **dict.fromkeys(("oss",), "ossfs"),
+}
+"""The package to install for each protocol."""
+_REPLACES_WHOLE = frozenset({*_PACKAGES, "memory"} - {"sftp", "ssh"})
+"""Protocols of stores that replace an object atomically when it is written."""
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemoteLocation:
+    """A logdir at a URL.
+
+    Attributes:
+        url: The URL, without a trailing slash.
+        protocol: The part before `://`, in lower case.
+    """
+
+    url: str
+    protocol: str
+
+    def __str__(self) -> str:
+        """Returns the URL with the password masked."""
+        return _PASSWORD.sub(r"\1:***@", self.url)
+
+    def __repr__(self) -> str:
+        return f"RemoteLocation({str(self)!r})"
+
+    def open(self, storage_options: Mapping[str, Any] | None = None) -> RemoteDirectory:
+        """Returns the directory at the URL without contacting the store; the directory need not exist.
+
+        Args:
+            storage_options: fsspec's arguments for this protocol; None means those of its configuration.
+
+        Raises:
+            MissingDependencyError: fsspec, or its package for the protocol, is not installed.
+            LogdirError: The protocol is unknown, or its file system refuses the options.
+        """
+        fsspec = _import_fsspec(self)
+        try:
+            kind = fsspec.get_filesystem_class(self.protocol)
+        except ImportError as error:
+            package = _PACKAGES.get(self.protocol)
+            hint = f"run: pip install {package}" if package else "install it"
+            raise MissingDependencyError(
+                f"{self} needs a package that is not installed ({_first_line(error)}); {hint}"
+            ) from error
+        except ValueError as error:
+            raise LogdirError(
+                f"{self} has the protocol {self.protocol!r}, which fsspec does not know; expected a URL such as s3://, "
+                "gs://, abfs:// or hdfs://, or the path of a directory."
+            ) from error
+        options = dict(storage_options or {})
+        if issubclass(kind, fsspec.asyn.AsyncFileSystem):
+            options.setdefault("loop", _event_loop(os.getpid()))
+        with described(f"{self} cannot be opened"):
+            file_system, root = fsspec.core.url_to_fs(
+                self.url, **{"skip_instance_cache": True, "use_listings_cache": False, **options}
+            )
+        return RemoteDirectory(self, file_system, root)
+
+
+class RemoteDirectory:
+    """A directory of a remote file system; the names of its files are relative to it and use `/`.
+
+    Methods raise the file system's own errors; `described` turns them into a LogdirError.
+
+    Attributes:
+        location: The URL of the directory.
+        is_concurrent: Whether several threads may use the directory at the same time.
+    """
+
+    def __init__(self, location: RemoteLocation, file_system: Any, root: str) -> None:
+        self.location = location
+        self._fs, self._root = file_system, root.rstrip("/")
+        self._replaces_whole = location.protocol in _REPLACES_WHOLE
+        self.is_concurrent = bool(getattr(file_system, "async_impl", False))
+
+    def __str__(self) -> str:
+        return str(self.location)
+
+    def read_bytes(self, name: str) -> bytes:
+        """Returns the content of a file.
+
+        Raises:
+            FileNotFoundError: The file does not exist.
+        """
+        content: bytes = self._fs.cat_file(self._path(name))
+        return content
+
+    def write_bytes(self, name: str, content: bytes) -> None:
+        """Writes a file atomically: a reader finds the previous file or the new one, never a part of it."""
+        self._put_whole(name, lambda path: self._fs.pipe_file(path, content))
+
+    def upload(self, source: Path, name: str) -> None:
+        """Copies a local file into this directory; a reader finds the whole file or none.
+
+        Raises:
+            FileNotFoundError: The local file does not exist.
+        """
+        self._put_whole(name, lambda path: self._fs.put_file(str(source), path))
+
+    def download(self, name: str, target: Path) -> None:
+        """Copies a file to a local path.
+
+        Raises:
+            FileNotFoundError: The file does not exist.
+        """
+        self._fs.get_file(self._path(name), str(target))
+
+    def remove(self, name: str) -> None:
+        """Removes a file and the leftovers of an interrupted `upload` of it, if they exist."""
+        path = self._path(name)
+        for each in (path,) if self._replaces_whole else (f"{path}{TEMPORARY_SUFFIX}", path):
+            with contextlib.suppress(FileNotFoundError):
+                self._fs.rm_file(each)
+
+    def names(self, directory: str = "") -> tuple[str, ...]:
+        """Returns the sorted names of a directory's entries; an empty tuple if the directory does not exist."""
+        self._fs.invalidate_cache()
+        path = self._path(directory)
+        try:
+            found = self._fs.ls(path, detail=False)
+        except FileNotFoundError:
+            return ()
+        # Object stores may list an object with the directory's own name, which would make the directory look non-empty.
+        names = {str(item).rstrip("/").rsplit("/", 1)[-1] for item in found if str(item).rstrip("/") != path}
+        return tuple(sorted(names))
+
+    def version(self, name: str) -> str:
+        """Returns a string that changes when the file changes."""
+        return str(self._fs.ukey(self._path(name)))
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{name}" if name else self._root
+
+    def _put_whole(self, name: str, put: Callable[[str], None]) -> None:
+        path = self._path(name)
+        if self._replaces_whole:
+            put(path)
+            return
+        temporary = f"{path}{TEMPORARY_SUFFIX}"
+        self._fs.makedirs(path.rsplit("/", 1)[0], exist_ok=True)
+        put(temporary)
+        try:
+            self._fs.mv(temporary, path)
+        except OSError:
+            if not (self._fs.exists(temporary) and self._fs.exists(path)):
+                raise
+            self._fs.rm_file(path)  # the rename does not replace an existing file
+            self._fs.mv(temporary, path)
+
+
+def parse_location(location: str | os.PathLike[str]) -> Path | RemoteLocation:
+    """Parses the location of a logdir into a path, or into a URL if it begins with `protocol://`.
+
+    A `file://` URL becomes a path.
+
+    Raises:
+        LogdirError: The location is neither a string nor a path, is a URL that was converted to a `pathlib.Path` or
+            that contains another URL, or names no bucket or directory.
+    """
+    if isinstance(location, os.PathLike):
+        path = Path(location)
+        if _URL_THAT_WAS_A_PATH.match(str(path)):
+            raise LogdirError(
+                f"{path} is a URL that was converted to a pathlib.Path, which removed a slash; pass it as a string: "
+                f"{str(path).replace(':/', '://', 1)!r}."
+            )
+        return path
+    if not isinstance(location, str):
+        raise LogdirError(f"the logdir is {location!r}, expected a path or a URL as a string.")
+    match = _URL.fullmatch(location)
+    if match is None:
+        return Path(location)
+    protocol, rest = match[1].lower(), match[2].strip("/")
+    if ":" in protocol:
+        raise LogdirError(
+            f"{location} is a URL inside another URL, expected a plain one such as {protocol.rsplit(':', 1)[-1]}://…."
+        )
+    if protocol in _LOCAL_PROTOCOLS:
+        return Path(match[2])
+    if not rest:
+        raise LogdirError(f"{location} names no bucket or directory, expected a URL such as {protocol}://bucket/path.")
+    # Leading slashes are significant: `hdfs:///path` has no host.
+    return RemoteLocation(url=f"{protocol}://{match[2].rstrip('/')}", protocol=protocol)
+
+
+@contextlib.contextmanager
+def described(what: str) -> Iterator[None]:
+    """Converts whatever a remote file system raises in the block into a LogdirError.
+
+    Args:
+        what: The beginning of the message: what could not be done, and where.
+
+    Raises:
+        LogdirError: The block raised an error; the message says what to check.
+    """
+    try:
+        yield
+    except TfdbgArrowError:
+        raise
+    except Exception as error:
+        raise LogdirError(f"{what} ({reason_of(error)}); {_advice(error)}.") from error
+
+
+def reason_of(error: BaseException) -> str:
+    """Returns an error's type and message on one line."""
+    return f"{type(error).__name__}: {_first_line(error)}".rstrip(": ")
+
+
+def is_final(error: BaseException) -> bool:
+    """Returns whether a retry cannot help, because credentials are wrong or something does not exist."""
+    if isinstance(error, (PermissionError, FileNotFoundError)):
+        return True
+    return "credential" in type(error).__name__.lower()
+
+
+def _advice(error: BaseException) -> str:
+    if isinstance(error, PermissionError) or "credential" in type(error).__name__.lower():
+        return "check the credentials that the store's client finds, or give storage_options"
+    if isinstance(error, FileNotFoundError):
+        return "check that the bucket and the path exist"
+    return "check the URL, the network and the store's settings"
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0].rstrip(".") if text else ""
+
+
+def _import_fsspec(location: RemoteLocation) -> Any:
+    try:
+        fsspec = importlib.import_module("fsspec")
+        importlib.import_module("fsspec.asyn")
+    except ImportError as error:
+        command = install_command("remote", *filter(None, [_PACKAGES.get(location.protocol)]))
+        raise MissingDependencyError(f"{location} needs fsspec, which is not installed; run: {command}") from error
+    return fsspec
+
+
+@functools.lru_cache(maxsize=1)
+def _event_loop(pid: int) -> asyncio.AbstractEventLoop:
+    """Returns this package's event loop for asynchronous file systems, separate from the one that the program uses.
+
+    Args:
+        pid: Id of the process. A forked child needs its own loop, because the thread of its parent's loop is gone.
+    """
+    loop = asyncio.new_event_loop()
+    loop.set_default_executor(_ExitProofExecutor())
+    threading.Thread(target=loop.run_forever, name="tfdbg_arrow-remote", daemon=True).start()
+    return loop
+
+
+class _ExitProofExecutor(ThreadPoolExecutor):
+    """An executor for a loop's name look-ups that also works while the interpreter exits.
+
+    A ThreadPoolExecutor refuses work at that time, but a recording that lasts until the end of its program is closed
+    then.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(max_workers=1)
+        self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        for _ in range(2):
+            threading.Thread(target=self._run, name="tfdbg_arrow-names", daemon=True).start()
+
+    def submit(self, fn: Callable[..., _T], /, *args: Any, **kwargs: Any) -> Future[_T]:
+        """Calls a function in one of the threads."""
+        future: Future[_T] = Future()
+
+        def call() -> None:
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(fn(*args, **kwargs))
+                except BaseException as error:
+                    future.set_exception(error)
+
+        self._work.put(call)
+        return future
+
+    def _run(self) -> None:
+        while True:
+            self._work.get()()

@@ -1,0 +1,218 @@
+"""Writes and reads the files of parts.
+
+Source: spec/README.md, "Layout of a logdir".
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tfdbg_arrow.errors import BrokenPartError
+from tfdbg_arrow.schema import ROW_GROUP_ROWS, arrow_schema, parquet_options
+from tfdbg_arrow.storage.disk import file_sha256, written_whole
+from tfdbg_arrow.storage.layout import part_path, temporary_path
+from tfdbg_arrow.storage.manifest import ManifestEntry
+
+_BUFFER_BYTES = 1 << 16
+"""Size of the write buffer, because Parquet is written in many small pieces."""
+_READ_ROWS = 8_192
+_READ_BYTES = 2**20
+"""Number of bytes that are read at a time; bytes beyond a row group also take memory."""
+
+
+def seal_part(
+    logdir: Path,
+    table: str,
+    data: Iterable[pa.Table],
+    *,
+    run_id: str,
+    number: int,
+    max_bytes: int | None = None,
+    on_piece: Callable[[pa.Table], None] | None = None,
+) -> ManifestEntry:
+    """Writes and renames a part, but does not add it to the manifest.
+
+    Args:
+        logdir: The logdir.
+        table: Name of the table.
+        data: The rows.
+        run_id: The run.
+        number: The part's number.
+        max_bytes: The part ends with the piece at which its file reaches this size; None means no limit.
+        on_piece: Called with each piece of the rows, if given.
+
+    Returns:
+        The manifest entry of the part.
+
+    Raises:
+        OSError: The part cannot be written; its file and the temporary file may remain.
+    """
+    name = part_path(table, run_id=run_id, number=number)
+    temporary = logdir / temporary_path(table, run_id=run_id, number=number)
+    for path in (logdir / name, temporary):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    rows = 0
+    events = _EventRange()
+    with (
+        written_whole(logdir / name, temporary=temporary),
+        _HashingFile(temporary) as file,
+        pq.ParquetWriter(file, arrow_schema(table), **parquet_options(table)) as writer,
+    ):
+        for piece in data:
+            writer.write_table(piece, row_group_size=ROW_GROUP_ROWS)
+            rows += piece.num_rows
+            events.add(piece)
+            if on_piece is not None:
+                on_piece(piece)
+            del piece  # frees its memory before the next one is read
+            if max_bytes is not None and file.size >= max_bytes:
+                break
+    return ManifestEntry(
+        table=table,
+        path=name,
+        rows=rows,
+        bytes=file.size,
+        sha256=file.sha256,
+        min_event_index=events.first,
+        max_event_index=events.last,
+    )
+
+
+class _HashingFile:
+    """A new file that computes the SHA-256 of the data written to it."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = open(path, "wb", buffering=_BUFFER_BYTES)  # noqa: SIM115
+        self._hash = hashlib.sha256()
+        self.size = 0
+        self.closed = False
+
+    def write(self, data: bytes) -> int:
+        view = memoryview(data).cast("B")
+        self._hash.update(view)
+        self._file.write(view)
+        self.size += len(view)
+        return len(view)
+
+    def flush(self) -> None:
+        """Does nothing, because `close` flushes."""
+
+    def close(self) -> None:
+        self._file.close()
+        self.closed = True
+
+    def __enter__(self) -> _HashingFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def sha256(self) -> str:
+        return self._hash.hexdigest()
+
+
+class _EventRange:
+    """The smallest and the largest event_index seen; None if there was none."""
+
+    def __init__(self) -> None:
+        self.first: int | None = None
+        self.last: int | None = None
+
+    def add(self, data: pa.Table) -> None:
+        if "event_index" not in data.schema.names or data.num_rows == 0:
+            return
+        found = pc.min_max(data["event_index"]).as_py()
+        self.first = found["min"] if self.first is None else min(self.first, found["min"])
+        self.last = found["max"] if self.last is None else max(self.last, found["max"])
+
+
+class RowGroups:
+    """The rows of many tables, combined into row groups.
+
+    Args:
+        tables: The rows, in order.
+        max_bytes: Number of Arrow bytes at which a row group is closed early, so that merging takes bounded memory.
+    """
+
+    def __init__(self, tables: Iterator[pa.Table], *, max_bytes: int) -> None:
+        self._tables = tables
+        self._max_bytes = max_bytes
+        self._held: list[pa.Table] = []
+        self._rows = self._bytes = 0
+        self._done = False
+
+    @property
+    def has_more(self) -> bool:
+        """Whether rows are left."""
+        self._fill()
+        return self._rows > 0
+
+    def part(self, max_rows: int) -> Iterator[pa.Table]:
+        """Yields row groups up to a total of `max_rows` rows; each is read only when it is requested."""
+        dealt = 0
+        while dealt < max_rows and self.has_more:
+            group = self._take(min(ROW_GROUP_ROWS, max_rows - dealt))
+            dealt += group.num_rows
+            yield group
+            del group  # frees its memory before the next one is read
+
+    def _take(self, max_rows: int) -> pa.Table:
+        whole = pa.concat_tables(self._held)
+        group = whole.slice(0, max_rows)
+        rest = whole.slice(group.num_rows)
+        self._held = [rest] if rest.num_rows else []
+        self._rows, self._bytes = rest.num_rows, rest.nbytes
+        return group
+
+    def _fill(self) -> None:
+        while not self._done and self._rows < ROW_GROUP_ROWS and self._bytes < self._max_bytes:
+            table = next(self._tables, None)
+            if table is None:
+                self._done = True
+            elif table.num_rows:
+                self._held.append(table)
+                self._rows += table.num_rows
+                self._bytes += table.nbytes
+
+
+def check_part(path: Path, entry: ManifestEntry) -> None:
+    """Checks that the file of a part matches its entry in the manifest.
+
+    Raises:
+        BrokenPartError: The part was changed after it was written.
+        OSError: The file cannot be read.
+    """
+    found = file_sha256(path)
+    if found != entry.sha256:
+        raise BrokenPartError(
+            f"{path} has the SHA-256 {found}, expected {entry.sha256} as in the manifest: it was changed after it was "
+            "written; restore it."
+        )
+
+
+def read_rows(logdir: Path, entries: Iterable[ManifestEntry]) -> Iterator[pa.Table]:
+    """Yields the rows of parts, in pieces of row groups.
+
+    Raises:
+        BrokenPartError: A part was changed after it was written.
+    """
+    for entry in entries:
+        path = logdir / entry.path
+        check_part(path, entry)
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            for group in range(file.num_row_groups):  # one at a time, to hold only one in memory
+                found = file.metadata.row_group(group)
+                row_bytes = max(1, found.total_byte_size // max(1, found.num_rows))
+                rows = max(1, min(_READ_ROWS, _READ_BYTES // row_bytes))
+                for batch in file.iter_batches(rows, row_groups=[group], use_threads=False):
+                    yield pa.Table.from_batches([batch])

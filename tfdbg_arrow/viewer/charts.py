@@ -1,0 +1,187 @@
+"""Drawings of one tensor: bars of a histogram, pills and shares of its health, and sparklines of its measures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup, escape
+
+from tfdbg_arrow.query import TensorHealth
+from tfdbg_arrow.query.values import Histogram, HistogramBin
+from tfdbg_arrow.safe_text import number_of
+
+_GAP = 1.5
+"""Gap between the finite bins and the other bars, in widths of a bar."""
+_LEAST_PERCENT = 1.5
+_BAD = (("nan", "num_nan", "NaN"), ("neg-inf", "num_neg_inf", "-Inf"), ("pos-inf", "num_pos_inf", "+Inf"))
+_FINITE = (("neg", "num_neg_finite", "negative"), ("zero", "num_zero", "zero"), ("pos", "num_pos_finite", "positive"))
+_LEAST_SHARE = 1.5
+_NUMERICS = (("min_finite", "min"), ("max_finite", "max"), ("mean_finite", "mean"), ("stddev_finite", "stddev"))
+WIDTH, HEIGHT = 1000, 100
+"""Size of the drawing, in its own units."""
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One bar.
+
+    Attributes:
+        kind: `finite`, `neg-inf`, `pos-inf` or `nan`.
+        text: Its label.
+        start: Left edge, in percent of the width.
+        width: Width, in percent of the total width.
+        height: Height, in percent; at least a visible minimum unless the bar is empty.
+    """
+
+    kind: str
+    text: str
+    start: float
+    width: float
+    height: float
+
+
+def bars(histogram: Histogram) -> tuple[Bar, ...]:
+    """Returns a histogram as bars from left to right, with bars for infinities and NaN only if there are any."""
+    before = [("neg-inf", "-Inf", histogram.num_neg_inf)] if histogram.num_neg_inf else []
+    after = [one for one in (("pos-inf", "+Inf", histogram.num_pos_inf), ("nan", "NaN", histogram.num_nan)) if one[2]]
+    num_slots = len(before) * (1 + _GAP) + max(1, len(histogram.bins)) + len(after) * (1 + _GAP)
+    most = max([*(bin_.num_elements for bin_ in histogram.bins), *(num for _, _, num in (*before, *after))], default=0)
+    found: list[Bar] = []
+    at = 0.0
+
+    def add(kind: str, text: str, num: int) -> None:
+        height = max(100 * num / most, _LEAST_PERCENT) if num else 0.0
+        found.append(Bar(kind, text, round(100 * at / num_slots, 3), round(90 / num_slots, 3), round(height, 2)))
+
+    for kind, name, num in before:
+        add(kind, f"{name}: {num:,} elements", num)
+        at += 1 + _GAP
+    for bin_ in histogram.bins:
+        add("finite", f"{bin_text(bin_)}: {bin_.num_elements:,} elements", bin_.num_elements)
+        at += 1
+    for kind, name, num in after:
+        at += _GAP
+        add(kind, f"{name}: {num:,} elements", num)
+        at += 1
+    return tuple(found)
+
+
+def bin_text(bin_: HistogramBin) -> str:
+    """Returns the range of a bin as text."""
+    return f"{bin_.low:.4g}" if bin_.low == bin_.high else f"{bin_.low:.4g} to {bin_.high:.4g}"
+
+
+def histogram_text(histogram: Histogram) -> str:
+    """Returns a histogram in words."""
+    what = "moduli" if histogram.is_modulus else "elements"
+    first = f"the first {histogram.num_counted:,} of " if histogram.num_counted < histogram.num_elements else ""
+    text = f"{first}{histogram.num_elements:,} {what}"
+    if histogram.bins:
+        most = max(histogram.bins, key=lambda bin_: bin_.num_elements)
+        low, high = histogram.bins[0].low, histogram.bins[-1].high
+        text += f", {histogram.num_finite:,} finite from {low:.4g} to {high:.4g}"
+        if len(histogram.bins) > 1:
+            text += f", most ({most.num_elements:,}) at {bin_text(most)}"
+    for name, num in (
+        ("NaN", histogram.num_nan),
+        ("-Inf", histogram.num_neg_inf),
+        ("infinite" if histogram.is_modulus else "+Inf", histogram.num_pos_inf),
+    ):
+        if num:
+            text += f"; {num:,} {name}"
+    return text
+
+
+@dataclass(frozen=True)
+class Pill:
+    """One fact about a tensor: a kind, which determines the style, and a text."""
+
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Share:
+    """The share of one kind of elements. `start` and `width` are percentages of the total width."""
+
+    kind: str
+    start: float
+    width: float
+
+
+def pills(health: TensorHealth) -> tuple[Pill, ...]:
+    """Returns the measured health of a tensor, bad elements first, without zero counts."""
+    found = [
+        Pill(kind, f"{count:,} {text}") for kind, name, text in (*_BAD, *_FINITE) if (count := getattr(health, name))
+    ]
+    if health.has_inf_or_nan and not any(getattr(health, name) for _, name, _ in _BAD):
+        found.insert(0, Pill("bad", "Inf or NaN"))
+    if health.has_inf_or_nan is None and not found:
+        found.append(Pill("unmeasured", "not measured"))
+    elif health.has_inf_or_nan is False and not found:
+        found.append(Pill("pos", "no Inf, no NaN"))
+    if health.num_subnormal:
+        found.append(Pill("zero", f"{health.num_subnormal:,} subnormal"))
+    return tuple(found)
+
+
+def facts(health: TensorHealth) -> tuple[Pill, ...]:
+    """Returns dtype, shape and size of a tensor, and its magnitudes if they were measured."""
+    found = [Pill("fact", health.dtype)] if health.dtype is not None else []
+    if health.shape is not None:
+        found.append(Pill("fact", f"[{', '.join(map(str, health.shape))}]"))
+    if health.size is not None:
+        found.append(Pill("fact", number_of(health.size, "element")))
+    found += [
+        Pill("fact", f"{text} {value:.4g}") for name, text in _NUMERICS if (value := getattr(health, name)) is not None
+    ]
+    return tuple(found)
+
+
+def shares(health: TensorHealth) -> tuple[Share, ...]:
+    """Returns the share of each kind of a tensor's elements. Every share has a visible minimum width."""
+    counts = [(kind, getattr(health, name)) for kind, name, _ in (*_BAD, *_FINITE)]
+    total = sum(count or 0 for _, count in counts)
+    if not total or any(count is None for _, count in counts):
+        return ()
+    widths = [(kind, max(100 * count / total, _LEAST_SHARE)) for kind, count in counts if count]
+    scale = 100 / sum(width for _, width in widths)
+    found, start = [], 0.0
+    for kind, width in widths:
+        found.append(Share(kind, round(start, 2), round(width * scale, 2)))
+        start += width * scale
+    return tuple(found)
+
+
+def sparkline(values: Sequence[float | None], *, is_log: bool = False) -> tuple[Markup, ...]:
+    """Returns a measure as the points of lines, e.g. `0,100 10,90`. A line ends at a missing value.
+
+    Args:
+        values: The values, from left to right.
+        is_log: Whether the scale is logarithmic. Zeros are then drawn one decade below the lowest positive value.
+    """
+    heights = _heights(values, is_log=is_log)
+    known = [height for height in heights if height is not None]
+    if not known:
+        return ()
+    low, high = (min(known), max(known)) if is_log else (0.0, max(known))
+    step = WIDTH / max(1, len(values) - 1)
+    lines: list[list[str]] = [[]]
+    for number, height in enumerate(heights):
+        if height is None:
+            lines.append([])
+            continue
+        y = HEIGHT * (1 - ((height - low) / (high - low) if high > low else 0.0))
+        lines[-1].append(f"{number * step:.1f},{y:.1f}")
+    # A single point becomes a line to itself, so that it is visible.
+    return tuple(escape(" ".join(line if len(line) > 1 else line * 2)) for line in lines if line)
+
+
+def _heights(values: Sequence[float | None], *, is_log: bool) -> list[float | None]:
+    if not is_log:
+        return list(values)
+    least = min((value for value in values if value is not None and value > 0), default=1.0)
+    foot = math.log10(least) - 1
+    return [None if value is None else math.log10(value) if value > 0 else foot for value in values]

@@ -1,0 +1,276 @@
+"""Strips: a run from left to right in buckets of equal length, with what is bad in each.
+
+`Strip` shows the tensors of a run, `ExecutionStrip` its executions. `AlignedStrips` shows many runs one below the other
+along a common axis of steps or time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tfdbg_arrow.query import Logdir
+
+_NUM_BUCKETS = 120
+_NUM_ALIGNED_BUCKETS = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bucket:
+    """One stretch of a run.
+
+    Attributes:
+        bucket: Its position, from 0.
+        first_event_index: Its first tensor.
+        first_step: The lowest marked training step.
+        last_step: The highest marked training step.
+        num_tensors: Number of recorded tensors.
+        num_bad: Number of tensors with an infinity or a NaN.
+    """
+
+    bucket: int
+    first_event_index: int
+    first_step: int | None
+    last_step: int | None
+    num_tensors: int
+    num_bad: int
+
+    @property
+    def bad_percent(self) -> float:
+        """The bad share of the stretch; if anything is bad, at least a visible minimum."""
+        return _bad_percent(self.num_bad, self.num_tensors)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Strip:
+    """A whole run.
+
+    Attributes:
+        run_id: The run.
+        num_buckets: Number of stretches of equal length that the run is divided into.
+        buckets: The stretches that contain tensors, in order.
+        first_bad_event_index: The first bad tensor by arrival; None if none is bad.
+        first_bad_step: Its training step, as marked.
+    """
+
+    run_id: str
+    num_buckets: int
+    buckets: tuple[Bucket, ...]
+    first_bad_event_index: int | None
+    first_bad_step: int | None
+
+
+def read_strip(logdir: Logdir, *, run_id: str) -> Strip | None:
+    """Returns a run from its first to its last recorded tensor; None if it has no tensors."""
+    ((low, high, first_bad, first_bad_step),) = logdir.rows(
+        "SELECT min(event_index), max(event_index), min(CASE WHEN has_inf_or_nan THEN event_index END), "
+        "min_by(step, CASE WHEN has_inf_or_nan THEN event_index END) FROM tensor_health WHERE run_id = ?",
+        [run_id],
+    )
+    if low is None:
+        return None
+    num_buckets = min(_NUM_BUCKETS, high - low + 1)
+    rows = logdir.rows(
+        f"SELECT {_bucket('event_index')}, "
+        "min(event_index), min(step), max(step), count(*), count(CASE WHEN has_inf_or_nan THEN 1 END) "
+        "FROM tensor_health WHERE run_id = ? GROUP BY 1 ORDER BY 1",
+        [low, num_buckets, high - low + 1, run_id],
+    )
+    names = ("bucket", "first_event_index", "first_step", "last_step", "num_tensors", "num_bad")
+    buckets = tuple(Bucket(**dict(zip(names, row, strict=True))) for row in rows)
+    return Strip(
+        run_id=run_id,
+        num_buckets=num_buckets,
+        buckets=buckets,
+        first_bad_event_index=first_bad,
+        first_bad_step=None if first_bad is None else first_bad_step,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecutionBucket:
+    """One stretch of a run.
+
+    Attributes:
+        bucket: Its position, from 0.
+        first_execution_index: Its first execution.
+        last_execution_index: Its last execution.
+        first_step: The lowest marked training step.
+        last_step: The highest marked training step.
+        num_executions: Number of executions.
+        num_calls: Number of executions that called a recorded function.
+        num_bad: Number of executions that computed a tensor with an infinity or a NaN.
+    """
+
+    bucket: int
+    first_execution_index: int
+    last_execution_index: int
+    first_step: int | None
+    last_step: int | None
+    num_executions: int
+    num_calls: int
+    num_bad: int
+
+    @property
+    def bad_percent(self) -> float:
+        """The bad share of the stretch; if anything is bad, at least a visible minimum."""
+        return _bad_percent(self.num_bad, self.num_executions)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecutionStrip:
+    """All executions of a run.
+
+    Attributes:
+        num_buckets: Number of stretches of equal length that the run is divided into.
+        buckets: The stretches that contain executions, in order.
+        num_executions: Number of all executions.
+        num_bad: Number of executions that computed a tensor with an infinity or a NaN.
+    """
+
+    num_buckets: int
+    buckets: tuple[ExecutionBucket, ...]
+    num_executions: int
+    num_bad: int
+
+
+def read_execution_strip(logdir: Logdir, *, run_id: str) -> ExecutionStrip | None:
+    """Returns a run from its first to its last execution; None if it has no executions."""
+    ((low, high),) = logdir.kept_rows(
+        "SELECT min(execution_index), max(execution_index) FROM execution WHERE run_id = ?", [run_id]
+    )
+    if low is None:
+        return None
+    num_buckets = min(_NUM_BUCKETS, high - low + 1)
+    bucket, cut = _bucket("execution_index"), [low, num_buckets, high - low + 1]
+    bad = dict(
+        logdir.kept_rows(
+            f"SELECT {bucket}, count(DISTINCT execution_index) FROM tensor_health "
+            "WHERE run_id = ? AND has_inf_or_nan AND scope <> 'external' AND execution_index >= ? GROUP BY 1",
+            [*cut, run_id, low],
+        )
+    )
+    rows = logdir.kept_rows(
+        f"SELECT {bucket}, min(execution_index), max(execution_index), min(step), max(step), count(*), "
+        "count(graph_id) FROM execution WHERE run_id = ? GROUP BY 1 ORDER BY 1",
+        [*cut, run_id],
+    )
+    buckets = tuple(
+        ExecutionBucket(
+            bucket=number,
+            first_execution_index=first,
+            last_execution_index=last,
+            first_step=first_step,
+            last_step=last_step,
+            num_executions=num_executions,
+            num_calls=num_calls,
+            num_bad=min(bad.get(number, 0), num_executions),
+        )
+        for number, first, last, first_step, last_step, num_executions, num_calls in rows
+    )
+    return ExecutionStrip(
+        num_buckets=num_buckets,
+        buckets=buckets,
+        num_executions=sum(bucket.num_executions for bucket in buckets),
+        num_bad=sum(bucket.num_bad for bucket in buckets),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stretch:
+    """A part of a run: adjacent healthy buckets, or one bucket with bad tensors.
+
+    Attributes:
+        first: Its first bucket, from 0.
+        num_buckets: Number of buckets.
+        num_tensors: Number of recorded tensors.
+        num_bad: Number of tensors with an infinity or a NaN.
+        first_bad_event_index: The first bad tensor; None if none is bad.
+    """
+
+    first: int
+    num_buckets: int
+    num_tensors: int
+    num_bad: int
+    first_bad_event_index: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlignedStrips:
+    """Many runs along one axis.
+
+    Attributes:
+        axis: `step`, or `time` if no run has a marked training step.
+        low: The lowest step, or time in nanoseconds since 1970-01-01T00:00:00Z; None if nothing is recorded.
+        high: The highest step or time.
+        num_buckets: Number of buckets of equal length on the axis.
+        strips: The stretches of each run in order, by run ID; without runs that have no steps on an axis of steps.
+    """
+
+    axis: str
+    low: int | None
+    high: int | None
+    num_buckets: int
+    strips: Mapping[str, tuple[Stretch, ...]]
+
+
+def read_aligned_strips(logdir: Logdir, run_ids: Sequence[str], *, steps: tuple[int, int] | None) -> AlignedStrips:
+    """Returns many runs along one axis. One query reads all of them.
+
+    Tensors that a run recorded before its first marked step are in the first bucket.
+
+    Args:
+        logdir: The logdir.
+        run_ids: The runs.
+        steps: The lowest and highest training step of the axis, which may include other runs; None means an axis of
+            time.
+    """
+    runs = f"run_id IN ({', '.join('?' * len(run_ids))})" if run_ids else "1 = 0"
+    if steps is None:
+        axis, place, given = "time", "wall_time_ns", []
+        ((low, high),) = logdir.rows(
+            f"SELECT min(wall_time_ns), max(wall_time_ns) FROM tensor_health WHERE {runs}", run_ids
+        )
+    else:
+        axis, (low, high) = "step", steps
+        place, given = "coalesce(step, ?)", [low]
+    if low is None:
+        return AlignedStrips(axis=axis, low=None, high=None, num_buckets=0, strips={})
+    num_buckets = min(_NUM_ALIGNED_BUCKETS, high - low + 1)
+    rows = logdir.rows(
+        f"SELECT run_id, {_bucket(place)}, count(*), "
+        "count(CASE WHEN has_inf_or_nan THEN 1 END), min(CASE WHEN has_inf_or_nan THEN event_index END), count(step) "
+        f"FROM tensor_health WHERE {runs} GROUP BY 1, 2 ORDER BY 1, 2",
+        [*given, low, num_buckets, high - low + 1, *run_ids],
+    )
+    strips: dict[str, list[Stretch]] = {}
+    has_steps = {row[0] for row in rows if row[5]}
+    for run_id, bucket, num_tensors, num_bad, first_bad, _ in rows:
+        if axis == "step" and run_id not in has_steps:
+            continue
+        strip = strips.setdefault(run_id, [])
+        last = strip[-1] if strip else None
+        if last is not None and not last.num_bad and not num_bad and last.first + last.num_buckets == bucket:
+            strip[-1] = replace(last, num_buckets=last.num_buckets + 1, num_tensors=last.num_tensors + num_tensors)
+            continue
+        strip.append(
+            Stretch(
+                first=bucket, num_buckets=1, num_tensors=num_tensors, num_bad=num_bad, first_bad_event_index=first_bad
+            )
+        )
+    return AlignedStrips(
+        axis=axis,
+        low=low,
+        high=high,
+        num_buckets=num_buckets,
+        strips={run_id: tuple(strip) for run_id, strip in strips.items()},
+    )
+
+
+def _bucket(column: str) -> str:
+    """Returns the SQL column `bucket`, whose parameters are the lowest value, the number of buckets and the length."""
+    return f"CAST(floor(({column} - ?) * CAST(? AS DOUBLE) / ?) AS BIGINT) AS bucket"
+
+
+def _bad_percent(num_bad: int, number: int) -> float:
+    return max(12.0, 100 * num_bad / number) if num_bad else 0.0

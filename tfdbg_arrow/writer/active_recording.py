@@ -1,0 +1,339 @@
+"""enable(), disable(), capture() and mark(): start, stop and label the recording of this process."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import shutil
+import sys
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tfdbg_arrow.errors import (
+    LogdirError,
+    MissingDependencyError,
+    NonFiniteError,
+    RecordingError,
+    TfdbgArrowError,
+    install_command,
+)
+from tfdbg_arrow.storage.location import parse_location
+from tfdbg_arrow.writer.recording.marks import as_step
+from tfdbg_arrow.writer.remote.uploader import (
+    DEFAULT_MAX_LOCAL_BYTES,
+    DEFAULT_UPLOAD_TIMEOUT_S,
+)
+from tfdbg_arrow.writer.selection import Choice
+from tfdbg_arrow.writer.settings import DEFAULT_MAX_MEMORY_BYTES, Request, Settings
+
+if TYPE_CHECKING:
+    from tfdbg_arrow.writer.recording.recording import Recording
+
+
+_lock = threading.RLock()
+
+_active: Recording | None = None
+
+_is_registered_at_exit = False
+
+
+@dataclass(frozen=True)
+class Capture:
+    """A recording, as `capture()` yields it.
+
+    Attributes:
+        logdir: The logdir; a URL is a string. None if TFDBG_ARROW=0 turned the recording off.
+        run_id: The ID of the run. None if TFDBG_ARROW=0 turned the recording off.
+    """
+
+    logdir: Path | str | None
+    run_id: str | None
+
+
+def enable(
+    logdir: str | os.PathLike[str],
+    tensor_debug_mode: str = "FULL_HEALTH",
+    circular_buffer_size: int = -1,
+    op_regex: str | None = None,
+    tensor_dtypes: Collection[Any] | Callable[[Any], bool] | None = None,
+    *,
+    health_backend: str = "auto",
+    max_memory_bytes: int = DEFAULT_MAX_MEMORY_BYTES,
+    when_full: str = "wait",
+    xla: str = "auto",
+    graphs: str = "auto",
+    storage_options: Mapping[str, Any] | None = None,
+    local_dir: str | os.PathLike[str] | None = None,
+    upload_timeout_s: float = DEFAULT_UPLOAD_TIMEOUT_S,
+    max_local_bytes: int = DEFAULT_MAX_LOCAL_BYTES,
+    values: str | re.Pattern[str] | Choice | None = None,
+    steps: object = None,
+    max_bytes: int | None = None,
+    dump_on: str | None = None,
+    dump_after: int | None = None,
+    on_nonfinite: str | Callable[[Any], object] = "record",
+    redact: str | Collection[str] | None = None,
+) -> str | None:
+    """Records this process into a logdir until you call disable() or the process ends.
+
+    The recording holds eager ops, function calls, graphs and the health of tensors, from all threads.
+    Functions traced before are traced again at their next call.
+
+    Args:
+        logdir: The directory to write to, or a URL that fsspec opens, such as `s3://bucket/path`. It is created if it
+            does not exist, and may hold other runs. Parts are uploaded to a URL in the background during the recording.
+        tensor_debug_mode: How much is recorded of each tensor: NO_TENSOR, CURT_HEALTH, CONCISE_HEALTH, FULL_HEALTH,
+            FULL_NUMERICS, SHAPE or FULL_TENSOR. spec/README.md lists the columns that each mode fills.
+        circular_buffer_size: Keep only this many of the last executions and graph tensors, and the events around the
+            first infinity and the first NaN. 0 or less keeps all.
+        op_regex: Record tensors only of ops whose type matches (`re.match`). None records all ops.
+        tensor_dtypes: Record only tensors of these dtypes, or of dtypes for which the callable returns True. None
+            means the dtypes of the mode: floating and complex dtypes for the health modes.
+        health_backend: Where the elements of tensors are counted. "native" counts in the compiled core on the host.
+            "tensorflow" counts with TensorFlow's own ops on the device where the tensor is. "auto" is "tensorflow" if
+            there is a GPU, and "native" otherwise. Both need the native core.
+        max_memory_bytes: How much memory the recording may use, from 192 MiB to 16 GiB. A quarter of it is the spool,
+            the file that events pass through. Not included are the description of the program, the events of a
+            circular buffer, and tensors of many MiB that are kept whole.
+        when_full: What happens when the program records events faster than they are written and the spool is full.
+            "wait" makes the program wait for room. If nothing can be written for five seconds, events are dropped from
+            then on. "drop" drops events that find no room. `capture_stat` counts the dropped events.
+        xla: How to treat functions with jit_compile=True. "inside" keeps them compiled and records them; of a loop in
+            them, it records the first iteration with a bad value and the last iteration. "observe" runs them without
+            XLA and records them. "keep" keeps them compiled and does not record them; `Logdir.coverage()` lists their
+            ops. "auto" is "inside", and "observe" if elements of tensors are kept (`values`, FULL_TENSOR). In sessions
+            of `tf.compat.v1` and in functions of tf.data, "inside" does the same as "observe" (docs/xla.md).
+        graphs: Which ops of functions are recorded. "executed" records the ops that TensorFlow's optimizer makes of
+            yours and that run. The numbers are those of an unrecorded run, and ops that TensorFlow fuses are recorded
+            as one. "traced" switches off TensorFlow's passes that fuse, fold or reorder ops, so that each of your ops
+            is recorded. It does so for the recorded functions and for sessions created while recording. Numbers can
+            then differ from those of an unrecorded run. "auto" is "executed", and "traced" with `op_regex` or `values`,
+            because these choose among your ops. docs/executed_graphs.md has details.
+        storage_options: fsspec's arguments for the URL, such as `{"endpoint_url": …}`. None uses the configuration of
+            fsspec and of the store's client.
+        local_dir: The directory for the local files of recordings to URLs. Each recording creates a directory of its
+            own in it. None means the value of the environment variable TFDBG_ARROW_LOCAL_DIR, or the directory for
+            temporary files if the variable is not set.
+        upload_timeout_s: How many seconds the end of a recording to a URL waits for the last uploads. Files that were
+            not sent by then stay in the local directory, and a warning says how to send them.
+        max_local_bytes: How many bytes of parts a recording to a URL keeps locally. Beyond this limit, the oldest
+            events that could not be sent are dropped, and `capture_stat` counts them. The spool and a part that is
+            being merged are not included.
+        values: Keep the elements of the tensors of these ops, and only the health of all others: a regular expression
+            that matches the op's name or type (`re.match`), or a callable that takes (op_type, op_name). The op_name
+            of eager ops is None, and the callable is called once for each type of them. Chosen ops are recorded even
+            if another filter excludes them.
+        steps: Record only these training steps, which mark(step=...) or Keras's fit sets: a number k for every k-th
+            step, a range or slice, text such as "0:100,1000:,::10" (where a single number is that one step), or a
+            list of these. Events before the first mark are recorded. None records all steps.
+        max_bytes: How much disk space the parts of executions and tensors may use, at least 1 MiB. Beyond this limit,
+            the middle of the run is dropped: half of these bytes holds the beginning of the run and half its end. The
+            events around the first infinity and the first NaN are kept too. None means no limit.
+        dump_on: "nonfinite" holds the last `circular_buffer_size` executions and graph tensors in memory, and writes
+            them only when a bad value occurs. A healthy run then has no executions and no tensors on disk. None
+            writes always.
+        dump_after: With `dump_on`, how many executions and graph tensors to write after the bad one. None means as
+            many as the buffer holds.
+        on_nonfinite: What happens at a NaN or an infinity. "record" only records it. "raise" stops the program with a
+            NonFiniteError at the op that created it. A callable is called with the NonFinite, in the thread that runs
+            the program, once for each origin and at most 100 times; errors that it raises go to the program. Values
+            that no op computes with, such as those that `tf.where` does not select, do not count (docs/live_stop.md).
+        redact: What to leave out of the logdir: "paths", "source" or a list of both. "paths" makes file paths relative
+            to the working directory or to the installed packages, or replaces them by a hash and the file's name; host
+            name, command line and working directory are NULL. "source" leaves out the text of the program and keeps
+            line numbers. Names of ops, functions and variables, marks and tensors stay unchanged (SECURITY.md).
+
+    Returns:
+        The ID of the run. None if the environment variable TFDBG_ARROW=0 turned recording off.
+
+    Raises:
+        SettingError: A setting is not valid.
+        LogdirError: The logdir cannot be written.
+        RecordingError: A recording is already active, or the recording cannot start.
+        MissingDependencyError: TensorFlow, or the package that opens the URL, is not installed.
+    """
+    return start(Request(**locals()))  # Request has the same settings and defaults
+
+
+def is_turned_off() -> bool:
+    """Returns True if the environment variable TFDBG_ARROW=0 turned all recording off."""
+    return os.environ.get("TFDBG_ARROW") == "0"
+
+
+def check(request: Request) -> Settings:
+    """Checks a request, creates the logdir, and returns the settings; raises the same errors as enable()."""
+    return request.check(_tensorflow().as_dtype)
+
+
+def _tensorflow() -> Any:
+    try:
+        import tensorflow as tf
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"recording needs TensorFlow, which is not installed; run: {install_command('tensorflow')}"
+        ) from error
+    return tf
+
+
+def start(request: Request) -> str | None:
+    """Starts a recording; returns and raises the same as enable()."""
+    global _active
+    if is_turned_off():
+        return None
+    _tensorflow()
+    with _lock:
+        if _active is not None:
+            raise RecordingError(
+                f"a recording to {_active.settings.shown_logdir} is active; call tfdbg_arrow.disable() before another"
+            )
+        settings = check(request)
+        try:
+            from tfdbg_arrow.writer.recording.recording import Recording  # loads TensorFlow's private API
+
+            recording = Recording(settings)
+            recording.start()
+        except Exception as error:
+            if settings.remote is not None:
+                shutil.rmtree(settings.logdir, ignore_errors=True)
+            if not isinstance(error, OSError) or isinstance(error, TfdbgArrowError):
+                raise
+            raise LogdirError(
+                f"the logdir {settings.logdir} cannot be written: {error}; free space or choose another path"
+            ) from error
+        _active = recording
+        _register_at_exit()
+        return recording.run_id
+
+
+def disable() -> None:
+    """Ends the active recording and writes the remaining events; does nothing if there is none.
+
+    Functions that were traced during the recording are traced again, without recording, at their next call.
+
+    Raises:
+        NonFiniteError: With `on_nonfinite="raise"`, there is a bad value that no op has used yet.
+    """
+    recording = _active
+    try:
+        if recording is not None and recording.stop is not None:
+            recording.stop.at_boundary()
+    finally:
+        end()
+
+
+def end() -> None:
+    """Ends the active recording as disable() does, but does not raise NonFiniteError."""
+    global _active
+    with _lock:
+        recording, _active = _active, None
+    if recording is not None:
+        recording.close()
+
+
+def stop_error() -> NonFiniteError | None:
+    """Returns the first error that the active recording stopped the program with; None if there is none."""
+    recording = _active
+    return None if recording is None or recording.stop is None else recording.stop.first_error
+
+
+def flush() -> None:
+    """Writes everything recorded so far to the logdir; does nothing if no recording is active.
+
+    Raises:
+        NonFiniteError: With `on_nonfinite="raise"`, there is a bad value that no op has used yet.
+    """
+    recording = _active
+    if recording is not None:
+        recording.flush()
+        if recording.stop is not None:
+            recording.stop.at_boundary()
+
+
+@contextmanager
+def capture(logdir: str | os.PathLike[str], *args: Any, **kwargs: Any) -> Iterator[Capture]:
+    """Records the body of a `with` statement.
+
+    It takes the arguments of enable(), and raises the errors of enable() and disable().
+    """
+    run_id = enable(logdir, *args, **kwargs)
+    try:
+        yield Capture(logdir=_shown_location(logdir) if run_id is not None else None, run_id=run_id)
+    except BaseException:
+        if run_id is not None:
+            end()
+        raise
+    if run_id is not None:
+        disable()
+
+
+def mark(step: int | None = None, **labels: object) -> None:
+    """Labels all following events with a training step and with labels of your own.
+
+    It does nothing if no recording is active.
+
+    Args:
+        step: The training step: an integer of at most 64 bits, which may be a scalar tensor or a NumPy integer.
+        **labels: Names and values, such as `epoch=3, phase="validation"`. Values are stored as text.
+
+    Raises:
+        SettingError: The step is not an integer.
+        NonFiniteError: With `on_nonfinite="raise"`, there is a bad value that no op has used yet.
+    """
+    recording = _active
+    if recording is None:
+        return
+    if recording.stop is not None:
+        recording.stop.at_boundary()
+    recording.mark(None if step is None else as_step(step), labels)
+
+
+def is_recording() -> bool:
+    """Returns True if a recording is active in this process."""
+    return _active is not None
+
+
+def run_id() -> str | None:
+    """Returns the ID of the run that is being recorded; None if there is none."""
+    recording = _active
+    return None if recording is None else recording.run_id
+
+
+def _shown_location(logdir: str | os.PathLike[str]) -> Path | str:
+    location = parse_location(logdir)
+    return location if isinstance(location, Path) else location.url
+
+
+def _end_at_exit() -> None:
+    try:
+        disable()
+    except NonFiniteError as error:  # no code is left to catch it
+        sys.stderr.write(f"tfdbg_arrow: {error}\n")
+
+
+def _register_at_exit() -> None:
+    global _is_registered_at_exit
+    if not _is_registered_at_exit:
+        _is_registered_at_exit = True
+        atexit.register(_end_at_exit)
+        os.register_at_fork(after_in_child=_after_fork_in_child, after_in_parent=_after_fork_in_parent)
+
+
+def _after_fork_in_parent() -> None:
+    """Notes in the parent's recording that the forked child is not recorded; the child itself cannot note it."""
+    recording = _active
+    if recording is not None:
+        recording.note_fork()
+
+
+def _after_fork_in_child() -> None:
+    """Abandons the recording in a forked child, because the spool and the sink's thread belong to the parent."""
+    global _active, _lock
+    recording, _active = _active, None
+    _lock = threading.RLock()
+    if recording is not None:
+        recording.abandon()

@@ -1,0 +1,364 @@
+"""Counts and measures the elements of tensors with TensorFlow's ops, exactly.
+
+Counts come from `DebugNumericSummaryV2` in FULL_HEALTH. Three measures keep its result correct:
+
+* TensorFlow's threads flush subnormal numbers to zero, at least on a CPU, but not bits. So where zeros and signs
+  matter, the elements are counted a second time, rounded away from zero by operations on their bits (`rounded_away`).
+  No rounded element is subnormal, and 0 is still 0. These operations use unsigned integers, because on GPUs the kernels
+  for int32 run on the host.
+* The op's GPU kernel takes only float16, float32 and float64. Other dtypes are converted exactly, except that 64-bit
+  integers only keep their sign. float8 tensors are never passed to the op, because that ends the process.
+* A complex element is represented by a real number of its kind.
+
+Magnitudes of the finite elements are computed from exact numbers without subnormals.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import tensorflow as tf
+
+from tfdbg_arrow.writer.settings import TensorDebugMode
+
+# Source: tensorflow/core/protobuf/debug_event.proto, TensorDebugMode.
+_FULL_HEALTH = 4
+# Columns of the op's result: negative and positive infinities, NaN, finite negative numbers, zeros, positive numbers.
+_COUNTS = slice(5, 11)
+_ZERO = 4
+MODES_OF_BAD_ELEMENTS = (TensorDebugMode.CURT_HEALTH, TensorDebugMode.CONCISE_HEALTH)
+_MAX_KEY = 2**63 - 1
+_MANTISSA_BITS = 52
+_EXPONENT_OF_SMALLEST = -1074
+
+
+@dataclass(frozen=True)
+class Format:
+    """The bits of a floating dtype that TensorFlow's threads may flush."""
+
+    bits: Any
+    """The unsigned integer dtype of the same width."""
+    num_mantissa_bits: int
+    num_bits: int
+    smallest: float
+    """The smallest subnormal number, as float64; 0 for float64 itself."""
+
+    @property
+    def sign(self) -> int:
+        """The sign bit."""
+        return 1 << (self.num_bits - 1)
+
+    @property
+    def infinity(self) -> int:
+        """The bits of infinity."""
+        return self.sign - self.smallest_normal
+
+    @property
+    def smallest_normal(self) -> int:
+        """The bits of the smallest normal number."""
+        return 1 << self.num_mantissa_bits
+
+    def constant(self, value: int) -> Any:
+        """Returns bits as a tensor of their dtype."""
+        return tf.constant(value, self.bits)
+
+
+FORMATS = {
+    tf.bfloat16: Format(tf.uint16, 7, 16, 2.0**-133),
+    tf.float32: Format(tf.uint32, 23, 32, 2.0**-149),
+    tf.float64: Format(tf.uint64, 52, 64, 0.0),
+}
+
+
+class Bits:
+    """The elements of a tensor as unsigned integers: their signs, magnitudes and kinds."""
+
+    def __init__(self, tensor: Any) -> None:
+        self.format = FORMATS[tensor.dtype]
+        self._all = tf.bitcast(tensor, self.format.bits)
+        self.magnitude = tf.bitwise.bitwise_and(self._all, self.format.constant(self.format.sign - 1))
+
+    @property
+    def sign(self) -> Any:
+        """The sign bit of each element; all other bits are 0."""
+        return tf.bitwise.bitwise_and(self._all, self.format.constant(self.format.sign))
+
+    @property
+    def is_negative(self) -> Any:
+        """True for each element whose sign bit is set."""
+        return tf.greater_equal(self._all, self.format.constant(self.format.sign))
+
+    @property
+    def is_finite(self) -> Any:
+        """True for each element that is neither infinite nor NaN."""
+        return tf.less(self.magnitude, self.format.constant(self.format.infinity))
+
+    @property
+    def is_subnormal(self) -> Any:
+        """True for each element that is subnormal; 0 is not subnormal."""
+        is_small = tf.less(self.magnitude, self.format.constant(self.format.smallest_normal))
+        return tf.logical_and(is_small, tf.not_equal(self.magnitude, self.format.constant(0)))
+
+    def signed(self, values: Any) -> Any:
+        """Returns values with the signs of the elements."""
+        return tf.where(self.is_negative, -values, values)
+
+
+def without_subnormals(tensor: Any) -> Any:
+    """Returns the elements, with each subnormal one replaced by the smallest normal number of its sign."""
+    bits = Bits(tensor)
+    one = bits.format.constant(1)
+    least = tf.bitwise.left_shift(tf.minimum(bits.magnitude, one), bits.format.constant(bits.format.num_mantissa_bits))
+    return tf.bitcast(tf.bitwise.bitwise_or(tf.maximum(bits.magnitude, least), bits.sign), tensor.dtype)
+
+
+def rounded_away(tensor: Any) -> Any:
+    """Returns the elements rounded away from zero to powers of two, with their signs, so that none is subnormal.
+
+    0 stays 0, infinity stays, the largest elements become infinite, and NaN becomes 0 of either sign. This takes two
+    operations: adding a mantissa of ones, which carries into the exponent unless the mantissa was 0, and clearing the
+    mantissa.
+    """
+    form = FORMATS[tensor.dtype]
+    mantissa = form.smallest_normal - 1
+    carried = tf.bitcast(tensor, form.bits) + form.constant(mantissa)
+    return tf.bitcast(tf.bitwise.bitwise_and(carried, form.constant(form.sign | form.infinity)), tensor.dtype)
+
+
+def without_loss(tensor: Any) -> Any:
+    """Returns real numbers of the same kinds without subnormals: exact float64, or `representatives` if complex."""
+    if tensor.dtype.is_complex:
+        return representatives(tensor)
+    return without_subnormals(tensor) if tensor.dtype == tf.float64 else _exact_float64(tensor)
+
+
+def representatives(tensor: Any) -> Any:
+    """Returns a real number of the same kind for each complex element."""
+    real, imag = (without_subnormals(part) for part in (tf.math.real(tensor), tf.math.imag(tensor)))
+
+    def either(is_kind: Any) -> Any:
+        return tf.logical_or(is_kind(real), is_kind(imag))
+
+    def constant(value: float) -> Any:
+        return tf.constant(value, real.dtype)
+
+    kind = tf.where(tf.not_equal(real, constant(0)), real, imag)
+    for value in (np.inf, -np.inf):  # the last one wins
+        kind = tf.where(either(lambda part, value=value: tf.equal(part, constant(value))), constant(value), kind)
+    return tf.where(either(tf.math.is_nan), constant(np.nan), kind)
+
+
+def _exact_float64(tensor: Any) -> Any:
+    """Converts elements of any dtype except float64 and complex to float64, where none is subnormal."""
+    dtype = tensor.dtype
+    if not dtype.is_floating:
+        return tf.cast(tensor, tf.float64)
+    if dtype not in FORMATS:
+        return tf.cast(tf.cast(tensor, tf.float32), tf.float64)
+    bits = Bits(tensor)
+    subnormal = bits.signed(tf.cast(bits.magnitude, tf.float64) * bits.format.smallest)
+    return tf.where(bits.is_subnormal, subnormal, tf.cast(tensor, tf.float64))
+
+
+def magnitudes(tensor: Any, measured: Any) -> Any:
+    """Returns num_subnormal, min, max, mean, stddev, max_abs of the finite elements, of shape [6]; 0 if undefined."""
+    if tensor.dtype.is_complex:
+        numbers = _complex_magnitudes(tf.math.real(tensor), tf.math.imag(tensor))
+    elif tensor.dtype == tf.float64:
+        numbers = _float64_magnitudes(tensor)
+    else:
+        numbers = _exact_magnitudes(measured, _smallest_normal(tensor.dtype))
+    return tf.stack(numbers)
+
+
+def _smallest_normal(dtype: Any) -> float:
+    finfo: Any = ml_dtypes.finfo
+    return float(finfo(dtype.as_numpy_dtype).smallest_normal) if dtype.is_floating else 0.0
+
+
+def _exact_magnitudes(values: Any, smallest_normal: float) -> list[Any]:
+    """Returns the magnitudes of float64 values without subnormals, whose squares are not subnormal either."""
+    finite = tf.math.is_finite(values)
+    is_small = tf.less(tf.abs(values), tf.constant(smallest_normal, tf.float64))
+    least = tf.reduce_min(tf.where(finite, values, _float64(np.inf)))
+    most = tf.reduce_max(tf.where(finite, values, _float64(-np.inf)))
+    mean, stddev = _moments(tf.where(finite, values, _float64(0)), finite)
+    is_constant = tf.equal(least, most)
+    numbers = [
+        least,
+        most,
+        tf.where(is_constant, least, mean),
+        tf.where(is_constant, _float64(0), stddev),
+        tf.maximum(tf.abs(least), tf.abs(most)),
+    ]
+    any_finite = tf.reduce_any(finite)
+    # The second condition turns -0.0 into 0.0.
+    return [
+        _count(tf.logical_and(is_small, tf.not_equal(values, _float64(0)))),
+        *(
+            tf.where(tf.logical_and(any_finite, tf.not_equal(number, _float64(0))), number, _float64(0))
+            for number in numbers
+        ),
+    ]
+
+
+def _float64(value: float) -> Any:
+    return tf.constant(value, tf.float64)
+
+
+def _count(condition: Any) -> Any:
+    return tf.reduce_sum(tf.cast(condition, tf.float64))
+
+
+def _moments(values: Any, finite: Any) -> tuple[Any, Any]:
+    """Returns mean and population standard deviation of the finite values; `values` must be 0 elsewhere."""
+    count = tf.maximum(_count(finite), _float64(1))
+    mean = tf.reduce_sum(values) / count
+    distance = tf.where(finite, values - mean, _float64(0))
+    return mean, tf.sqrt(tf.reduce_sum(distance * distance) / count)
+
+
+# float64 is measured as bits, or as multiples of 2**exponent, which is near the largest magnitude. So no square
+# overflows, and a value that underflows is negligible against the largest.
+
+
+def _float64_magnitudes(tensor: Any) -> list[Any]:
+    bits = Bits(tensor)
+    finite, subnormal = bits.is_finite, bits.is_subnormal
+    zero = tf.constant(0, tf.int64)
+    magnitude = tf.where(finite, tf.bitcast(bits.magnitude, tf.int64), zero)
+    key = bits.signed(magnitude)  # has the same order as the values
+    any_finite = tf.reduce_any(finite)
+    # Do not use reduce_min(): GPUs have no kernel of it for int64.
+    least = tf.where(any_finite, -tf.reduce_max(tf.where(finite, -key, tf.constant(-_MAX_KEY, tf.int64))), zero)
+    most = tf.where(any_finite, tf.reduce_max(tf.where(finite, key, tf.constant(-_MAX_KEY, tf.int64))), zero)
+    max_magnitude = tf.maximum(tf.abs(least), tf.abs(most))
+    exponent = _exponent(max_magnitude)
+    mean, stddev = (_unscaled(number, exponent) for number in _moments(_scaled(bits, tensor, exponent), finite))
+    is_constant = tf.equal(least, most)
+    return [
+        _count(subnormal),
+        _from_key(least),
+        _from_key(most),
+        tf.where(is_constant, _from_key(least), mean),
+        tf.where(is_constant, _float64(0), stddev),
+        _from_key(max_magnitude),
+    ]
+
+
+def _complex_magnitudes(real: Any, imag: Any) -> list[Any]:
+    parts = [Bits(real), Bits(imag)]
+    finite = tf.logical_and(parts[0].is_finite, parts[1].is_finite)
+    subnormal = tf.logical_and(finite, tf.logical_or(parts[0].is_subnormal, parts[1].is_subnormal))
+    if real.dtype == tf.float64:
+        zero = tf.constant(0, tf.int64)
+        larger = tf.bitcast(tf.maximum(parts[0].magnitude, parts[1].magnitude), tf.int64)
+        max_magnitude = tf.reduce_max(tf.where(finite, larger, zero))
+        exponent = _exponent(tf.maximum(max_magnitude, zero))  # reduce_max of no elements is the smallest integer
+        values = [_scaled(bits, part, exponent) for bits, part in zip(parts, (real, imag), strict=True)]
+    else:
+        values = [_exact_float64(part) for part in (real, imag)]
+    modulus = tf.sqrt(values[0] * values[0] + values[1] * values[1])
+    max_abs = tf.maximum(tf.reduce_max(tf.where(finite, modulus, _float64(0))), _float64(0))
+    if real.dtype == tf.float64:
+        max_abs = _unscaled(max_abs, exponent)
+    return [_count(subnormal), *[_float64(0)] * 4, max_abs]
+
+
+def _exponent(magnitude: Any) -> Any:
+    """Returns the exponent, as int64, of a power of two that is near the float64 with these bits.
+
+    The inverse of the power is a normal number.
+    """
+    exponent = tf.bitwise.right_shift(magnitude, tf.constant(_MANTISSA_BITS, tf.int64)) - 1022
+    return tf.clip_by_value(exponent, tf.constant(-1021, tf.int64), tf.constant(1021, tf.int64))
+
+
+def _power_of_two(exponent: Any) -> Any:
+    """Returns 2**exponent, clipped to the normal powers of two."""
+    biased = tf.clip_by_value(exponent, tf.constant(-1022, tf.int64), tf.constant(1023, tf.int64)) + 1023
+    return tf.bitcast(tf.bitwise.left_shift(biased, tf.constant(_MANTISSA_BITS, tf.int64)), tf.float64)
+
+
+# Do not multiply three factors: Grappler reorders them, and the product of two may be out of range.
+
+
+def _scaled(bits: Bits, tensor: Any, exponent: Any) -> Any:
+    """Returns the elements as multiples of 2**exponent; 0 for elements that are not finite."""
+    multiples = bits.signed(tf.cast(bits.magnitude, tf.float64))  # multiples of the smallest subnormal number
+    subnormal = bits.is_subnormal
+    is_normal = tf.logical_and(bits.is_finite, tf.logical_not(subnormal))
+    normal = tf.where(is_normal, tensor, _float64(0)) * _power_of_two(-exponent)
+    return tf.where(subnormal, multiples * _power_of_two(_EXPONENT_OF_SMALLEST - exponent), normal)
+
+
+def _unscaled(number: Any, exponent: Any) -> Any:
+    """Returns number * 2**exponent, also if the result is subnormal."""
+    least_normal = _float64(2.0**_MANTISSA_BITS)
+    multiple = tf.minimum(tf.abs(number) * _power_of_two(exponent - _EXPONENT_OF_SMALLEST), least_normal)
+    key = tf.cast(tf.round(multiple), tf.int64)
+    subnormal = _from_key(tf.where(tf.less(number, _float64(0)), -key, key))
+    # If the power above is clipped, the result is normal, or negligible against the largest element.
+    is_subnormal = tf.logical_and(tf.less(multiple, least_normal), tf.less(exponent, tf.constant(-51, tf.int64)))
+    return tf.where(is_subnormal, subnormal, number * _power_of_two(exponent))
+
+
+def _from_key(key: Any) -> Any:
+    """Returns the float64 whose magnitude has the bits abs(key), with the sign of the key."""
+    sign = tf.where(tf.less(key, tf.constant(0, tf.int64)), tf.int64.min, tf.constant(0, tf.int64))
+    return tf.bitcast(tf.bitwise.bitwise_or(tf.abs(key), sign), tf.float64)
+
+
+def count_eagerly(tensor: Any, *, mode: TensorDebugMode) -> Any:
+    """Counts the elements of an eager tensor, and counts them a second time only if there are zeros.
+
+    Args:
+        tensor: A flat tensor of a dtype that TensorFlow can measure.
+        mode: The mode to count for. In modes that only count bad elements, subnormal elements may count as zeros.
+
+    Returns:
+        A float64 tensor of shape [6].
+    """
+    counts = count(readable(tensor))
+    if mode in MODES_OF_BAD_ELEMENTS or tensor.dtype not in FORMATS or counts.numpy()[_ZERO] == 0:
+        return counts
+    return _combined(counts, count(readable(rounded_away(tensor))))
+
+
+def _combined(once: Any, again: Any) -> Any:
+    """Returns the counts [..., 6] of elements, from their own counts and from those of the rounded elements.
+
+    Rounding makes the largest numbers infinite, and NaN zero. So the bad elements are those of the first count. The
+    finite elements of a sign are the rounded elements of this sign, without the elements that were infinite before.
+    The zeros are the rest.
+    """
+    bad, finite = once[..., :3], once[..., 3:]
+    infinite = bad[..., :2]
+    signed = again[..., 3::2] + again[..., :2] - infinite
+    zero = tf.reduce_sum(finite, axis=-1, keepdims=True) - tf.reduce_sum(signed, axis=-1, keepdims=True)
+    return tf.concat([bad, signed[..., :1], zero, signed[..., 1:]], axis=-1)
+
+
+def count_parts(tensor: Any) -> Any:
+    """Returns the op's result for a readable tensor, as float64 of shape [11]; the counts come last."""
+    return tf.raw_ops.DebugNumericSummaryV2(
+        input=tensor, output_dtype=tf.float64, tensor_debug_mode=_FULL_HEALTH, tensor_id=-1
+    )
+
+
+def count(tensor: Any) -> Any:
+    """Returns the counts of a readable tensor without subnormal elements, as float64 of shape [6]."""
+    return count_parts(tensor)[_COUNTS]
+
+
+def readable(tensor: Any) -> Any:
+    """Returns the elements in a dtype that the op takes on all devices."""
+    dtype = tensor.dtype
+    if dtype in (tf.float16, tf.float32, tf.float64):
+        return tensor
+    if dtype.is_complex:
+        return representatives(tensor)
+    return tf.cast(tensor, tf.float32 if dtype.is_floating else tf.float64)
