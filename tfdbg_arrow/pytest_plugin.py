@@ -280,6 +280,6 @@ def _where_text(recording: TestRecording) -> str:
 
 
 def _printable(lines: Sequence[str]) -> str:
-    from tfdbg_arrow.cli.output import printable
+    from tfdbg_arrow.safe_text import printable
 
     return "\n".join(map(printable, lines))

@@ -28,7 +28,7 @@ def test_the_error_for_a_newer_major_version_names_the_version_to_install() -> N
 
 
 def test_the_error_for_an_older_major_version() -> None:
-    with pytest.raises(FormatVersionError, match="an older release; CHANGELOG.md says which"):
+    with pytest.raises(FormatVersionError, match=r"an older release; CHANGELOG\.md says which"):
         check_format_version(f"{MAJOR - 1}.9", path="x")
 
 

@@ -482,7 +482,7 @@ def test_an_unmeasurable_tensor_is_recorded_without_counts_and_reported_once(
     def fail(*args: Any, **kwargs: Any) -> Any:
         raise RuntimeError("no such kernel")
 
-    monkeypatch.setattr(summary, "measure_row", fail)
+    monkeypatch.setattr("tfdbg_arrow.writer.tensorflow_backend.backend.measure_row", fail)
     with pytest.warns(RuntimeWarning, match="no such kernel"):
         recorded = record(tmp_path, lambda: tf.sqrt(tf.constant([4.0, 9.0])))
     root = recorded.tensors(op_type="Sqrt")[0]

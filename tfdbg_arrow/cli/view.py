@@ -44,7 +44,7 @@ def view(
 
     Exit codes: 0 it was interrupted, 2 an error.
     """
-    with viewer_extra("view"):
+    with _viewer_extra("view"):
         from tfdbg_arrow.query.sql_sandbox import Sandbox
         from tfdbg_arrow.viewer.reading import Reader
         from tfdbg_arrow.viewer.security import new_token
@@ -71,27 +71,6 @@ def view(
             server.run()
 
 
-@contextlib.contextmanager
-def viewer_extra(command: str) -> Iterator[None]:
-    """Turns a failed import in its body into an error that says what to install.
-
-    Args:
-        command: The subcommand that needs the packages.
-
-    Raises:
-        MissingDependencyError: A package is not installed.
-    """
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if package in ("", "tfdbg_arrow"):
-            raise
-        raise MissingDependencyError(
-            f"tfdbg-arrow {command} needs the package {package}; run: {install_command('viewer')}"
-        ) from error
-
-
 def report(
     logdir: Annotated[str, typer.Argument(metavar="LOGDIR", help="The directory or URL that a recording wrote.")],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The file to write.")] = Path(
@@ -112,7 +91,7 @@ def report(
 
     Exit codes: 0 the file was written, 2 an error.
     """
-    with viewer_extra("report"):
+    with _viewer_extra("report"):
         from tfdbg_arrow.viewer.report import write_report
 
     with reading(logdir, skip_broken=skip_broken, memory_limit=memory_limit) as opened:
@@ -123,3 +102,24 @@ def report(
     typer.echo(f"{printable(str(output))}: {written.size:,} bytes")
     for text in written.left_out:
         typer.echo(printable(f"left out: {text}"))
+
+
+@contextlib.contextmanager
+def _viewer_extra(command: str) -> Iterator[None]:
+    """Turns a failed import in its body into an error that says what to install.
+
+    Args:
+        command: The subcommand that needs the packages.
+
+    Raises:
+        MissingDependencyError: A package is not installed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package in ("", "tfdbg_arrow"):
+            raise
+        raise MissingDependencyError(
+            f"tfdbg-arrow {command} needs the package {package}; run: {install_command('viewer')}"
+        ) from error

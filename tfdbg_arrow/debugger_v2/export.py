@@ -1,7 +1,7 @@
 """Exports a logdir as dumps for TensorFlow's Debugger V2: its DebugDataReader, its monitors and TensorBoard.
 
 Each run becomes one dump, because the reader accepts one dump per directory. A recorded run is converted
-(`export_recorded`); an imported run is restored to the original dump (`export_imported`).
+(`export_recorded`); an imported run is restored to the original dump (`records`).
 """
 
 from __future__ import annotations

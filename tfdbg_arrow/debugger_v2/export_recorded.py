@@ -88,7 +88,7 @@ class RecordedRunWriter:
     Args:
         tables: The run's tables.
         run: The run's row.
-        mode: The mode to write, one that export_summaries.EXPORTABLE lists for the run's own mode.
+        mode: The mode to write, one that EXPORTABLE lists for the run's own mode.
         files: The dump.
         advance: Called with the number of rows of PROGRESS_TABLES that were written.
     """

@@ -93,6 +93,9 @@ class _RowGroup:
 class RunTables:
     """The live parts of one run. Not thread-safe.
 
+    Every method that reads rows raises BrokenPartError if a part cannot be read, and PartGoneError if it was replaced
+    in the meantime.
+
     Args:
         logdir: The logdir.
         run_id: The run.
@@ -121,23 +124,13 @@ class RunTables:
         return sum(group.metadata.row_group(group.index).num_rows for group in self._groups.get(table, ()))
 
     def run(self) -> RunRow | None:
-        """Returns the run's own row; None if it has none yet.
-
-        Raises:
-            BrokenPartError: A part cannot be read.
-            PartGoneError: A part was replaced in the meantime.
-        """
+        """Returns the run's own row; None if it has none yet."""
         names = [field.name for field in fields(RunRow)]
         row = next(self.rows("run", names), None)
         return None if row is None else RunRow(**dict(zip(names, row, strict=True)))
 
     def count(self, table: str, column: str, value: str) -> int:
-        """Returns the number of rows of a table with a given value in a VARCHAR column.
-
-        Raises:
-            BrokenPartError: A part cannot be read.
-            PartGoneError: A part was replaced in the meantime.
-        """
+        """Returns the number of rows of a table with a given value in a VARCHAR column."""
         schema = arrow_schema(table)
         return sum(
             pc.sum(pc.equal(group.read((column,), schema)[column], value)).as_py() or 0
@@ -152,10 +145,6 @@ class RunTables:
             column: The column, of integers.
             by: The other columns.
             where: A VARCHAR column and its value in the rows to read.
-
-        Raises:
-            BrokenPartError: A part cannot be read.
-            PartGoneError: A part was replaced in the meantime.
         """
         schema = arrow_schema(table)
         found: dict[Row, int] = {}
@@ -168,12 +157,7 @@ class RunTables:
         return found
 
     def rows(self, table: str, columns: Sequence[str]) -> Iterator[Row]:
-        """Yields the rows of a table in no particular order, with one row group in memory at a time.
-
-        Raises:
-            BrokenPartError: A part cannot be read.
-            PartGoneError: A part was replaced in the meantime.
-        """
+        """Yields the rows of a table in no particular order, with one row group in memory at a time."""
         schema = arrow_schema(table)
         for group in self._groups.get(table, ()):
             yield from to_rows(group.read(columns, schema))

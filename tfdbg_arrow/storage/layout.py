@@ -26,6 +26,9 @@ TEMPORARY_SUFFIX = ".tmp"
 """Suffix of a file that is still being written."""
 
 _RUN_ID = re.compile(r"(?=.*[A-Za-z])[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+_RUN_DIRECTORY = re.compile(r"run(?:_id)?=(.+)", re.DOTALL)
+PART_GLOB = "run*=*/part-*.parquet"
+"""Glob pattern of the parts in a table's directory, of every format version."""
 _PART_NAME = re.compile(r"part-([0-9]{6,18})\.parquet")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -76,6 +79,26 @@ def is_part_name(name: str) -> bool:
 def part_directory(table_name: str, *, run_id: str) -> str:
     """Returns the directory that holds a table's parts of a run."""
     return f"{table_name}/run_id={run_id}"
+
+
+def run_of_directory(name: str) -> str | None:
+    """Returns the run id in the name of a directory that holds parts, not checked; None for another directory.
+
+    Logdirs of format 1 have directories `run_id=<run id>`. These collide with the column `run_id` in some readers.
+    """
+    match = _RUN_DIRECTORY.fullmatch(name)
+    return None if match is None else match[1]
+
+
+def run_of_part(path: str) -> str:
+    """Returns the run id in the path of a part."""
+    return run_of_directory(path.rsplit("/", 2)[-2]) or ""
+
+
+def part_files(logdir: Path, table_name: str) -> list[Path]:
+    """Returns the files in the directories of a table that have the name of a part, sorted by path."""
+    found = (logdir / table_name).glob(PART_GLOB)
+    return sorted(path for path in found if run_of_directory(path.parent.name) and is_part_name(path.name))
 
 
 def part_path(table_name: str, *, run_id: str, number: int) -> str:

@@ -13,7 +13,6 @@ from tfdbg_arrow.query.flow.graph_rows import CallReader
 from tfdbg_arrow.query.flow.graphs import GraphReader, Op
 from tfdbg_arrow.query.recorded import (
     KINDS,
-    Context,
     EagerTensor,
     Execution,
     TensorEvent,
@@ -104,15 +103,6 @@ class EventReader:
             [self._run_id],
         )
         return int(first) if is_known and first is not None else 0
-
-    def later_bad_iteration(self, context: Context, *, after: int, kinds: tuple[str, ...]) -> list[tuple[int, int]]:
-        """Returns (frame_id, least iteration) of each frame of a step that holds bad tensors after an event."""
-        rows = self._logdir.rows(
-            f"SELECT frame_id, min(iteration) FROM tensor_health WHERE run_id = ? AND {bad_condition(kinds)} "
-            "AND event_index > ? AND step_id = ? AND execution_index IS NOT DISTINCT FROM ? GROUP BY frame_id",
-            [self._run_id, after, context.step_id, context.execution_index],
-        )
-        return [(frame_id or 0, iteration or 0) for frame_id, iteration in rows]
 
     def eager(self, tensor_id: int) -> EagerTensor:
         """Returns the recorded facts about an eager tensor."""

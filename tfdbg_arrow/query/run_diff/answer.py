@@ -1,4 +1,4 @@
-"""The answer of a comparison of two runs."""
+"""The answer of a comparison of two runs, and its sentences, as the command line and the viewer show them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,15 @@ from tfdbg_arrow.query.recorded import TensorHealth
 from tfdbg_arrow.query.stacks import Frame
 from tfdbg_arrow.safe_text import parse_json
 
-KINDS = ("shape", "dtype", "nonfinite", "values", "magnitudes", "counts")
-"""The ways in which two tensors can differ; see Divergence.kind."""
+_KINDS = {
+    "shape": "a different shape",
+    "dtype": "a dtype of a different kind",
+    "nonfinite": "different NaN or infinities",
+    "values": "different values",
+    "magnitudes": "different magnitudes",
+    "counts": "different numbers of negative, zero or positive elements",
+}
+"""The ways in which two tensors can differ (`Divergence.kind`), in words."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,16 +216,6 @@ class Diff:
     rtol: float | None
     atol: float | None
     growth: float
-
-
-_KINDS = {
-    "shape": "a different shape",
-    "dtype": "a dtype of a different kind",
-    "nonfinite": "different NaN or infinities",
-    "values": "different values",
-    "magnitudes": "different magnitudes",
-    "counts": "different numbers of negative, zero or positive elements",
-}
 
 
 def outcome_text(found: Diff) -> str:

@@ -39,12 +39,12 @@ class DiffPage:
     run_b: str | None
     known: str | None
     last_step: int | None
-    diff: Diff | None
+    diff: Diff | None = None
     headline: str
-    known_next: str | None
-    source_a: Excerpt | None
-    source_b: Excerpt | None
-    command: str | None
+    known_next: str | None = None
+    source_a: Excerpt | None = None
+    source_b: Excerpt | None = None
+    command: str | None = None
 
 
 def read_diff(
@@ -73,19 +73,7 @@ def read_diff(
     run_ids = tuple(run.run_id for run in logdir.runs())
     if run_a is None or run_b is None:
         text = "Choose two runs to compare." if len(run_ids) > 1 else "There are no two runs here to compare."
-        return DiffPage(
-            run_ids=run_ids,
-            run_a=run_a,
-            run_b=run_b,
-            known=known,
-            last_step=last_step,
-            diff=None,
-            headline=text,
-            known_next=None,
-            source_a=None,
-            source_b=None,
-            command=None,
-        )
+        return DiffPage(run_ids=run_ids, run_a=run_a, run_b=run_b, known=known, last_step=last_step, headline=text)
     if run_a == run_b:
         raise QueryError(f"run and other are both {run_a}; choose two runs.")
     asked = comparison_of(logdir, run_a=run_a, run_b=run_b, known=known, last_step=last_step)

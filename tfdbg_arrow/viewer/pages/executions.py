@@ -79,19 +79,19 @@ class ExecutionsPage:
     """
 
     run_id: str | None
-    start_ns: int
-    measures_health: bool
+    start_ns: int = 0
+    measures_health: bool = False
     filter: ExecutionFilter
-    rows: tuple[ExecutionRow, ...]
-    num_matching: int
-    num_before: int
+    rows: tuple[ExecutionRow, ...] = ()
+    num_matching: int = 0
+    num_before: int = 0
     limit: int
-    next_bad_execution_index: int | None
-    previous_bad_execution_index: int | None
-    strip: ExecutionStrip | None
-    focus: ExecutionDetail | None
-    op_types: tuple[str, ...]
-    graphs: tuple[GraphChoice, ...]
+    next_bad_execution_index: int | None = None
+    previous_bad_execution_index: int | None = None
+    strip: ExecutionStrip | None = None
+    focus: ExecutionDetail | None = None
+    op_types: tuple[str, ...] = ()
+    graphs: tuple[GraphChoice, ...] = ()
 
     @property
     def num_after(self) -> int:
@@ -132,7 +132,7 @@ def read_executions(
     limit = max(1, min(limit, MAX_LIMIT))
     run = next((run for run in logdir.runs() if run.run_id == run_id), None)
     if run_id is None or run is None:
-        return _nothing(filter_, limit=limit)
+        return ExecutionsPage(run_id=None, filter=filter_, limit=limit)
     if step is not None:
         # If the step has no executions, the window starts after the last one and is empty.
         found = first_execution_of_step(logdir, step, run_id=run_id)
@@ -165,25 +165,6 @@ def read_executions(
         focus=detail,
         op_types=read_texts(logdir, "SELECT DISTINCT op_type FROM execution WHERE run_id = ?", run_id),
         graphs=read_graph_choices(logdir, run_id),
-    )
-
-
-def _nothing(filter_: ExecutionFilter, *, limit: int) -> ExecutionsPage:
-    return ExecutionsPage(
-        run_id=None,
-        start_ns=0,
-        measures_health=False,
-        filter=filter_,
-        rows=(),
-        num_matching=0,
-        num_before=0,
-        limit=limit,
-        next_bad_execution_index=None,
-        previous_bad_execution_index=None,
-        strip=None,
-        focus=None,
-        op_types=(),
-        graphs=(),
     )
 
 
