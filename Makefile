@@ -7,6 +7,7 @@
 #   make slow      the tests that need more than Python: Spark, a browser, an S3 server, Debugger V2's dumps, kills
 #   make exhaustive  the tests that take long: every mode beside Debugger V2's, 1,000 kills of a recording
 #   make third-party  record programs over other libraries (keras-hub, TensorFlow Probability …); downloads 1 GB the first time
+#   make readers   read logdirs, and exports as Delta and Iceberg tables, with other programs, in an environment of their own
 #   make coverage  the branches of recovery, manifest and compaction: fails where one is not taken by their tests
 #   make mutation  change these modules in some thousand places, one at a time, and list what no test notices
 #   make docs      build the documentation site into build/site; fails if a link in it is broken
@@ -39,6 +40,9 @@ QUALITY_REQUIREMENTS := $(TEST_REQUIREMENTS) requirements/quality.txt
 # Libraries that need TensorFlow, in an environment of their own, because they also need other versions of what tests use.
 THIRD_PARTY := $(VENV)/third-party
 THIRD_PARTY_PIP := $(THIRD_PARTY)/bin/python -m pip --disable-pip-version-check
+# The programs that read logdirs, also of their own: no other test has them in these versions.
+READERS := $(VENV)/readers
+READERS_PIP := $(READERS)/bin/python -m pip --disable-pip-version-check
 # The documentation site has an environment of its own too: it reads the sources without importing them.
 DOCS := $(VENV)/docs
 # The browser in which the viewer is tested: Debian's.
@@ -46,7 +50,7 @@ CHROMIUM := /usr/bin/chromium
 
 MODULES := $(STAMPS)/modules
 
-.PHONY: FORCE demo test slow exhaustive third-party coverage mutation lint docs format protos clean distclean
+.PHONY: FORCE demo test slow exhaustive third-party readers coverage mutation lint docs format protos clean distclean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -65,6 +69,9 @@ exhaustive: $(STAMPS)/test $(STAMPS)/package
 
 third-party: $(THIRD_PARTY)/.stamps/package
 	$(THIRD_PARTY)/bin/python -m pytest tests/third_party --durations 10
+
+readers: $(READERS)/.stamps/package
+	$(READERS)/bin/python -m pytest tests/readers --durations 10
 
 # The modules are named in pyproject.toml.
 coverage: $(STAMPS)/quality $(STAMPS)/package
@@ -135,6 +142,16 @@ $(THIRD_PARTY)/.stamps/requirements: requirements/build.txt requirements/third_p
 $(THIRD_PARTY)/.stamps/package: $(BUILD_SOURCES) $(MODULES) $(THIRD_PARTY)/.stamps/requirements
 	$(THIRD_PARTY_PIP) install --quiet --no-build-isolation --no-deps --editable . \
 		--config-settings=build-dir=build/third-party
+	@touch $@
+
+$(READERS)/.stamps/requirements: requirements/build.txt requirements/readers.txt | $(STAMPS)/venv
+	$(PYTHON) -m venv $(READERS)
+	$(READERS_PIP) install --quiet -r requirements/readers.txt
+	@mkdir -p $(@D)
+	@touch $@
+
+$(READERS)/.stamps/package: $(BUILD_SOURCES) $(MODULES) $(READERS)/.stamps/requirements
+	$(READERS_PIP) install --quiet --no-build-isolation --no-deps --editable . --config-settings=build-dir=build/readers
 	@touch $@
 
 $(DOCS)/.stamps/requirements: requirements/docs.txt | $(STAMPS)/venv

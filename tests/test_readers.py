@@ -219,7 +219,7 @@ def with_nan(recorded: Recorded, tmp_path_factory: pytest.TempPathFactory) -> Pa
         values[EVERY_7TH] = [float("nan")] * len(values[EVERY_7TH])
         data = data.set_column(data.schema.get_field_index(name), name, [values])
     directory = tmp_path_factory.mktemp("with_nan") / "tensor_health"
-    part = directory / "run_id=x" / "part-000000.parquet"
+    part = directory / "run=x" / "part-000000.parquet"
     part.parent.mkdir(parents=True)
     data = data.cast(arrow_schema("tensor_health"))
     pq.write_table(data, part, row_group_size=7, **parquet_options("tensor_health"))

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tfdbg_arrow.writer.keras import MarkCallback
     from tfdbg_arrow.writer.launch import disable_dump_debug_info, enable_dump_debug_info
     from tfdbg_arrow.writer.recover import recover
+    from tfdbg_arrow.writer.upgrade import upgrade
 
 _NAMES_OF = {
     "tfdbg_arrow.query.bad_tensor": ["NonFinite"],
@@ -41,6 +42,7 @@ _NAMES_OF = {
     "tfdbg_arrow.writer.keras": ["MarkCallback"],
     "tfdbg_arrow.writer.launch": ["disable_dump_debug_info", "enable_dump_debug_info"],
     "tfdbg_arrow.writer.recover": ["recover"],
+    "tfdbg_arrow.writer.upgrade": ["upgrade"],
 }
 
 __all__ = [
@@ -65,6 +67,7 @@ __all__ = [
     "nonfinite",
     "open_logdir",
     "recover",
+    "upgrade",
     "verify",
 ]
 

@@ -43,7 +43,7 @@ def debugger_v2(path: Path) -> None:
 
 def newer_logdir(path: Path) -> None:
     RunBuilder("run-a").write(path)
-    (path / "tfdbg_arrow.json").write_text('{"format": "tfdbg_arrow", "format_version": "2.0"}')
+    (path / "tfdbg_arrow.json").write_text('{"format": "tfdbg_arrow", "format_version": "3.0"}')
 
 
 def other_directory(path: Path) -> None:
@@ -66,8 +66,8 @@ def test_a_newer_major_version(tmp_path: Path, command: tuple[str, ...]) -> None
     newer_logdir(path)
     before = sorted(path.rglob("*"))
     sentence = refusal(tmp_path, *at(path, command))
-    assert "2.0" in sentence
-    assert "1.x" in sentence
+    assert "3.0" in sentence
+    assert "2.x" in sentence
     assert "a newer release" in sentence
     assert sorted(path.rglob("*")) == before
 
@@ -167,7 +167,7 @@ def test_an_import_into_a_file(tmp_path: Path) -> None:
 def test_an_import_into_a_newer_major_version(tmp_path: Path) -> None:
     newer_logdir(tmp_path / "logdir")
     before = sorted((tmp_path / "logdir").rglob("*"))
-    assert "2.0" in refusal(tmp_path, "import", str(dump(tmp_path / "dump")), "logdir")
+    assert "3.0" in refusal(tmp_path, "import", str(dump(tmp_path / "dump")), "logdir")
     assert sorted((tmp_path / "logdir").rglob("*")) == before
 
 

@@ -55,10 +55,16 @@ def test_the_mode_and_the_run_can_be_chosen(logdir: Path, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "no format was given; give one of --parquet, --csv, --duckdb, --sqlite, --debugger-v2."),
+        (
+            (),
+            "no format was given; give one of --parquet, --csv, --duckdb, --sqlite, --delta, --iceberg, --debugger-v2.",
+        ),
         (
             ("--csv", "--sqlite"),
-            "several formats were given; give one of --parquet, --csv, --duckdb, --sqlite, --debugger-v2.",
+            (
+                "several formats were given; give one of --parquet, --csv, --duckdb, --sqlite, --delta, --iceberg, "
+                "--debugger-v2."
+            ),
         ),
         (
             ("--csv", "--tensor-debug-mode", "SHAPE"),

@@ -8,7 +8,7 @@ import pytest
 
 from .commands import run_cli
 
-PART = "tensor_health/run_id=run-a/part-000000.parquet"
+PART = "tensor_health/run=run-a/part-000000.parquet"
 
 
 @pytest.mark.parametrize(

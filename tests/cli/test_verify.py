@@ -7,7 +7,7 @@ from pathlib import Path
 
 from .commands import run_cli
 
-PART = "tensor_health/run_id=run-a/part-000000.parquet"
+PART = "tensor_health/run=run-a/part-000000.parquet"
 
 
 def test_an_intact_logdir(healthy: Path) -> None:

@@ -44,4 +44,4 @@ def events_on_disk(logdir: Path) -> list[int]:
 
 def files(logdir: Path) -> list[str]:
     """Returns the names of the files in the directory of the parts of mark."""
-    return sorted(path.name for path in (logdir / "mark/run_id=r").iterdir())
+    return sorted(path.name for path in (logdir / "mark/run=r").iterdir())

@@ -50,7 +50,7 @@ class TestLines:
         assert json.loads(line) == {
             "op": "add",
             "table": "mark",
-            "path": "mark/run_id=run1/part-000003.parquet",
+            "path": "mark/run=run1/part-000003.parquet",
             "rows": 2,
             "bytes": 10,
             "sha256": "0a" * 32,
@@ -123,16 +123,16 @@ class TestEntries:
             ("table", "../mark", "has the table '../mark', expected the name of a table"),
             ("path", 3, "has the path 3, expected a string"),
             ("path", "part-000001.parquet", "has the path 'part-000001.parquet', expected {expected_path}"),
-            ("path", "mark/run_id=run1/other", "has the path 'mark/run_id=run1/other', expected {expected_path}"),
+            ("path", "mark/run=run1/other", "has the path 'mark/run=run1/other', expected {expected_path}"),
             (
                 "path",
-                "mark/run_id=run2/part-000001.parquet",
-                "has the path 'mark/run_id=run2/part-000001.parquet', expected {expected_path}",
+                "mark/run=run2/part-000001.parquet",
+                "has the path 'mark/run=run2/part-000001.parquet', expected {expected_path}",
             ),
             (
                 "path",
-                "/mark/run_id=run1/part-000001.parquet",
-                "has the path '/mark/run_id=run1/part-000001.parquet', expected {expected_path}",
+                "/mark/run=run1/part-000001.parquet",
+                "has the path '/mark/run=run1/part-000001.parquet', expected {expected_path}",
             ),
             ("sha256", ["0a"], "has the sha256 ['0a'], expected a string"),
             ("sha256", "0A", "has the sha256 '0A', expected 64 hexadecimal digits"),
@@ -148,7 +148,7 @@ class TestEntries:
     )
     def test_the_error_for_a_wrong_value_names_it(self, key: str, value: Any, expected: str) -> None:
         fields = {**part(1).to_json(), key: value}
-        expected = expected.format(expected_path="mark/run_id=run1/part-<number>.parquet")
+        expected = expected.format(expected_path="mark/run=run1/part-<number>.parquet")
         with pytest.raises(LogdirError) as error:
             ManifestEntry.from_json(fields, run_id=RUN, where="here")
         assert str(error.value) == f"here {expected}{DAMAGED}"
@@ -330,5 +330,5 @@ class TestSpoolProgress:
     def test_the_error_for_damage_names_the_file(self) -> None:
         with pytest.raises(LogdirError, match=r"^m, line 1, holds \[\], expected a JSON object"):
             spool_progress("[]\n", run_id=RUN, path="m")
-        with pytest.raises(LogdirError, match=r"run_id=run2/part-<number>\.parquet"):
+        with pytest.raises(LogdirError, match=r"run=run2/part-<number>\.parquet"):
             spool_progress(add_line(part(1)), run_id="run2", path="m")

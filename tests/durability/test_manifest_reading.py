@@ -71,7 +71,7 @@ class TestManifests:
 
     def test_links_of_a_part_are_followed_within_the_logdir(self, tmp_path: Path) -> None:
         logdir, elsewhere = tmp_path / "logdir", tmp_path / "elsewhere"
-        for directory in (logdir / "mark/run_id=run1", logdir / "kept", elsewhere):
+        for directory in (logdir / "mark/run=run1", logdir / "kept", elsewhere):
             directory.mkdir(parents=True)
         path = logdir / part(1).path
         assert resolve_part(logdir, part(1)) == path.resolve()

@@ -16,7 +16,7 @@ from tfdbg_arrow.schema import arrow_schema
 from tfdbg_arrow.storage.manifest import ManifestEntry
 from tfdbg_arrow.storage.part_files import _HashingFile, seal_part
 
-NAME = "mark/run_id=r/part-000003.parquet"
+NAME = "mark/run=r/part-000003.parquet"
 
 
 def sealed(logdir: Path, *pieces: pa.Table, table: str = "mark", max_bytes: int | None = None) -> ManifestEntry:
@@ -75,7 +75,7 @@ def test_the_file_is_synced_then_renamed_then_its_directory_is_synced(
     assert renamed == [("spool/r.mark.000003.tmp", NAME)]
     assert seen == [
         (tmp_path / "spool/r.mark.000003.tmp", (tmp_path / NAME).read_bytes()),
-        (tmp_path / "mark/run_id=r", None),
+        (tmp_path / "mark/run=r", None),
     ]
     assert num_descriptors() == before
 

@@ -100,7 +100,7 @@ class TestReplacing:
         assert writer.parts("mark") == (one,)
         assert (events_on_disk(tmp_path), files(tmp_path)) == ([1], [name(0)])
         assert list((tmp_path / "spool").iterdir()) == []
-        execution = tmp_path / "execution/run_id=r"
+        execution = tmp_path / "execution/run=r"
         assert not execution.exists() or list(execution.iterdir()) == []
         made = writer.replace([one.path], tables)
         assert [entry.path for entry in made] == [path(2), path(int(number > 2), table="execution")]
@@ -114,7 +114,7 @@ class TestReplacing:
         with pytest.raises(KeyboardInterrupt):
             writer.replace([one.path], {"run": [arrow_schema("run").empty_table()], "mark": broken()})
         assert (events_on_disk(tmp_path), files(tmp_path)) == ([1], [name(0)])
-        assert list((tmp_path / "run/run_id=r").iterdir()) == []
+        assert list((tmp_path / "run/run=r").iterdir()) == []
 
 
 class TestDropping:

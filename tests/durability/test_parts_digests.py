@@ -47,7 +47,7 @@ def digested(logdir: Path, number: int) -> list[tuple[Any, ...]]:
 
 
 def num_files(logdir: Path) -> list[int]:
-    return [len(list((logdir / f"{table}/run_id=r").iterdir())) for table in TABLES]
+    return [len(list((logdir / f"{table}/run=r").iterdir())) for table in TABLES]
 
 
 def test_a_large_merged_part_has_a_digest_of_the_same_number(writer: PartWriter, tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_nothing_is_merged_if_the_digest_cannot_be_written(
 ) -> None:
     for event in range(2):
         writer.write("tensor_health", tensors(event))
-    (tmp_path / "op_digest/run_id=r").mkdir(parents=True)
+    (tmp_path / "op_digest/run=r").mkdir(parents=True)
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", failing(after=after, instead_of=os.fsync))
         with pytest.raises(OSError, match="No space"):

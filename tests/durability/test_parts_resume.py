@@ -78,10 +78,10 @@ def test_parts_that_no_line_names_are_removed_and_their_numbers_not_reused(write
     (tmp_path / path(7)).write_bytes(b"no line tells of it")
     (tmp_path / path(4, table="run")).parent.mkdir(parents=True)
     (tmp_path / path(4, table="run")).touch()
-    (tmp_path / "mark/run_id=r/readme").touch()
+    (tmp_path / "mark/run=r/readme").touch()
     found = resumed(tmp_path)
     assert files(tmp_path) == ["part-000000.parquet", "readme"]
-    assert list((tmp_path / "run/run_id=r").iterdir()) == []
+    assert list((tmp_path / "run/run=r").iterdir()) == []
     assert found.write("mark", marks(2)).path == path(8)
     assert found.write("run", arrow_schema("run").empty_table()).path == path(5, table="run")
 

@@ -70,8 +70,7 @@ class Inputs:
         self._dump = small_dump()
         self._graph, _ = small_graph()
         self._parts = {
-            path: [part.relative_to(path) for part in sorted(path.glob("*/run_id=*/*.parquet"))]
-            for path in self._logdirs
+            path: [part.relative_to(path) for part in sorted(path.glob("*/run=*/*.parquet"))] for path in self._logdirs
         }
         self._copies: dict[Path, Path] = {}
         self._last: Input | None = None

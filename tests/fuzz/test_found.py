@@ -30,7 +30,7 @@ FOUND = Path(__file__).parent / "found"
 
 
 def test_a_part_with_an_internal_duckdb_error_does_not_make_others_unreadable(tmp_path: Path) -> None:
-    whole = [str(path) for path in sorted(logdirs.log_of_zero(tmp_path).glob("*/run_id=*/*.parquet"))]
+    whole = [str(path) for path in sorted(logdirs.log_of_zero(tmp_path).glob("*/run=*/*.parquet"))]
     broken = str(FOUND / "duckdb_internal_error.parquet")
     parts = [whole[0], broken, *whole[1:], broken]
     assert [path for path, _ in unreadable_parts(parts, check=no_check)] == [broken, broken]
@@ -42,7 +42,7 @@ def test_a_logdir_can_be_queried_after_an_internal_duckdb_error(tmp_path: Path, 
     with open_logdir(path) as whole:
         expected = whole.rows("SELECT * FROM tensor_health ORDER BY event_index")
         (run_id,) = whole.run_ids()
-    part = next(path.glob("graph_function/run_id=*/*.parquet"))
+    part = next(path.glob("graph_function/run=*/*.parquet"))
     with open_logdir(path, skip_broken=skip_broken) as whole:
         one = whole.of_run(run_id)
         shutil.copy(FOUND / "duckdb_internal_error.parquet", part)  # after a skipping logdir has checked all parts
@@ -59,8 +59,8 @@ def test_replaced_rows_are_not_replaced_by_others_after_an_internal_duckdb_error
     path = logdirs.log_of_zero(tmp_path)
     with open_logdir(path) as whole, contextlib.closing(whole.of_runs(whole.run_ids())) as some:
         some.replace("tensor_health", "SELECT * FROM tensor_health WHERE num_nan > 0")
-        shutil.copy(FOUND / "duckdb_internal_error.parquet", next(path.glob("graph_function/run_id=*/*.parquet")))
-        ask_for_functions(some, next(path.glob("graph_function/run_id=*/*.parquet")), skip_broken=False)
+        shutil.copy(FOUND / "duckdb_internal_error.parquet", next(path.glob("graph_function/run=*/*.parquet")))
+        ask_for_functions(some, next(path.glob("graph_function/run=*/*.parquet")), skip_broken=False)
         with pytest.raises(BrokenPartError, match="part-"):
             some.rows("SELECT count(*) FROM tensor_health")
 

@@ -79,7 +79,7 @@ class TestPathsThatAreNotLogdirs:
 
     def test_parents_and_subdirectories_of_logdirs_and_other_paths_are_distinguished(self, tmp_path: Path) -> None:
         logdir = healthy().write(tmp_path / "above" / "logdir")
-        (part,) = (logdir / "run" / "run_id=run-a").iterdir()
+        (part,) = (logdir / "run" / "run=run-a").iterdir()
         (tmp_path / "other").mkdir()
         (tmp_path / "other" / "notes.txt").write_text("x")
         assert [only(path).kind for path in (tmp_path / "above", logdir / "run", part, tmp_path / "other")] == [
@@ -104,7 +104,7 @@ class TestPathsThatAreNotLogdirs:
 class TestParts:
     def test_changed_truncated_and_missing_parts_are_reported(self, tmp_path: Path) -> None:
         healthy().write(tmp_path)
-        paths = [next((tmp_path / name / "run_id=run-a").iterdir()) for name in ("run", "graph", "execution")]
+        paths = [next((tmp_path / name / "run=run-a").iterdir()) for name in ("run", "graph", "execution")]
         content = bytearray(paths[0].read_bytes())
         content[20] ^= 1
         paths[0].write_bytes(bytes(content))
@@ -113,7 +113,7 @@ class TestParts:
         finding = only(tmp_path)
         assert (finding.kind, finding.severity, finding.run_id) == ("broken_part", "error", "run-a")
         assert finding.sentence.startswith("3 parts of the run cannot be trusted")
-        for words in ("run/run_id=run-a/part-000000.parquet does not match its SHA-256", "bytes, not", "is missing"):
+        for words in ("run/run=run-a/part-000000.parquet does not match its SHA-256", "bytes, not", "is missing"):
             assert words in finding.evidence
 
     def test_a_damaged_manifest_is_reported(self, tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ class TestParts:
     def test_parts_that_no_manifest_lists_are_reported(self, tmp_path: Path) -> None:
         healthy().write(tmp_path)
         healthy("run-b").write(tmp_path)
-        (part,) = (tmp_path / "mark" / "run_id=run-a").iterdir()
+        (part,) = (tmp_path / "mark" / "run=run-a").iterdir()
         shutil.copy(part, part.with_name("part-000007.parquet"))
         (tmp_path / "manifest" / "run-b.jsonl").unlink()
         assert sorted(found(tmp_path)) == [

@@ -21,9 +21,11 @@ import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
 
-from tfdbg_arrow.errors import BrokenPartError, ExportError, LogdirError, QueryError
+from tfdbg_arrow.errors import BrokenPartError, ExportError, LogdirError, MissingDependencyError, QueryError
 from tfdbg_arrow.query import ExportedTable, export, open_logdir, public_views
 from tfdbg_arrow.query import logdir as logdir_module
+from tfdbg_arrow.query.exports import Relation
+from tfdbg_arrow.query.exports.flat_files import CsvExport
 from tfdbg_arrow.schema import TABLES
 
 from .builder import CLEAN, INF, NAN, RunBuilder
@@ -323,7 +325,10 @@ class TestChoice:
 
     def test_errors_for_unknown_formats_tables_runs_and_logdirs(self, logdir: Path, tmp_path: Path) -> None:
         for arguments, message in (
-            ({"format": "excel"}, "the format is 'excel', expected one of parquet, csv, duckdb, sqlite."),
+            (
+                {"format": "excel"},
+                "the format is 'excel', expected one of parquet, csv, duckdb, sqlite, delta, iceberg.",
+            ),
             ({"format": "csv", "tables": ["tensors"]}, "table 'tensors' is unknown; there are run, device, "),
             ({"format": "csv", "tables": []}, "no table is named"),
             ({"format": "csv", "run_id": "run-z"}, "run 'run-z' is not in"),
@@ -403,7 +408,7 @@ def test_the_error_for_a_broken_part_names_it_in_every_format(tmp_path: Path) ->
     for index in range(2000):
         run.add("mark", event_index=index, label="label", value=f"{index * 7919 % 10007:x}" * 20)
     logdir = run.write(tmp_path / "logdir")
-    (part,) = (logdir / "mark" / "run_id=run-a").iterdir()
+    (part,) = (logdir / "mark" / "run=run-a").iterdir()
     content = bytearray(part.read_bytes())
     content[len(content) // 3 : len(content) // 3 + 400] = bytes(400)
     part.write_bytes(bytes(content))
@@ -422,7 +427,7 @@ def test_parts_merged_during_an_export_are_read_again(
     for index in range(200):
         run.add("mark", event_index=index, label="label", value=str(index))
     logdir = run.write(tmp_path / "logdir", parts=4)
-    old = sorted((logdir / "mark" / "run_id=run-a").iterdir())
+    old = sorted((logdir / "mark" / "run=run-a").iterdir())
     real = logdir_module.duckdb.DuckDBPyRelation.to_arrow_reader
     merged: list[bool] = []
 
@@ -446,3 +451,26 @@ def test_parts_merged_during_an_export_are_read_again(
     monkeypatch.setattr(logdir_module.duckdb.DuckDBPyRelation, "to_arrow_reader", merge)
     exported = export(logdir, tmp_path / "out", format=name, tables=["mark"])
     assert (merged, exported.tables[0].num_rows) == ([True], 200)
+
+
+@pytest.mark.parametrize(("name", "module"), [("delta", "deltalake"), ("iceberg", "pyiceberg.catalog.sql")])
+def test_the_error_without_an_optional_package_gives_the_command(
+    name: str, module: str, logdir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    package = module.partition(".")[0]
+    with pytest.raises(MissingDependencyError, match=rf"{package} .*is not installed; run: pip install .*{package}"):
+        export(logdir, tmp_path / "out", format=name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_error_for_a_table_that_cannot_be_written_names_it(
+    logdir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: CsvExport, relation: Relation, rows: pa.RecordBatchReader, *, advance: object) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(CsvExport, "write", fail)
+    with pytest.raises(ExportError, match=r"run cannot be written \(No space left on device\); nothing was left there"):
+        export(logdir, tmp_path / "out", format="csv")
+    assert list(tmp_path.iterdir()) == []

@@ -24,7 +24,7 @@ def program(run_id: str, *, tensors: int = 3, bad: int | None = None, start: int
 
 
 def part_of(logdir: Path, run_id: str, number: int = 0, table: str = "tensor_health") -> Path:
-    return logdir / table / f"run_id={run_id}" / f"part-{number:06}.parquet"
+    return logdir / table / f"run={run_id}" / f"part-{number:06}.parquet"
 
 
 def without(part: Path, column: str) -> None:

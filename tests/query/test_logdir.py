@@ -62,8 +62,8 @@ class TestRefused:
 
     def test_a_newer_major_version(self, tmp_path: Path) -> None:
         logdir = health_run().write(tmp_path)
-        (logdir / "tfdbg_arrow.json").write_text('{"format": "tfdbg_arrow", "format_version": "2.0"}')
-        with pytest.raises(FormatVersionError, match=r"2\.0.*reads only 1\.x.*install"):
+        (logdir / "tfdbg_arrow.json").write_text('{"format": "tfdbg_arrow", "format_version": "3.0"}')
+        with pytest.raises(FormatVersionError, match=r"3\.0.*reads only 1\.x and 2\.x.*install"):
             open_logdir(logdir)
 
     def test_a_value_that_is_not_a_path(self) -> None:
@@ -90,7 +90,7 @@ class TestViews:
 
     def test_only_live_parts_are_shown(self, tmp_path: Path) -> None:
         logdir = health_run().write(tmp_path, parts=2)
-        stray = logdir / "tensor_health" / "run_id=run-a" / "part-000009.parquet"
+        stray = logdir / "tensor_health" / "run=run-a" / "part-000009.parquet"
         shutil.copy(stray.with_name("part-000000.parquet"), stray)
         with open_logdir(logdir) as opened:
             assert opened.rows("SELECT count(*) FROM tensor_health") == [(4,)]
@@ -182,9 +182,9 @@ class TestLive:
         with open_logdir(logdir) as opened:
             compacted = health_run().write(tmp_path / "other")
             shutil.rmtree(logdir / "tensor_health")
-            renamed = logdir / "tensor_health" / "run_id=run-a" / "part-000007.parquet"
+            renamed = logdir / "tensor_health" / "run=run-a" / "part-000007.parquet"
             renamed.parent.mkdir(parents=True)
-            shutil.copy(compacted / "tensor_health" / "run_id=run-a" / "part-000000.parquet", renamed)
+            shutil.copy(compacted / "tensor_health" / "run=run-a" / "part-000000.parquet", renamed)
             manifest = logdir / "manifest" / "run-a.jsonl"
             lines = [line for line in manifest.read_text().splitlines() if '"tensor_health"' not in line]
             entry = json.loads(
@@ -194,14 +194,14 @@ class TestLive:
                     if '"tensor_health"' in line
                 )
             )
-            entry["path"] = "tensor_health/run_id=run-a/part-000007.parquet"
+            entry["path"] = "tensor_health/run=run-a/part-000007.parquet"
             manifest.write_text(resealed("\n".join([*lines, json.dumps(entry)])))
             assert opened.rows("SELECT count(*), max(event_index) FROM tensor_health") == [(4, 3)]
 
     @pytest.mark.parametrize("damage", ["missing", "empty", "garbage", "cut"])
     def test_the_error_for_a_broken_part_names_it(self, tmp_path: Path, damage: str) -> None:
         logdir = health_run().write(tmp_path, parts=2)
-        part = logdir / "tensor_health" / "run_id=run-a" / "part-000001.parquet"
+        part = logdir / "tensor_health" / "run=run-a" / "part-000001.parquet"
         content = part.read_bytes()
         part.unlink()
         if damage != "missing":
@@ -213,7 +213,7 @@ class TestLive:
 
     def test_a_column_of_another_type_is_converted_or_refused(self, tmp_path: Path) -> None:
         logdir = health_run().write(tmp_path)
-        part = logdir / "tensor_health" / "run_id=run-a" / "part-000000.parquet"
+        part = logdir / "tensor_health" / "run=run-a" / "part-000000.parquet"
         table = pq.read_table(part, partitioning=None)
         for name, type_ in (("event_index", pa.string()), ("op_type", pa.int64())):
             at = table.schema.names.index(name)
@@ -230,7 +230,7 @@ class TestLive:
     def test_the_error_for_a_part_that_breaks_after_opening_names_it(self, tmp_path: Path) -> None:
         logdir = health_run().write(tmp_path, parts=2)
         with open_logdir(logdir) as opened:
-            part = logdir / "tensor_health" / "run_id=run-a" / "part-000001.parquet"
+            part = logdir / "tensor_health" / "run=run-a" / "part-000001.parquet"
             part.write_bytes(b"PAR1" + b"\x00" * 400 + b"PAR1")
             with pytest.raises(BrokenPartError) as caught:
                 opened.rows("SELECT * FROM tensor_health")
@@ -238,7 +238,7 @@ class TestLive:
 
     def test_changed_bytes_cause_no_error_but_broken_part_error(self, tmp_path: Path) -> None:
         logdir = health_run(rows=200).write(tmp_path)
-        part = logdir / "tensor_health" / "run_id=run-a" / "part-000000.parquet"
+        part = logdir / "tensor_health" / "run=run-a" / "part-000000.parquet"
         content = part.read_bytes()
         errors = []
         for position in range(0, len(content), 397):

@@ -44,7 +44,7 @@ def test_a_select_returns_rows_and_types(sandbox: Sandbox) -> None:
 
 def test_broken_parts_are_skipped_on_request(logdir: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(logdir, tmp_path / "logs")
-    (copy / "tensor_health/run_id=run-a/part-000000.parquet").write_bytes(b"PAR1")
+    (copy / "tensor_health/run=run-a/part-000000.parquet").write_bytes(b"PAR1")
     query = "SELECT count(*) FROM tensor_health"
     with pytest.raises(TfdbgArrowError, match="cannot be read as Parquet"):
         Sandbox(copy).ask(query)

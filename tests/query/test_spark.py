@@ -332,11 +332,11 @@ def test_several_logdirs_with_special_characters_in_their_names(
     chain(RunBuilder("run-b")).write(logdir)
     other.refresh()
     assert [run.run_id for run in other.runs()] == ["run-a", "run-b"]
-    part = next((logdir / "run" / "run_id=run-b").iterdir())
+    part = next((logdir / "run" / "run=run-b").iterdir())
     all_runs = "SELECT run_id FROM run ORDER BY run_id"
     moved = part.rename(part.with_name("part-000007.parquet"))
     manifest = logdir / manifest_path("run-b")
-    moved_in = manifest.read_text().replace("run/run_id=run-b/part-000000", "run/run_id=run-b/part-000007")
+    moved_in = manifest.read_text().replace("run/run=run-b/part-000000", "run/run=run-b/part-000007")
     manifest.write_text(resealed(moved_in))
     assert other.table(all_runs) == (("run_id",), [("run-a",), ("run-b",)])
 

@@ -233,7 +233,7 @@ def test_without_manifests_every_part_is_read(place: Store) -> None:
 
 def test_a_path_out_of_the_logdir_in_a_manifest_is_refused(place: Store) -> None:
     name = f"log/{manifest_path('run-a')}"
-    text = place.files[name].decode().replace("mark/run_id=run-a/part-0", "mark/run_id=../../part-0")
+    text = place.files[name].decode().replace("mark/run=run-a/part-0", "mark/run=../../part-0")
     place.files[name] = resealed(text).encode()
     with pytest.raises(LogdirError, match="the manifest is damaged"):
         open_logdir(URL)

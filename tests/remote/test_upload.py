@@ -308,7 +308,7 @@ def test_a_store_whose_rename_does_not_replace(tmp_path: Path, place: Store) -> 
 class TestUploadOfLogdir:
     def write(self, logdir: Path, run_id: str = "r") -> PartWriter:
         (logdir).mkdir(exist_ok=True)
-        (logdir / "tfdbg_arrow.json").write_text('{"format": "tfdbg_arrow", "format_version": "1.0"}')
+        (logdir / "tfdbg_arrow.json").write_text('{"format": "tfdbg_arrow", "format_version": "2.0"}')
         parts = PartWriter(logdir, run_id)
         parts.start()
         for event in range(3):
@@ -330,7 +330,7 @@ class TestUploadOfLogdir:
         upload_logdir(tmp_path / "here", directory())
         parts.write("mark", marks(7))
         parts.compact("mark")
-        place.files["log/mark/run_id=r/part-000099.parquet"] = b"left by an interrupted upload"
+        place.files["log/mark/run=r/part-000099.parquet"] = b"left by an interrupted upload"
         (sent,) = upload_logdir(tmp_path / "here", directory())
         assert sent.num_parts == 1
         assert events_in(place.files, "r") == [0, 1, 2, 7]
@@ -362,14 +362,14 @@ class TestUploadOfLogdir:
 
     def test_a_changed_part_is_not_uploaded(self, tmp_path: Path, place: Store) -> None:
         self.write(tmp_path / "here")
-        (tmp_path / "here/mark/run_id=r/part-000001.parquet").write_bytes(b"changed")
+        (tmp_path / "here/mark/run=r/part-000001.parquet").write_bytes(b"changed")
         with pytest.raises(BrokenPartError, match=r"part-000001\.parquet has the SHA-256"):
             upload_logdir(tmp_path / "here", directory())
         assert events_in(place.files, "r") == []
 
     def test_the_error_for_a_part_that_is_missing_everywhere(self, tmp_path: Path, place: Store) -> None:
         self.write(tmp_path / "here")
-        (tmp_path / "here/mark/run_id=r/part-000001.parquet").unlink()
+        (tmp_path / "here/mark/run=r/part-000001.parquet").unlink()
         with pytest.raises(BrokenPartError, match=r"neither in .* nor at oss://place/log"):
             upload_logdir(tmp_path / "here", directory())
 

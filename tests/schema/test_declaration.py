@@ -14,7 +14,7 @@ DIGESTS = {
     "1.1": "da304f9d315624b8e160e05d70f37a0ff9d1505065cbda3b6b13c46776c475cd",
     "1.2": "ab71e1fc683578d2eaae62cf918d8f347a6a467c12b26fb342156b69d9d1335c",
     "1.3": "7bc713fe5a825afa68c46cf81ba19a85899e45e4e1e08098c8152269a0a6ef48",
-    "1.4": "a4b00372e843e8c1d46c9b0ba8e751439f6b5cc98e71792c9e2e2f27e56534f9",
+    "2.0": "cb4f50b35c5d558a9c631e1f96ad4668b3f23cda2de2c4e851acec4241acc856",
 }
 """The digest of every released format version, and of the next one."""
 
@@ -29,7 +29,7 @@ EVERY_COLUMN = pytest.mark.parametrize(("table_", "column"), COLUMNS)
 def test_the_declaration_changes_only_with_the_format_version() -> None:
     assert declaration_digest() == DIGESTS.get(FORMAT_VERSION), (
         f"the declaration of format {FORMAT_VERSION} changed. If that version is released, raise FORMAT_VERSION in "
-        "tfdbg_arrow/schema/tables.py (MINOR for a new nullable column or a new table, MAJOR for anything else) and "
+        "tfdbg_arrow/schema/version.py (MINOR for a new nullable column or a new table, MAJOR for anything else) and "
         "list the change in spec/compatibility.md. Then put the new digest into DIGESTS and run "
         f"`python -m tfdbg_arrow.schema.document`. The new digest: {declaration_digest()}"
     )

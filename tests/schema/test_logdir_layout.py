@@ -81,7 +81,7 @@ def test_paths_match_the_specification() -> None:
         manifest_path(RUN_ID),
         *(str(path) for path in spool_paths(Path(), run_id=RUN_ID).all()),
     ] == [
-        f"tensor_health/run_id={RUN_ID}/part-000003.parquet",
+        f"tensor_health/run={RUN_ID}/part-000003.parquet",
         f"manifest/{RUN_ID}.jsonl",
         f"spool/{RUN_ID}.spool",
         f"spool/{RUN_ID}.values",
@@ -104,8 +104,8 @@ def test_a_marker_that_does_not_match_its_checksum_is_refused() -> None:
 
 
 def test_a_marker_of_a_newer_major_version_is_refused() -> None:
-    with pytest.raises(FormatVersionError, match=r"install a tfdbg_arrow that reads format 2\.x"):
-        parse_marker('{"format": "tfdbg_arrow", "format_version": "2.0", "new": 1}', path="x")
+    with pytest.raises(FormatVersionError, match=r"which reads format 3\.x"):
+        parse_marker('{"format": "tfdbg_arrow", "format_version": "3.0", "new": 1}', path="x")
 
 
 @pytest.mark.parametrize(
@@ -241,15 +241,15 @@ def test_every_table_can_be_in_a_manifest(table: str) -> None:
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("path", f"../tensor_health/run_id={RUN_ID}/part-000000.parquet"),
-        ("path", f"tensor_health/run_id={RUN_ID}/../part-000000.parquet"),
-        ("path", f"/tensor_health/run_id={RUN_ID}/part-000000.parquet"),
-        ("path", f"mark/run_id={RUN_ID}/part-000000.parquet"),
+        ("path", f"../tensor_health/run={RUN_ID}/part-000000.parquet"),
+        ("path", f"tensor_health/run={RUN_ID}/../part-000000.parquet"),
+        ("path", f"/tensor_health/run={RUN_ID}/part-000000.parquet"),
+        ("path", f"mark/run={RUN_ID}/part-000000.parquet"),
         ("path", "tensor_health/run_id=20270101T000000.000000-other-1/part-000000.parquet"),
-        ("path", f"tensor_health\\run_id={RUN_ID}\\part-000000.parquet"),
-        ("path", f"tensor_health/run_id={RUN_ID}/part-000000.parquet.tmp"),
-        ("path", f"tensor_health/run_id={RUN_ID}/part-000000.parquet\n"),
-        ("path", f"tensor_health/run_id={RUN_ID}/part-00000*.parquet"),
+        ("path", f"tensor_health\\run={RUN_ID}\\part-000000.parquet"),
+        ("path", f"tensor_health/run={RUN_ID}/part-000000.parquet.tmp"),
+        ("path", f"tensor_health/run={RUN_ID}/part-000000.parquet\n"),
+        ("path", f"tensor_health/run={RUN_ID}/part-00000*.parquet"),
         ("path", None),
         ("path", "x" * 100_000),
         ("table", ".."),

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -117,28 +118,29 @@ def test_duckdb_polars_and_pyarrow_read_the_same_rows(table_: Table, tmp_path: P
         write_part(tmp_path, table_.name, [], run_id=run_id, number=0, group=2)
         write_part(tmp_path, table_.name, [row] * 3, run_id=run_id, number=1, group=2)
     directory = tmp_path / table_.name
-    expected_rows = [{**EXAMPLES[table_.name], "run_id": run_id} for run_id in sorted(RUN_IDS) for _ in range(3)]
-    names = [column.name for column in table_.columns]
+    own_rows = [{**EXAMPLES[table_.name], "run_id": run_id} for run_id in sorted(RUN_IDS) for _ in range(3)]
+    rows = [{**row, "run": row["run_id"]} for row in own_rows]
+    names = [*(column.name for column in table_.columns), "run"]
     # The rows of fetchall have no names, so compare the names and their order too.
-    relation = query(
-        f"SELECT * FROM read_parquet('{directory}/**/*.parquet', hive_partitioning = true) ORDER BY run_id"
-    )
+    relation = query(f"SELECT * FROM '{directory}/**/*.parquet' ORDER BY run_id")
     assert relation.columns == names
-    assert [dict(zip(names, row, strict=True)) for row in relation.fetchall()] == expected_rows
-    assert pl.scan_parquet(directory).sort("run_id").collect().to_dicts() == expected_rows
-    assert ds.dataset(directory).to_table().sort_by("run_id").to_pylist() == expected_rows
+    assert [dict(zip(names, row, strict=True)) for row in relation.fetchall()] == rows
+    assert pl.scan_parquet(directory).sort("run_id").collect().to_dicts() == rows
+    assert pq.read_table(directory).sort_by("run_id").to_pylist() == rows
+    assert ds.dataset(directory).to_table().sort_by("run_id").to_pylist() == own_rows
+    assert pd.read_parquet(directory).columns.to_list() == names
 
 
 @pytest.mark.parametrize("run_id", RUN_IDS)
 def test_every_reader_reads_the_run_id_as_text_even_with_a_single_run(run_id: str, tmp_path: Path) -> None:
     write_part(tmp_path, "mark", [{**EXAMPLES["mark"], "run_id": run_id}], run_id=run_id, number=0, group=2)
     directory = tmp_path / "mark"
-    relation = query(f"SELECT run_id FROM read_parquet('{directory}/**/*.parquet', hive_partitioning = true)")
-    assert (str(relation.types[0]), relation.fetchall()) == ("VARCHAR", [(run_id,)])
+    relation = query(f"SELECT run_id, run FROM '{directory}/**/*.parquet'")
+    assert (list(map(str, relation.types)), relation.fetchall()) == (["VARCHAR", "VARCHAR"], [(run_id, run_id)])
     assert pl.scan_parquet(directory).collect().schema["run_id"] == pl.String
     assert ds.dataset(directory).schema.field("run_id").type == pa.string()
     assert ds.dataset(directory, partitioning="hive").schema.field("run_id").type == pa.string()
-    assert pq.read_table(directory, partitioning=None).column("run_id").to_pylist() == [run_id]
+    assert pq.read_table(directory).column("run_id").to_pylist() == [run_id]
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ from tfdbg_arrow.storage.manifest import with_checksum
 from .logdirs import CLEAN_RUN, KILLED_RUN, clean_run, damage, others, write_all, write_killed_run
 
 MANIFEST = f"manifest/{CLEAN_RUN}.jsonl"
-PART = f"tensor_health/run_id={CLEAN_RUN}/part-000000.parquet"
-OTHER_PART = f"tensor_health/run_id={CLEAN_RUN}/part-000001.parquet"
+PART = f"tensor_health/run={CLEAN_RUN}/part-000000.parquet"
+OTHER_PART = f"tensor_health/run={CLEAN_RUN}/part-000001.parquet"
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ class TestParts:
         assert damage(verify(logdir)) == [("extra", extra)]
 
     @pytest.mark.parametrize(
-        "name", ["notes.txt", f"run_id={CLEAN_RUN}/part-000000.parquet.bak", "run_id=../x", "run_id=run-b/part-1"]
+        "name", ["notes.txt", f"run={CLEAN_RUN}/part-000000.parquet.bak", "run=../x", "run=run-b/part-1"]
     )
     def test_other_files_among_the_parts(self, logdir: Path, name: str) -> None:
         path = (logdir / "mark" / name.replace("/x", "x")).resolve()
@@ -186,7 +186,7 @@ class TestManifest:
         text = without_checksums((logdir / MANIFEST).read_text())
         (logdir / MANIFEST).write_text(text)
         (deviation,) = verify(logdir).deviations
-        assert (deviation.kind, deviation.what) == ("changed", "has no checksums, which format 1.4 requires")
+        assert (deviation.kind, deviation.what) == ("changed", "has no checksums, which format 2.0 requires")
         with open_logdir(logdir) as opened:
             assert opened.rows("SELECT count(*) FROM tensor_health") == [(6,)]
 
@@ -204,8 +204,8 @@ class TestMarker:
     @pytest.mark.parametrize(
         ("old", "new", "kind"),
         [
-            ('"1.4"', '"1.5"', "changed"),
-            ('"1.4"', '"2.4"', "changed"),
+            ('"2.0"', '"2.1"', "changed"),
+            ('"2.0"', '"3.4"', "changed"),
             ('"checksum"', '"chfcksum"', "changed"),
             ("format_version", "format_versiom", "changed"),
             ("}\n", "}", "missing"),
@@ -229,7 +229,7 @@ class TestMarker:
         assert [(one.kind, one.path) for one in others(logdir)] == [("unchecked", "tfdbg_arrow.json")]
 
     def test_a_marker_of_another_major_version_raises_an_error(self, logdir: Path) -> None:
-        (logdir / "tfdbg_arrow.json").write_text('{"format": "tfdbg_arrow", "format_version": "2.0"}\n')
+        (logdir / "tfdbg_arrow.json").write_text('{"format": "tfdbg_arrow", "format_version": "3.0"}\n')
         with pytest.raises(FormatVersionError):
             verify(logdir)
 
@@ -239,8 +239,8 @@ class TestKilledRun:
         logdir = write_all(tmp_path / "logdir", tmp_path)
         with open(logdir / f"manifest/{KILLED_RUN}.jsonl", "a") as file:
             file.write('{"op": "add", "ta')
-        untold = f"mark/run_id={KILLED_RUN}/part-000077.parquet"
-        shutil.copy(logdir / f"mark/run_id={KILLED_RUN}/part-000000.parquet", logdir / untold)
+        untold = f"mark/run={KILLED_RUN}/part-000077.parquet"
+        shutil.copy(logdir / f"mark/run={KILLED_RUN}/part-000000.parquet", logdir / untold)
         temporary = f"spool/{KILLED_RUN}.mark.000078.tmp"
         (logdir / temporary).write_text("PAR1")
         assert [(one.kind, one.path) for one in others(logdir)] == [

@@ -18,7 +18,7 @@ from tfdbg_arrow.schema import arrow_schema, parquet_options
 from .logdirs import CLEAN_RUN, KILLED_RUN, clean_run, write_all
 
 MANIFEST = f"manifest/{CLEAN_RUN}.jsonl"
-PART = f"tensor_health/run_id={CLEAN_RUN}/part-000000.parquet"
+PART = f"tensor_health/run={CLEAN_RUN}/part-000000.parquet"
 COUNT = "SELECT count(*) FROM tensor_health"
 
 
@@ -147,7 +147,7 @@ def test_no_part_is_read_if_the_only_manifest_is_damaged(logdir: Path) -> None:
 
 def test_broken_parts_of_a_killed_run_do_not_affect_other_rows(tmp_path: Path) -> None:
     logdir = write_all(tmp_path / "logdir", tmp_path)
-    part = max((logdir / f"run/run_id={KILLED_RUN}").iterdir())
+    part = max((logdir / f"run/run={KILLED_RUN}").iterdir())
     change(part, "changed")
     with open_logdir(logdir, skip_broken=True) as opened:
         assert [broken.path for broken in opened.broken_parts] == [str(part)]

@@ -133,7 +133,7 @@ def test_unrecorded_inputs_are_counted_and_the_origin_is_not_proven(tmp_path: Pa
 
 def test_skipped_broken_parts_are_named(tmp_path: Path) -> None:
     path = logdirs.log_of_zero(tmp_path)
-    (part,) = (path / "tensor_health").glob("run_id=*/*")
+    (part,) = (path / "tensor_health").glob("run=*/*")
     part.write_bytes(b"PAR1")
     with open_logdir(path, skip_broken=True) as logdir:
         page = read_overview(logdir, budget_s=1000)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -94,6 +95,36 @@ def test_the_same_call_again_is_idempotent_and_other_settings_raise(tmp_path: Pa
     writer.FlushExecutionFiles()
     assert op_types(tmp_path) == ["Exp", "Log"]
     assert len(rows(tmp_path, "run")) == 1
+
+
+@pytest.mark.parametrize("mode", ["NO_TENSOR", "FULL_HEALTH"])
+@pytest.mark.parametrize(
+    "dtypes",
+    [
+        "float32", "", 1, 0, {}, set(), {tf.float32}, {"float32": True}, frozenset(), b"float32", tf.float32,
+        np.array(["float32"]), iter(["float32"]), ["nothing"], [None], [[tf.float32]], (tf.float32, "nothing"), [-1],
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_bad_dtypes_raise_what_tensorflow_raises(dtypes: Any, mode: str, tmp_path: Path) -> None:
+    with pytest.raises((ValueError, TypeError)) as theirs:
+        tf.debugging.experimental.enable_dump_debug_info(str(tmp_path / "theirs"), mode, tensor_dtypes=dtypes)
+    with pytest.raises(theirs.type, match=r"tensor_dtypes (is|has) .*(expected|give)") as ours:
+        tfdbg_arrow.enable_dump_debug_info(str(tmp_path / "ours"), mode, tensor_dtypes=dtypes)
+    assert isinstance(ours.value, SettingError)
+    assert not tfdbg_arrow.is_recording()
+    assert not (tmp_path / "ours").exists()
+
+
+@pytest.mark.parametrize(
+    "dtypes",
+    [[], (), None, (tf.float32,), ["float32", np.float16], [np.dtype("float64"), 1], lambda dtype: dtype.is_floating],
+)
+def test_good_dtypes_are_taken_as_by_tensorflow(dtypes: Any, tmp_path: Path) -> None:
+    tf.debugging.experimental.enable_dump_debug_info(str(tmp_path / "theirs"), "FULL_HEALTH", tensor_dtypes=dtypes)
+    tf.debugging.experimental.disable_dump_debug_info()
+    tfdbg_arrow.enable_dump_debug_info(str(tmp_path / "ours"), "FULL_HEALTH", tensor_dtypes=dtypes)
+    assert tfdbg_arrow.is_recording()
 
 
 def test_another_dump_root_replaces_the_first(tmp_path: Path) -> None:

@@ -160,11 +160,11 @@ def test_a_part_that_is_not_merged_again_has_a_digest_with_its_number(writer: Pa
     writer.compact("op_digest")
     assert live(tmp_path) == {"tensor_health": {5: 6, 6: 1}, "op_digest": {5: 2, 6: 1}}
     writer.compact("tensor_health")
-    assert sorted(path.name for path in (tmp_path / "op_digest/run_id=r").iterdir()) == [
+    assert sorted(path.name for path in (tmp_path / "op_digest/run=r").iterdir()) == [
         "part-000005.parquet",
         "part-000006.parquet",
     ]
-    assert writer.settled() >= {f"op_digest/run_id=r/part-{number:06}.parquet" for number in (5, 6)}
+    assert writer.settled() >= {f"op_digest/run=r/part-{number:06}.parquet" for number in (5, 6)}
 
 
 def test_a_digest_is_removed_in_the_same_manifest_line_as_its_part(writer: PartWriter, tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from tfdbg_arrow.cli import (
     schema,
     show,
     sql,
+    upgrade,
     upload,
     verify,
     view,
@@ -90,6 +91,7 @@ app.command("view")(view.view)
 app.command("report")(view.report)
 app.command("recover")(recover.recover)
 app.command("verify")(verify.verify)
+app.command("upgrade")(upgrade.upgrade)
 app.command("upload")(upload.upload)
 app.command("export")(export.export)
 app.command("import")(import_dump.import_dump)

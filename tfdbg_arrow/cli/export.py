@@ -31,7 +31,8 @@ def export(
     target: Annotated[
         str,
         typer.Argument(
-            metavar="TARGET", help="Where to write: a directory (dump, Parquet, CSV) or a file (DuckDB, SQLite)."
+            metavar="TARGET",
+            help="Where to write: a directory (dump, Parquet, CSV, Delta, Iceberg) or a file (DuckDB, SQLite).",
         ),
     ],
     parquet: Annotated[
@@ -40,6 +41,10 @@ def export(
     csv: Annotated[bool, typer.Option("--csv", help="Write CSV files, one per table and view.")] = False,
     duckdb: Annotated[bool, typer.Option("--duckdb", help="Write a DuckDB database.")] = False,
     sqlite: Annotated[bool, typer.Option("--sqlite", help="Write a SQLite database.")] = False,
+    delta: Annotated[bool, typer.Option("--delta", help="Write Delta tables, one per table and view.")] = False,
+    iceberg: Annotated[
+        bool, typer.Option("--iceberg", help="Write Iceberg tables, one per table and view, with a SQLite catalog.")
+    ] = False,
     debugger_v2: Annotated[
         bool,
         typer.Option("--debugger-v2", help="Write a dump that TensorFlow's Debugger V2 and TensorBoard can read."),
@@ -77,7 +82,15 @@ def export(
 
     Exit codes: 0 the export was written, 2 an error.
     """
-    asked = {"parquet": parquet, "csv": csv, "duckdb": duckdb, "sqlite": sqlite, "debugger-v2": debugger_v2}
+    asked = {
+        "parquet": parquet,
+        "csv": csv,
+        "duckdb": duckdb,
+        "sqlite": sqlite,
+        "delta": delta,
+        "iceberg": iceberg,
+        "debugger-v2": debugger_v2,
+    }
     formats = [name for name, is_asked in asked.items() if is_asked]
     if len(formats) != 1:
         options = ", ".join(f"--{name}" for name in asked)

@@ -1,15 +1,18 @@
-"""Writes the graphs and ops of a recorded run into a Debugger V2 dump.
+"""Writes the graphs and ops of a recorded run into a Debugger V2 dump, in the order of their creation.
 
 The dump's reader accepts a graph only after the graph in which it was traced. It accepts an op only after its graph,
-and only once. Nodes that TensorFlow's optimizer made and that have tensors follow as additional ops of their graphs.
+and only once. Nodes that TensorFlow's optimizer made and that have tensors are additional ops of their graphs. Each
+follows the op that it was made for.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from tfdbg_arrow.debugger_v2.export_tables import RunTables, read_stacks, to_rows
 from tfdbg_arrow.debugger_v2.file_sets import DumpFiles
@@ -18,6 +21,7 @@ from tfdbg_arrow.debugger_v2.protos.debug_event_pb2 import CodeLocation, DebugEv
 LeaveOut = Callable[[str, str], None]
 """A callback that receives the table and the reason for a row that was left out."""
 _GRAPH_WINDOW = 16
+_LAST_INDEX = 2**63 - 1
 UNKNOWN = "<unknown>"
 """File path, function and id of the frame that replaces an unrecorded stack."""
 _HANDING_ON = frozenset({
@@ -31,14 +35,57 @@ _Tensor = tuple[str, int]
 """The name of a node and the index of its output."""
 
 
+class Messages:
+    """Writes messages so that the wall times of a file never fall, as its readers expect.
+
+    Args:
+        files: The dump.
+    """
+
+    def __init__(self, files: DumpFiles) -> None:
+        self._files = files
+        self._lasts: dict[str, int] = {}
+
+    def write(self, file: str, event: DebugEvent, wall_time_ns: int) -> None:
+        """Writes a message with a time, in nanoseconds since 1970-01-01T00:00:00Z, or that of the one before it."""
+        self._lasts[file] = max(self._lasts.get(file, wall_time_ns), wall_time_ns)
+        event.wall_time = self._lasts[file] / 1_000_000_000
+        self._files.write(file, event.SerializeToString())
+
+
+@dataclass(frozen=True, slots=True)
+class _GraphRow:
+    """One row of graph."""
+
+    graph_id: int
+    name: str
+    outer_graph_id: int | None
+    wall_time_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class _OpRow:
+    """One row of graph_op, or what a dump needs of a made node."""
+
+    graph_id: int
+    op_index: int
+    op_name: str
+    op_type: str
+    num_outputs: int
+    device_name: str | None
+    stack_trace_id: int | None
+    wall_time_ns: int
+    made: MadeNode | None = None
+
+
 class Graphs:
     """Writes the graphs and their ops, and then returns the ids of their tensors.
 
-    The ids stay in memory, which grows with the program and not with its running time.
+    The ops and the ids stay in memory, which grows with the program and not with its running time.
 
     Args:
         tables: The run's tables.
-        files: The dump.
+        messages: The dump.
         stacks: The run's stacks.
         leave_out: Called for each row that the reader could not accept.
         advance: Called with the number of rows of graph_op that were written.
@@ -47,30 +94,38 @@ class Graphs:
     def __init__(
         self,
         tables: RunTables,
-        files: DumpFiles,
+        messages: Messages,
         *,
         stacks: Stacks,
         leave_out: LeaveOut,
         advance: Callable[[int], None],
     ) -> None:
-        self._tables, self._files, self._stacks = tables, files, stacks
-        self._leave_out, self._advance = leave_out, advance
-        self._names: dict[int, str] = {}
-        self._times: dict[int, int] = {}
+        self._messages, self._stacks, self._leave_out = messages, stacks, leave_out
+        self._graphs = {
+            row.graph_id: row
+            for row in itertools.starmap(
+                _GraphRow, tables.rows("graph", ("graph_id", "graph_name", "outer_graph_id", "wall_time_ns"))
+            )
+        }
+        self._written: set[int] = set()
         self._tensor_ids: dict[tuple[int, str], tuple[int, int]] = {}
         """For each graph and op, the id of its first output and the number of outputs."""
         self._num_tensors = 0
-        made_nodes = read_made_nodes(tables)
-        self._made_for = {(node.graph_id, node.made_for) for node in made_nodes}
-        self._origins: dict[tuple[int, str | None], tuple[int | None, int]] = {}
-        """For each graph and op, the stacks and times of the ops that nodes were made for."""
-        self._write_graphs()
-        self._write_ops()
-        self._write_made_nodes(made_nodes)
+        self._inputs = tables.keyed(
+            "graph_op_input",
+            "graph_id",
+            ("graph_id", "op_name", "input_index", "is_control", "source_op_name", "source_output_slot"),
+        )
+        self._inputs_of = lru_cache(maxsize=_GRAPH_WINDOW)(self._read_inputs)
+        ops = self._read_ops(tables)
+        num_rows = tables.num_rows("graph_op")
+        self._num_outputs = {(op.graph_id, op.op_name): op.num_outputs for op in ops}
+        self._write_all(ops)
+        advance(num_rows)
 
     def has(self, graph_id: int) -> bool:
         """Returns whether the dump contains a graph."""
-        return graph_id in self._names
+        return graph_id in self._written
 
     def tensor_id(self, graph_id: int | None, op_name: str | None, output_slot: int | None) -> int | None:
         """Returns the id of an op's output in the dump; None if the dump has no such output."""
@@ -79,116 +134,124 @@ class Graphs:
         first, count = self._tensor_ids.get((graph_id, op_name), (0, 0))
         return first + output_slot if output_slot < count else None
 
-    def _write_graphs(self) -> None:
-        columns = ("graph_id", "graph_name", "outer_graph_id", "wall_time_ns")
-        rows = {row[0]: row for row in self._tables.rows("graph", columns)}
-        for graph_id in sorted(rows):
-            chain = [graph_id]
-            while True:
-                outer = rows[chain[-1]][2]
-                if outer is None or outer in self._names or outer not in rows or outer in chain:
-                    break
-                chain.append(outer)
-            for inner in reversed(chain):
-                if inner not in self._names:
-                    self._write_graph(*rows[inner])
-
-    def _write_graph(self, graph_id: int, name: str, outer_graph_id: int | None, wall_time_ns: int) -> None:
-        event = DebugEvent(wall_time=wall_time_ns / 1_000_000_000)
-        event.debugged_graph.graph_id = str(graph_id)
-        event.debugged_graph.graph_name = name
-        if outer_graph_id is not None and outer_graph_id in self._names:
-            event.debugged_graph.outer_context_id = str(outer_graph_id)
-        self._files.write("graphs", event.SerializeToString())
-        self._names[graph_id], self._times[graph_id] = name, wall_time_ns
-
-    def _write_ops(self) -> None:
-        ops = self._tables.keyed(
-            "graph_op",
-            "graph_id",
-            (
-                "graph_id", "op_index", "op_name", "op_type", "num_outputs", "device_name", "stack_trace_id",
-                "wall_time_ns",
-            ),
+    def _read_ops(self, tables: RunTables) -> list[_OpRow]:
+        """Returns the ops that the reader accepts, and the made nodes, in the order of their creation."""
+        columns = (
+            "graph_id", "op_index", "op_name", "op_type", "num_outputs", "device_name", "stack_trace_id",
+            "wall_time_ns",
         )  # fmt: skip
-        inputs = self._tables.keyed(
-            "graph_op_input",
-            "graph_id",
-            ("graph_id", "op_name", "input_index", "is_control", "source_op_name", "source_output_slot"),
-        )
-        outputs = self._tables.keyed("graph_op_output", "graph_id", ("graph_id", "op_name", "output_slot"))
+        ops = tables.keyed("graph_op", "graph_id", columns)
+        outputs = tables.keyed("graph_op_output", "graph_id", ("graph_id", "op_name", "output_slot"))
+        found: dict[tuple[int, str], _OpRow] = {}
         for first, end, window in ops.windows(_GRAPH_WINDOW):
             # TensorFlow may add outputs to a call after its creation, when the gradient is made.
             slots: dict[tuple[int, str], int] = defaultdict(int)
             for graph_id, op_name, slot in to_rows(outputs.between(first, end)):
                 slots[graph_id, op_name] = max(slots[graph_id, op_name], slot + 1)
-            sources: dict[tuple[int, str], list[tuple[int, str]]] = defaultdict(list)
-            for graph_id, op_name, index, is_control, source, slot in to_rows(inputs.between(first, end)):
-                if not is_control and slot is not None:
-                    sources[graph_id, op_name].append((index, f"{source}:{slot}"))
-            for graph_id, _, op_name, op_type, num_outputs, *rest in sorted(to_rows(window), key=lambda row: row[:3]):
-                if self._can_write(graph_id, op_name):
-                    names = [name for _, name in sorted(sources[graph_id, op_name])]
-                    num_outputs = max(num_outputs, slots[graph_id, op_name])
-                    self._write_op(graph_id, op_name, op_type, names, num_outputs, *rest)
-            self._advance(window.num_rows)
+            # An op is not older than the ops before it in its graph, even if the clock jumped.
+            lasts: dict[int, int] = {}
+            for row in sorted(itertools.starmap(_OpRow, to_rows(window)), key=lambda row: (row.graph_id, row.op_index)):
+                key = row.graph_id, row.op_name
+                if self._can_write(row, found):
+                    lasts[row.graph_id] = max(lasts.get(row.graph_id, row.wall_time_ns), row.wall_time_ns)
+                    found[key] = replace(
+                        row, num_outputs=max(row.num_outputs, slots[key]), wall_time_ns=lasts[row.graph_id]
+                    )
+        for node in read_made_nodes(tables):
+            graph = self._graphs.get(node.graph_id)
+            if graph is not None and (node.graph_id, node.node_name) not in found:
+                made_for = found.get((node.graph_id, node.made_for or ""))
+                found[node.graph_id, node.node_name] = _OpRow(
+                    node.graph_id,
+                    _LAST_INDEX if made_for is None else made_for.op_index,
+                    node.node_name,
+                    node.op_type,
+                    node.num_outputs,
+                    node.device_name,
+                    None if made_for is None else made_for.stack_trace_id,
+                    graph.wall_time_ns if made_for is None else made_for.wall_time_ns,
+                    made=node,
+                )
+        return sorted(
+            found.values(),
+            key=lambda op: (op.wall_time_ns, op.graph_id, op.op_index, op.made is not None, op.op_name),
+        )
 
-    def _can_write(self, graph_id: int, op_name: str) -> bool:
+    def _can_write(self, op: _OpRow, others: Mapping[tuple[int, str], _OpRow]) -> bool:
         """Returns whether the reader can accept an op; reports the op as left out if not."""
-        if graph_id not in self._names:
+        if op.graph_id not in self._graphs:
             self._leave_out("graph_op", "The run has no row of the op's graph, without which no op can be read.")
             return False
-        if (graph_id, op_name) in self._tensor_ids:
+        if (op.graph_id, op.op_name) in others:
             self._leave_out("graph_op", "The graph already has an op of that name, and cannot be read with two.")
             return False
         return True
 
-    def _write_made_nodes(self, nodes: list[MadeNode]) -> None:
-        """Writes made nodes as ops, with the stacks and times of the ops that they were made for."""
-        for node in nodes:
-            graph_id = node.graph_id
-            if graph_id not in self._names or (graph_id, node.node_name) in self._tensor_ids:
-                continue
-            names = [self._input_name(graph_id, source) for source in node.sources]
-            origin = self._origins.get((graph_id, node.made_for), (None, self._times[graph_id]))
-            self._write_op(graph_id, node.node_name, node.op_type, names, node.num_outputs, node.device_name, *origin)
+    def _write_all(self, ops: list[_OpRow]) -> None:
+        """Writes each graph before its first op, and the graphs without ops by their own times."""
+        with_ops = {op.graph_id for op in ops}
+        empty = [graph for graph_id, graph in self._graphs.items() if graph_id not in with_ops]
+        by_time = sorted(empty, key=lambda graph: (graph.wall_time_ns, graph.graph_id), reverse=True)
+        for op in ops:
+            while by_time and by_time[-1].wall_time_ns < op.wall_time_ns:
+                graph = by_time.pop()
+                self._write_graph(graph, graph.wall_time_ns)
+            self._write_graph(self._graphs[op.graph_id], op.wall_time_ns)
+            self._write_op(op)
+        for graph in reversed(by_time):
+            self._write_graph(graph, graph.wall_time_ns)
+
+    def _write_graph(self, graph: _GraphRow, wall_time_ns: int) -> None:
+        """Writes a graph and, before it, the graphs in which it was traced, unless they are written."""
+        chain: list[_GraphRow] = []
+        each: _GraphRow | None = graph
+        while each is not None and each.graph_id not in self._written and each not in chain:
+            chain.append(each)
+            each = None if each.outer_graph_id is None else self._graphs.get(each.outer_graph_id)
+        for row in reversed(chain):
+            event = DebugEvent()
+            event.debugged_graph.graph_id = str(row.graph_id)
+            event.debugged_graph.graph_name = row.name
+            if row.outer_graph_id in self._written:
+                event.debugged_graph.outer_context_id = str(row.outer_graph_id)
+            self._messages.write("graphs", event, wall_time_ns)
+            self._written.add(row.graph_id)
+
+    def _read_inputs(self, graph_id: int) -> dict[str, list[str]]:
+        """Returns the names of the input tensors of each op of a graph, in order."""
+        found: dict[str, list[tuple[int, str]]] = defaultdict(list)
+        for _, op_name, index, is_control, source, slot in to_rows(self._inputs.between(graph_id, graph_id + 1)):
+            if not is_control and slot is not None:
+                found[op_name].append((index, f"{source}:{slot}"))
+        return {op_name: [name for _, name in sorted(inputs)] for op_name, inputs in found.items()}
 
     def _input_name(self, graph_id: int, source: Source) -> str:
         """Returns the name of a tensor.
 
         The name of a tensor of another graph begins with the name of that graph, to distinguish it from this graph's.
         """
-        _, num_outputs = self._tensor_ids.get((graph_id, source.op_name), (0, source.output_slot + 1))
+        num_outputs = self._num_outputs.get((graph_id, source.op_name), source.output_slot + 1)
         if source.is_near and source.output_slot < num_outputs:
             return f"{source.op_name}:{source.output_slot}"
-        graph_name = UNKNOWN if source.graph_id is None else self._names.get(source.graph_id, UNKNOWN)
-        return f"{graph_name}/{source.op_name}:{source.output_slot}"
+        graph = None if source.graph_id is None else self._graphs.get(source.graph_id)
+        return f"{UNKNOWN if graph is None else graph.name}/{source.op_name}:{source.output_slot}"
 
-    def _write_op(
-        self,
-        graph_id: int,
-        op_name: str,
-        op_type: str,
-        input_names: list[str],
-        num_outputs: int,
-        device_name: str | None,
-        stack_trace_id: int | None,
-        wall_time_ns: int,
-    ) -> None:
-        event = DebugEvent(wall_time=wall_time_ns / 1_000_000_000)
+    def _write_op(self, row: _OpRow) -> None:
+        event = DebugEvent()
         op = event.graph_op_creation
-        op.op_type, op.op_name = op_type, op_name
-        op.graph_name, op.graph_id = self._names[graph_id], str(graph_id)
-        op.device_name = device_name or ""
-        op.input_names.extend(input_names)
-        op.num_outputs = num_outputs
-        op.output_tensor_ids.extend(range(self._num_tensors + 1, self._num_tensors + num_outputs + 1))
-        op.code_location.CopyFrom(self._stacks.location(stack_trace_id, needs_frame=False))
-        self._files.write("graphs", event.SerializeToString())
-        if (graph_id, op_name) in self._made_for:
-            self._origins[graph_id, op_name] = stack_trace_id, wall_time_ns
-        self._tensor_ids[graph_id, op_name] = self._num_tensors + 1, num_outputs
-        self._num_tensors += num_outputs
+        op.op_type, op.op_name = row.op_type, row.op_name
+        op.graph_name, op.graph_id = self._graphs[row.graph_id].name, str(row.graph_id)
+        op.device_name = row.device_name or ""
+        if row.made is None:
+            op.input_names.extend(self._inputs_of(row.graph_id).get(row.op_name, ()))
+        else:
+            op.input_names.extend(self._input_name(row.graph_id, source) for source in row.made.sources)
+        op.num_outputs = row.num_outputs
+        op.output_tensor_ids.extend(range(self._num_tensors + 1, self._num_tensors + row.num_outputs + 1))
+        op.code_location.CopyFrom(self._stacks.location(row.stack_trace_id, needs_frame=False))
+        self._messages.write("graphs", event, row.wall_time_ns)
+        self._tensor_ids[row.graph_id, row.op_name] = self._num_tensors + 1, row.num_outputs
+        self._num_tensors += row.num_outputs
 
 
 class Stacks:
@@ -198,13 +261,13 @@ class Stacks:
 
     Args:
         tables: The run's tables.
-        files: The dump.
+        messages: The dump.
         host_name: Host name of the run.
-        wall_time: The time for the records, in seconds since 1970-01-01T00:00:00Z.
+        wall_time_ns: The time for the records, in nanoseconds since 1970-01-01T00:00:00Z.
     """
 
-    def __init__(self, tables: RunTables, files: DumpFiles, *, host_name: str, wall_time: float) -> None:
-        self._files, self._host_name, self._wall_time = files, host_name, wall_time
+    def __init__(self, tables: RunTables, messages: Messages, *, host_name: str, wall_time_ns: int) -> None:
+        self._messages, self._host_name, self._wall_time_ns = messages, host_name, wall_time_ns
         self._paths: set[str] = set()
         self._num_files = 0
         file_indexes: dict[int, int] = {}
@@ -251,23 +314,23 @@ class Stacks:
             number += 1
             name = f"{path} ({number})"
         self._paths.add(name)
-        event = DebugEvent(wall_time=self._wall_time)
+        event = DebugEvent()
         event.source_file.file_path = name
         event.source_file.host_name = self._host_name
         if text is not None:
             event.source_file.lines.extend(text.split("\n"))
-        self._files.write("source_files", event.SerializeToString())
+        self._messages.write("source_files", event, self._wall_time_ns)
         self._num_files += 1
         return self._num_files - 1
 
     def _write_frame(self, frame_id: str, file_index: int, lineno: int, func: str) -> None:
-        event = DebugEvent(wall_time=self._wall_time)
+        event = DebugEvent()
         frame = event.stack_frame_with_id
         frame.id = frame_id
         frame.file_line_col.file_index = file_index
         frame.file_line_col.line = lineno
         frame.file_line_col.func = func
-        self._files.write("stack_frames", event.SerializeToString())
+        self._messages.write("stack_frames", event, self._wall_time_ns)
 
 
 @dataclass(frozen=True, kw_only=True)

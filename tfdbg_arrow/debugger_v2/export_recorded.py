@@ -1,7 +1,8 @@
 """Writes a recorded run as the records of a Debugger V2 dump.
 
 The dump has an execution for each row of `execution`, and a trace for each row of `tensor_health` of scope `graph`,
-including tensors that Debugger V2 does not record itself. Its ids are those of our tables, in decimal.
+including tensors that Debugger V2 does not record itself. Its ids are those of our tables, in decimal. The traces of a
+call are in the order of data flow (`export_order`).
 
 Source: tensorflow/python/debug/lib/dumping_callback.py, debug_events_reader.py.
 """
@@ -11,11 +12,14 @@ from __future__ import annotations
 import math
 import struct
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tfdbg_arrow.debugger_v2.export_graphs import Graphs, Stacks
+import pyarrow as pa
+
+from tfdbg_arrow.debugger_v2.export_graphs import Graphs, Messages, Stacks
+from tfdbg_arrow.debugger_v2.export_order import CALL_COLUMNS, CallOrder, ordered_calls
 from tfdbg_arrow.debugger_v2.export_tables import RunRow, RunTables, listed, to_rows
 from tfdbg_arrow.debugger_v2.file_sets import DumpFiles
 from tfdbg_arrow.debugger_v2.protos.debug_event_pb2 import DebugEvent, TensorDebugMode
@@ -29,7 +33,7 @@ PROGRESS_TABLES = ("graph_op", "execution", "tensor_health")
 _UNKNOWN_DEVICE_ID = 0
 """Id of an unrecorded device; recorded devices are numbered from 1, as in Debugger V2."""
 _EXECUTION_WINDOW = 4096
-_EVENT_WINDOW = 65536
+_TRACE_BATCH = 4096
 _NO_SUMMARY = "The mode's summary needs values that were not measured, for example of strings, which have no health."
 _NO_OP = "The run has no row of the op that made the tensor, which Debugger V2's reader needs for a trace."
 _EXTERNAL = "Debugger V2 does not support tensors that come from outside all recorded ops."
@@ -96,9 +100,9 @@ class RecordedRunWriter:
     def __init__(
         self, tables: RunTables, run: RunRow, *, mode: str, files: DumpFiles, advance: Callable[[int], None]
     ) -> None:
-        self._tables, self._run, self._files, self._advance = tables, run, files, advance
+        self._tables, self._run, self._advance = tables, run, advance
+        self._messages = Messages(files)
         self._mode = TensorDebugMode.Value(mode)
-        self._start = run.wall_time_ns / 1_000_000_000
         self._device_names: dict[int | None, str] = dict(sorted(tables.rows("device", ("device_id", "device_name"))))
         self._device_ids: dict[int | None, int] = {}
         self._has_values = mode == "FULL_TENSOR"
@@ -114,10 +118,12 @@ class RecordedRunWriter:
             OSError: The dump cannot be written.
         """
         self._write_metadata()
-        stacks = Stacks(self._tables, self._files, host_name=self._run.host_name or "", wall_time=self._start)
+        stacks = Stacks(
+            self._tables, self._messages, host_name=self._run.host_name or "", wall_time_ns=self._run.wall_time_ns
+        )
         for device_id in self._device_names:
             self._write_device(device_id)
-        graphs = Graphs(self._tables, self._files, stacks=stacks, leave_out=self._leave_out, advance=self._advance)
+        graphs = Graphs(self._tables, self._messages, stacks=stacks, leave_out=self._leave_out, advance=self._advance)
         self._write_executions(graphs, stacks)
         self._write_traces(graphs)
         for table, reason in _NO_PLACE.items():
@@ -133,20 +139,20 @@ class RecordedRunWriter:
         self._left_out[table, reason] += num_rows
 
     def _write_metadata(self) -> None:
-        event = DebugEvent(wall_time=self._start)
+        event = DebugEvent()
         event.debug_metadata.tensorflow_version = self._run.tensorflow_version or ""
         event.debug_metadata.file_version = FILE_VERSION
         event.debug_metadata.tfdbg_run_id = self._run.run_id
-        self._files.write("metadata", event.SerializeToString())
+        self._messages.write("metadata", event, self._run.wall_time_ns)
 
     def _write_device(self, device_id: int | None) -> int:
         """Writes a device (None for an unknown one) and returns its id in the dump."""
         name = self._device_names.get(device_id)
         number = self._device_ids[device_id] = _UNKNOWN_DEVICE_ID if name is None else len(self._device_ids) + 1
-        event = DebugEvent(wall_time=self._start)
+        event = DebugEvent()
         event.debugged_device.device_id = number
         event.debugged_device.device_name = "unknown" if name is None else name
-        self._files.write("graphs", event.SerializeToString())
+        self._messages.write("graphs", event, self._run.wall_time_ns)
         return number
 
     def _write_executions(self, graphs: Graphs, stacks: Stacks) -> None:
@@ -156,7 +162,7 @@ class RecordedRunWriter:
         for first, end, window in executions.windows(_EXECUTION_WINDOW):
             tensors.load(first, end)
             for index, wall_time_ns, op_type, graph_id, stack_trace_id in to_rows(window):
-                event = DebugEvent(wall_time=wall_time_ns / 1_000_000_000)
+                event = DebugEvent()
                 execution = event.execution
                 execution.op_type = op_type
                 if graphs.has(graph_id):
@@ -169,13 +175,22 @@ class RecordedRunWriter:
                 ]
                 execution.num_outputs = len(outputs)
                 execution.output_tensor_ids.extend(tensor_id for tensor_id, _ in outputs)
-                execution.output_tensor_device_ids.extend(self._device_id(measured) for _, measured in outputs)
+                execution.output_tensor_device_ids.extend(self._device_ids_of([measured for _, measured in outputs]))
                 execution.tensor_protos.extend(self._execution_protos([measured for _, measured in outputs]))
-                self._files.write("execution", event.SerializeToString())
+                self._messages.write("execution", event, wall_time_ns)
             self._advance(window.num_rows)
 
-    def _device_id(self, measured: _Measured | None) -> int:
-        device_id = measured.device_id if measured is not None else None
+    def _device_ids_of(self, outputs: list[_Measured | None]) -> list[int]:
+        """Returns the id of each output's device in the dump.
+
+        An output that was not measured is on the device of the outputs that were, if they are all on the same one.
+        """
+        device_ids = [None if measured is None else measured.device_id for measured in outputs]
+        known = {device_id for device_id in device_ids if device_id is not None}
+        common = known.pop() if len(known) == 1 else None
+        return [self._device_id(common if device_id is None else device_id) for device_id in device_ids]
+
+    def _device_id(self, device_id: int | None) -> int:
         if device_id not in self._device_ids:
             return self._write_device(None if device_id not in self._device_names else device_id)
         return self._device_ids[device_id]
@@ -195,11 +210,15 @@ class RecordedRunWriter:
         return protos
 
     def _write_traces(self, graphs: Graphs) -> None:
-        columns = ("event_index", "wall_time_ns", "graph_id", "op_name", "output_slot", "device_id", *_HEALTH_COLUMNS)
-        rows = self._tables.keyed("tensor_health", "event_index", columns, where=("scope", "graph"))
+        columns = ("graph_id", "op_name", "output_slot", "event_index", "wall_time_ns", "device_id", *_HEALTH_COLUMNS)
+        rows = self._tables.keyed(
+            "tensor_health", "event_index", tuple(dict.fromkeys([*CALL_COLUMNS, *columns])), where=("scope", "graph")
+        )
         num_other = self._tables.num_rows("tensor_health")
-        for _, _, window in rows.windows(_EVENT_WINDOW):
-            for event_index, wall_time_ns, graph_id, op_name, slot, device_id, *health in to_rows(window):
+        for window in _in_batches(ordered_calls(rows, CallOrder(self._tables))):
+            for graph_id, op_name, slot, event_index, wall_time_ns, device_id, *health in to_rows(
+                window.select(columns)
+            ):
                 tensor_id = graphs.tensor_id(graph_id, op_name, slot)
                 if tensor_id is None:
                     self._leave_out("tensor_health", _NO_OP)
@@ -209,7 +228,7 @@ class RecordedRunWriter:
                 if not proto.dtype and self._mode in NUM_SUMMARY:
                     self._leave_out("tensor_health", _NO_SUMMARY)
                     continue
-                event = DebugEvent(wall_time=wall_time_ns / 1_000_000_000)
+                event = DebugEvent()
                 trace = event.graph_execution_trace
                 trace.tfdbg_context_id = str(graph_id)
                 trace.op_name = op_name
@@ -217,7 +236,7 @@ class RecordedRunWriter:
                 trace.tensor_debug_mode = self._mode
                 trace.tensor_proto.CopyFrom(proto)
                 trace.device_name = self._device_names.get(device_id, "")
-                self._files.write("graph_execution_traces", event.SerializeToString())
+                self._messages.write("graph_execution_traces", event, wall_time_ns)
             num_other -= window.num_rows
             self._advance(window.num_rows)
         self._advance(num_other)
@@ -227,6 +246,20 @@ class RecordedRunWriter:
             return summary(self._mode, measured.health, tensor_id=tensor_id)
         value = self._values.get(measured.event_index)
         return TensorProto() if value is None else whole_tensor(*value)
+
+
+def _in_batches(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    """Yields the rows of many small tables in fewer tables, which take less time to read."""
+    waiting: list[pa.Table] = []
+    num_rows = 0
+    for table in tables:
+        waiting.append(table)
+        num_rows += table.num_rows
+        if num_rows >= _TRACE_BATCH:
+            yield pa.concat_tables(waiting).combine_chunks()
+            waiting, num_rows = [], 0
+    if waiting:
+        yield pa.concat_tables(waiting).combine_chunks()
 
 
 class _ExecutionTensors:

@@ -271,7 +271,7 @@ EXAMPLES: dict[str, dict[str, object]] = {
         "op_type": "Log",
         "num_outputs": 1,
         "device_name": None,
-        "attributes": '{"T": "float32"}',
+        "attributes": '{"T": 1}',
         "stack_trace_id": 9,
         **_time(790_000_000),
         "forward_graph_id": None,

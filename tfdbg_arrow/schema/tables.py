@@ -59,7 +59,7 @@ RUN = Table(
         _nullable(4, "end_wall_time_ns", _BIGINT,
             "When recording ended; NULL while it runs or if it did not end cleanly.", unit="ns"),
         Column(5, "is_clean_end", _BOOLEAN, "Whether the recording was closed and every event written."),
-        Column(6, "format_version", _VARCHAR, "MAJOR.MINOR of the format of this run."),
+        Column(6, "format_version", _VARCHAR, "MAJOR.MINOR of the format in which the run was recorded."),
         Column(7, "tfdbg_arrow_version", _VARCHAR, "Version of the package that wrote the run."),
         _nullable(8, "tensorflow_version", _VARCHAR, "`tf.__version__`; NULL if TensorFlow was not involved."),
         _nullable(9, "keras_version", _VARCHAR,
@@ -178,10 +178,13 @@ GRAPH_OP = Table(
         Column(3, "op_index", _BIGINT, "Position in the graph's order of creation, from 0."),
         Column(4, "op_name", _VARCHAR, "Name, unique within the graph."),
         Column(5, "op_type", _VARCHAR, "Type, such as `MatMul`."),
-        Column(6, "num_outputs", _INTEGER, "Number of output tensors."),
+        Column(6, "num_outputs", _INTEGER,
+            "Number of output tensors when the op was created. A call that is made anew for its gradient has more, and "
+            "tensor_health can have rows for them."),
         _nullable(7, "device_name", _VARCHAR, "Device requested when the op was created; NULL means any device."),
         _nullable(8, "attributes", _VARCHAR,
-            "The op's attributes as a JSON object from name to value. A tensor is given by dtype and shape, and by "
+            "The op's attributes as a JSON object from name to value. A dtype is given by its number in TensorFlow's "
+            "enum DataType, such as 1 for float32. A tensor is given by dtype and shape, and by "
             f"`{BAD_CONSTANT}` if it holds an infinity or a NaN; a function is given by name. NULL in an imported "
             "run."),
         _nullable(9, "stack_trace_id", _BIGINT,
@@ -305,7 +308,9 @@ GRAPH_CALL = Table(
             "and so on."),
         Column(5, "branch_index", _INTEGER,
             "Index in a list of functions; 0 if the attribute holds a single function."),
-        Column(6, "function_name", _VARCHAR, "The callee's runtime name."),
+        Column(6, "function_name", _VARCHAR,
+            "The callee's runtime name when the op was created. For a gradient, TensorFlow may call another function "
+            "of the same graph, with more arguments and results."),
         _nullable(7, "callee_graph_id", _BIGINT,
             "The callee's graph; NULL if it was not recorded.", references="graph.graph_id"),
         Column(8, "is_inline", _BOOLEAN,
@@ -317,8 +322,8 @@ GRAPH_CALL = Table(
 EXECUTED_OP = Table(
     name="executed_op",
     row=(
-        "One node of a graph that TensorFlow executed, after its optimizer changed the graph; only recordings with "
-        "`graphs='executed'` have rows."
+        "One node of a graph that TensorFlow executed, after its optimizer changed the graph. Recordings with "
+        "`graphs='executed'` have rows, and those with `graphs='traced'` can have rows."
     ),
     key=("run_id", "executed_graph_id", "node_name"),
     columns=(
@@ -454,16 +459,19 @@ TENSOR_HEALTH = Table(
             "tensor that no recorded op made, at its first use."),
         _nullable(6, "execution_index", _BIGINT,
             "The execution that made the tensor. For `graph`, the call in which the op ran, NULL if there is none "
-            "or it is uncertain; for `external`, the first execution that used it.",
+            "or it is uncertain; for `external`, the first execution that used it. A function of a tf.data pipeline "
+            "runs in a step of its own, usually with NULL.",
             references="execution.execution_index"),
         _nullable(7, "step_id", _BIGINT,
             "TensorFlow's step id, equal for all tensors of one call of an outermost function; NULL outside graphs "
             "or if the backend cannot determine it."),
         _nullable(8, "frame_id", _BIGINT,
             "TensorFlow's control-flow frame, which distinguishes the loops of a step; 0 is outside all loops; "
-            "NULL in the same cases as step_id."),
+            "NULL in the same cases as step_id. The callee of a call or a branch has the caller's frame. The frame of "
+            "an inner loop does not say in which iteration of the outer loop it began."),
         _nullable(9, "iteration", _BIGINT,
-            "Iteration of that frame's loop, from 0; NULL in the same cases as step_id."),
+            "Iteration of that frame's loop, from 0; a loop's condition has one more than its body; NULL in the same "
+            "cases as step_id."),
         _nullable(10, "call_site", _VARCHAR,
             "Path of calling ops from the outermost graph to the op's graph, such as `while/body/_5/call_1`: each "
             "op's name, followed by the runtime's suffix for a branch or a part of a loop; empty in the outermost "

@@ -35,7 +35,7 @@ def written_whole(path: Path, *, temporary: Path | None = None) -> Iterator[Path
     temporary = temporary or path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         yield temporary
-        for file in (temporary, *temporary.glob("*")):
+        for file in (temporary, *temporary.rglob("*")):
             sync(file)
         _replace(temporary, path)
         sync(path.parent)

@@ -29,6 +29,9 @@ _RUN_ID = re.compile(r"(?=.*[A-Za-z])[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 _RUN_DIRECTORY = re.compile(r"run(?:_id)?=(.+)", re.DOTALL)
 PART_GLOB = "run*=*/part-*.parquet"
 """Glob pattern of the parts in a table's directory, of every format version."""
+_RUN_DIRECTORY = re.compile(r"run(?:_id)?=(.+)", re.DOTALL)
+PART_GLOB = "run*=*/part-*.parquet"
+"""Glob pattern of the parts in a table's directory, of every format version."""
 _PART_NAME = re.compile(r"part-([0-9]{6,18})\.parquet")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -78,6 +81,11 @@ def is_part_name(name: str) -> bool:
 
 def part_directory(table_name: str, *, run_id: str) -> str:
     """Returns the directory that holds a table's parts of a run."""
+    return f"{table_name}/run={run_id}"
+
+
+def old_part_directory(table_name: str, *, run_id: str) -> str:
+    """Returns the directory that holds a table's parts of a run in a logdir of format 1."""
     return f"{table_name}/run_id={run_id}"
 
 

@@ -30,6 +30,7 @@ from tfdbg_arrow.storage.layout import (
     is_run_id,
     manifest_path,
     part_directory,
+    run_of_directory,
     shown,
     stems_in,
 )
@@ -50,7 +51,7 @@ class ManifestEntry:
 
     Attributes:
         table: Name of the table, which can be a table that only a newer MINOR version defines.
-        path: `<table>/run_id=<run id>/part-<number>.parquet`, relative to the logdir.
+        path: `<table>/run=<run id>/part-<number>.parquet`, relative to the logdir.
         rows: Number of rows.
         bytes: Size of the file in bytes.
         sha256: SHA-256 of the file's bytes, in lower-case hexadecimal.
@@ -461,9 +462,10 @@ def _check_checksum(value: object, line: str, *, before: int, is_due: bool, wher
 
 
 def _check_part_path(path: str, *, table_name: str, run_id: str, where: str) -> None:
-    directory, _, name = path.rpartition("/")
-    expected = part_directory(table_name, run_id=run_id)
-    if directory != expected or not is_part_name(name):
+    table, _, rest = path.partition("/")
+    directory, _, name = rest.rpartition("/")
+    if table != table_name or run_of_directory(directory) != run_id or not is_part_name(name):
+        expected = part_directory(table_name, run_id=run_id)
         raise _damaged(where, f"has the path {shown(path)}, expected {expected}/part-<number>.parquet")
 
 

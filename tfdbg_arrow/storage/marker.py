@@ -6,7 +6,7 @@ import json
 from pathlib import Path, PurePath
 
 from tfdbg_arrow.errors import LogdirError
-from tfdbg_arrow.schema.version import FORMAT_VERSION, check_format_version
+from tfdbg_arrow.schema.version import FORMAT_VERSION, check_format_version, check_writable_version
 from tfdbg_arrow.storage.disk import written_whole
 from tfdbg_arrow.storage.layout import MARKER_NAME, OwnFiles, shown
 from tfdbg_arrow.storage.manifest import CHECKSUM_KEY, is_intact, with_checksum
@@ -67,10 +67,12 @@ def mark_logdir(logdir: Path) -> None:
     logdir.mkdir(parents=True, exist_ok=True)
     marker = logdir / MARKER_NAME
     try:
-        parse_marker(marker.read_text(encoding="utf-8", errors="replace"), path=marker)
+        version = parse_marker(marker.read_text(encoding="utf-8", errors="replace"), path=marker)
     except FileNotFoundError:
         with written_whole(marker) as temporary:
             temporary.write_text(marker_text(), encoding="utf-8")
+    else:
+        check_writable_version(version, path=marker, logdir=logdir)
 
 
 def check_logdir(path: Path) -> None:

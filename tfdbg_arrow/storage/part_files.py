@@ -201,7 +201,7 @@ def check_part(path: Path, entry: ManifestEntry) -> None:
 
 
 def read_rows(logdir: Path, entries: Iterable[ManifestEntry]) -> Iterator[pa.Table]:
-    """Yields the rows of parts, in pieces of row groups.
+    """Yields the rows of parts, in pieces of row groups, with the columns of the present format.
 
     Raises:
         BrokenPartError: A part was changed after it was written.
@@ -215,4 +215,15 @@ def read_rows(logdir: Path, entries: Iterable[ManifestEntry]) -> Iterator[pa.Tab
                 row_bytes = max(1, found.total_byte_size // max(1, found.num_rows))
                 rows = max(1, min(_READ_ROWS, _READ_BYTES // row_bytes))
                 for batch in file.iter_batches(rows, row_groups=[group], use_threads=False):
-                    yield pa.Table.from_batches([batch])
+                    yield _conformed(pa.Table.from_batches([batch]), arrow_schema(entry.table))
+
+
+def _conformed(data: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Returns rows of a part of an older format version with the present columns; NULL in columns that it lacks."""
+    if data.schema.equals(schema, check_metadata=True):
+        return data
+    columns = [
+        data[field.name].cast(field.type) if field.name in data.schema.names else pa.nulls(len(data), field.type)
+        for field in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)

@@ -167,7 +167,12 @@ def is_turned_off() -> bool:
 
 def check(request: Request) -> Settings:
     """Checks a request, creates the logdir, and returns the settings; raises the same errors as enable()."""
-    return request.check(_tensorflow().as_dtype)
+    return request.check(as_dtype)
+
+
+def as_dtype(value: object) -> Any:
+    """Returns the dtype of TensorFlow that a value stands for; raises a TypeError if it stands for none."""
+    return _tensorflow().as_dtype(value)
 
 
 def _tensorflow() -> Any:

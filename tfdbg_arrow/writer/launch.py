@@ -14,7 +14,7 @@ import os
 import shutil
 import sys
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -134,7 +134,7 @@ def enable_dump_debug_info(
     tensor_debug_mode: str = "NO_TENSOR",
     circular_buffer_size: int = 1000,
     op_regex: str | None = None,
-    tensor_dtypes: Collection[Any] | Callable[[Any], bool] | None = None,
+    tensor_dtypes: Sequence[Any] | Callable[[Any], bool] | None = None,
 ) -> DumpWriter:
     """Records this process, with the arguments and defaults of tf.debugging.experimental.enable_dump_debug_info.
 
@@ -149,14 +149,15 @@ def enable_dump_debug_info(
         circular_buffer_size: Keep only this many of the last executions and of the last graph tensors; 0 or less means
             all.
         op_regex: Record tensors only of ops whose type matches (`re.match`).
-        tensor_dtypes: Record tensors only of these dtypes (a list of dtypes or their names), or of dtypes for which the
-            callable returns True; None or an empty list means the dtypes of the mode.
+        tensor_dtypes: Record tensors only of these dtypes (a list or tuple of dtypes or their names), or of dtypes for
+            which the callable returns True; None or an empty list means the dtypes of the mode.
 
     Returns:
         A writer with `FlushNonExecutionFiles()`, `FlushExecutionFiles()` and `dump_root`.
 
     Raises:
         SettingError: A setting is not valid, or differs from the earlier call. It is a ValueError.
+        TypeError: An element of tensor_dtypes is not a dtype, as in TensorFlow. It is a SettingError as well.
         LogdirError: The dump_root cannot be written.
         RecordingError: A recording that enable() began is active, or recording cannot start.
         MissingDependencyError: TensorFlow is not installed.
@@ -164,6 +165,7 @@ def enable_dump_debug_info(
     writer = DumpWriter(os.fspath(dump_root))
     if active_recording.is_turned_off():
         return writer
+    _check_dtypes(tensor_dtypes)
     with _state.lock:
         launch = _state.launch
         request = replace(
@@ -183,6 +185,29 @@ def enable_dump_debug_info(
                 active_recording.disable()
                 _begin(request, launch)
     return writer
+
+
+class _NotADtypeError(SettingError, TypeError):
+    """An element of tensor_dtypes is not a dtype."""
+
+
+def _check_dtypes(tensor_dtypes: object) -> None:
+    """Raises the exceptions that TensorFlow's enable_dump_debug_info raises for bad dtypes, in every mode."""
+    if tensor_dtypes is None or (callable(tensor_dtypes) and not isinstance(tensor_dtypes, (list, tuple))):
+        return
+    if not isinstance(tensor_dtypes, (list, tuple)):
+        raise SettingError(
+            f"tensor_dtypes is {tensor_dtypes!r}; expected None, a list or tuple of dtypes or their names, or a "
+            "callable that takes a dtype and returns True or False"
+        )
+    for item in tensor_dtypes:
+        try:
+            active_recording.as_dtype(item)
+        except TypeError as error:
+            raise _NotADtypeError(
+                f"tensor_dtypes has {item!r}, which is not a dtype of TensorFlow or the name of one; give for example "
+                "tf.float32 or 'float32'"
+            ) from error
 
 
 def disable_dump_debug_info() -> None:

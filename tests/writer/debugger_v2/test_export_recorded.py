@@ -14,6 +14,9 @@ from tensorflow.core.protobuf import debug_event_pb2
 
 import tfdbg_arrow
 from tfdbg_arrow.debugger_v2.export import ExportedRun, export_logdir
+from tfdbg_arrow.debugger_v2.export_order import CallOrder, ordered_calls
+from tfdbg_arrow.debugger_v2.export_tables import RunTables
+from tfdbg_arrow.schema import arrow_schema
 from tfdbg_arrow.schema.dtypes import decode_strings
 
 from .dumps import MODES, MONITORED, Alert, Row, alerts, opened, read_by_tensorboard, rows
@@ -55,9 +58,10 @@ def written_mode(mode: str) -> str:
 
 
 def graph_rows(logdir: Path) -> list[Row]:
-    """Returns the rows that become traces, in order."""
-    found = [row for row in rows(logdir, "tensor_health") if row["scope"] == "graph"]
-    return sorted(found, key=lambda row: row["event_index"])
+    """Returns the rows that become traces, with their times, in the order that test_export_order checks."""
+    tables = RunTables(logdir, rows(logdir, "run")[0]["run_id"])
+    found = tables.keyed("tensor_health", "event_index", arrow_schema("tensor_health").names, where=("scope", "graph"))
+    return [row for calls in ordered_calls(found, CallOrder(tables)) for row in calls.to_pylist()]
 
 
 def execution_rows(logdir: Path) -> list[Row]:
@@ -230,6 +234,22 @@ def made_nodes(logdir: Path) -> list[Row]:
     return sorted(found, key=lambda row: (row["graph_id"], row["node_name"]))
 
 
+def created(logdir: Path) -> list[tuple[int, Row]]:
+    """Returns the ops and the made nodes in the order of their creation, and their times in nanoseconds."""
+    times: dict[tuple[int, str], int] = {}
+    last: dict[int, int] = defaultdict(int)
+    ops = sorted(rows(logdir, "graph_op"), key=lambda row: (row["graph_id"], row["op_index"]))
+    for row in ops:
+        last[row["graph_id"]] = max(last[row["graph_id"]], row["wall_time_ns"])
+        times[row["graph_id"], row["op_name"]] = last[row["graph_id"]]
+    found = [(times[row["graph_id"], row["op_name"]], row["graph_id"], row["op_index"], "", row) for row in ops]
+    for node in made_nodes(logdir):
+        op = node["op"]
+        time = times[op["graph_id"], op["op_name"]]
+        found.append((time, node["graph_id"], op["op_index"], node["node_name"], node))
+    return [(time, row) for time, *_, row in sorted(found, key=lambda each: each[:4])]
+
+
 @pytest.mark.parametrize("mode", ["FULL_HEALTH", "NO_TENSOR", "TRACED"])
 def test_graphs_ops_and_sources_equal_our_tables(
     mode: str, logdirs: dict[str, Path], exported: dict[str, ExportedRun]
@@ -244,32 +264,18 @@ def test_graphs_ops_and_sources_equal_our_tables(
     for row in rows(logdir, "graph_op_output"):
         outputs[row["graph_id"], row["op_name"]] += 1
     stacks = frames_of_stacks(logdir)
-    expected = [
-        (
-            row["wall_time_ns"] / 10**9,
-            str(row["graph_id"]),
-            row["op_name"],
-            row["op_type"],
-            tuple(inputs[row["graph_id"], row["op_name"]]) or None,
-            outputs[row["graph_id"], row["op_name"]],
-            stacks[row["stack_trace_id"]],
-        )
-        for row in sorted(rows(logdir, "graph_op"), key=lambda row: (row["graph_id"], row["op_index"]))
-    ]
     made = made_nodes(logdir)
     assert {row["op_type"] for row in made} == ({"_UnaryOpsComposition", "Const"} if mode == "FULL_HEALTH" else set())
-    expected += [
-        (
-            row["op"]["wall_time_ns"] / 10**9,
-            str(row["graph_id"]),
-            row["node_name"],
-            row["op_type"],
-            tuple(f"{source}:{slot}" for source, slot in row["inputs"]) or None,
-            1,
-            stacks[row["op"]["stack_trace_id"]],
-        )
-        for row in made
-    ]
+    for row in made:
+        inputs[row["graph_id"], row["node_name"]] = [f"{source}:{slot}" for source, slot in row["inputs"]]
+        outputs[row["graph_id"], row["node_name"]] = 1
+    expected = []
+    for time, row in created(logdir):
+        name = row["node_name"] if "node_name" in row else row["op_name"]
+        key = row["graph_id"], name
+        stack = stacks[row.get("op", row)["stack_trace_id"]]
+        names = tuple(inputs[key]) or None
+        expected.append((time / 10**9, str(row["graph_id"]), name, row["op_type"], names, outputs[key], stack))
     with opened(exported[mode].dump) as reader:
         found = [
             (

@@ -1,4 +1,4 @@
-"""export: writes a logdir in the formats of other tools: Parquet for BI tools, CSV, DuckDB, SQLite."""
+"""export: writes a logdir in the formats of other tools: Parquet for BI tools, CSV, DuckDB, SQLite, Delta, Iceberg."""
 
 from __future__ import annotations
 
@@ -40,6 +40,8 @@ class ExportFormat(StrEnum):
     CSV = "csv"
     DUCKDB = "duckdb"
     SQLITE = "sqlite"
+    DELTA = "delta"
+    ICEBERG = "iceberg"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,17 +96,28 @@ class TableWriter(ABC):
 
     Args:
         path: The file or directory to create.
+        final: The path that it gets when it is complete.
 
     Attributes:
-        suffix: The suffix of the files, if the format is a directory of files; None if it is a single file.
+        content: What an export contains, if the format is a directory; None if it is a single file.
         keeps_views: Whether the format can keep a view as a view.
     """
 
-    suffix: ClassVar[str | None] = None
+    content: ClassVar[str | None] = None
     keeps_views: ClassVar[bool] = False
 
     @abstractmethod
-    def __init__(self, path: Path) -> None: ...
+    def __init__(self, path: Path, *, final: Path) -> None: ...
+
+    @classmethod
+    def holds(cls, entry: Path) -> bool:
+        """Returns whether an entry of a directory belongs to an export."""
+        return False
+
+    @staticmethod
+    def names() -> frozenset[str]:
+        """Returns the names of all tables and public views."""
+        return frozenset(_relation_names())
 
     @abstractmethod
     def write(self, relation: Relation, rows: pa.RecordBatchReader, *, advance: Callable[[int], None]) -> None:
@@ -148,8 +161,8 @@ def export(
 
     Args:
         logdir: A logdir, or its path or URL. A run in it may still be recording.
-        target: The file (`duckdb`, `sqlite`) or directory (`parquet`, `csv`) to create.
-        format: `parquet`, `csv`, `duckdb` or `sqlite`.
+        target: The file (`duckdb`, `sqlite`) or directory (`parquet`, `csv`, `delta`, `iceberg`) to create.
+        format: `parquet`, `csv`, `duckdb`, `sqlite`, `delta` or `iceberg`.
         tables: Names of tables and public views; None means all. If the format keeps views as views, the tables and
             views that they read are included.
         run_id: Only the rows of this run; None means all runs.
@@ -162,6 +175,7 @@ def export(
         QueryError: The format, a table or the run is unknown.
         BrokenPartError: A part cannot be read.
         ExportError: The target cannot be written, or the format cannot represent a value.
+        MissingDependencyError: The package that writes `delta` or `iceberg` is not installed.
     """
     try:
         chosen = ExportFormat(format)
@@ -169,7 +183,7 @@ def export(
         raise QueryError(f"the format is {format!r}, expected one of {', '.join(ExportFormat)}.") from None
     writer = _writer_of(chosen)
     relations = _choose_relations(tables, with_what_views_read=writer.keeps_views)
-    path = _check_target(target, suffix=writer.suffix, overwrite=overwrite)
+    path = _check_target(target, writer=writer, overwrite=overwrite)
     own = (
         contextlib.nullcontext(logdir)
         if isinstance(logdir, Logdir)
@@ -182,12 +196,15 @@ def export(
 def _writer_of(format_: ExportFormat) -> type[TableWriter]:
     from tfdbg_arrow.query.exports.databases import DuckDBExport, SQLiteExport
     from tfdbg_arrow.query.exports.flat_files import CsvExport, ParquetExport
+    from tfdbg_arrow.query.exports.table_formats import DeltaExport, IcebergExport
 
     return {
         ExportFormat.PARQUET: ParquetExport,
         ExportFormat.CSV: CsvExport,
         ExportFormat.DUCKDB: DuckDBExport,
         ExportFormat.SQLITE: SQLiteExport,
+        ExportFormat.DELTA: DeltaExport,
+        ExportFormat.ICEBERG: IcebergExport,
     }[format_]
 
 
@@ -205,7 +222,7 @@ def _export(
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with written_whole(path) as temporary:
-            open_ = writer(temporary)
+            open_ = writer(temporary, final=path)
             written = []
             try:
                 for number, relation in enumerate(relations):
@@ -267,12 +284,12 @@ def _write(
     return ExportedTable(name=relation.name, kind=kind, num_rows=told.num_rows)
 
 
-def _check_target(target: str | Path, *, suffix: str | None, overwrite: bool) -> Path:
+def _check_target(target: str | Path, *, writer: type[TableWriter], overwrite: bool) -> Path:
     """Returns the path to write an export to.
 
     Args:
         target: The given path.
-        suffix: The suffix of the files, such as `.csv`, if the format is a directory; None if it is a single file.
+        writer: What writes the format.
         overwrite: Whether an existing export may be replaced.
 
     Raises:
@@ -287,15 +304,15 @@ def _check_target(target: str | Path, *, suffix: str | None, overwrite: bool) ->
         if inside is not None:
             where = "is" if inside == path else f"is inside {inside},"
             raise ExportError(f"{path} {where} a logdir of tfdbg_arrow; give a path outside of the logdir.")
-        if not os.path.lexists(path) or (suffix is not None and path.is_dir() and not any(path.iterdir())):
+        if not os.path.lexists(path) or (writer.content is not None and path.is_dir() and not any(path.iterdir())):
             return path
         if not overwrite:
             raise ExportError(f"{path} already exists; give another path, or --overwrite to replace it.")
-        if suffix is None and not path.is_file():
+        if writer.content is None and not path.is_file():
             raise ExportError(f"{path} is not a file and will not be replaced; give another path.")
-        if suffix is not None and not _is_export(path, suffix):
+        if writer.content is not None and not _is_export(path, writer):
             raise ExportError(
-                f"{path} will not be replaced, as it is not a directory with only the *{suffix} files of an export; "
+                f"{path} will not be replaced, as it is not a directory with only the {writer.content} of an export; "
                 "give another path."
             )
     except OSError as error:
@@ -305,12 +322,15 @@ def _check_target(target: str | Path, *, suffix: str | None, overwrite: bool) ->
 
 def _size_of(path: Path) -> int:
     """Returns the number of bytes of a file, or of all files in a directory."""
-    return path.stat().st_size if path.is_file() else sum(file.stat().st_size for file in path.iterdir())
+    return (
+        path.stat().st_size
+        if path.is_file()
+        else sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+    )
 
 
-def _is_export(path: Path, suffix: str) -> bool:
-    names = {f"{name}{suffix}" for name in _relation_names()}
-    return path.is_dir() and not path.is_symlink() and all(entry.name in names for entry in path.iterdir())
+def _is_export(path: Path, writer: type[TableWriter]) -> bool:
+    return path.is_dir() and not path.is_symlink() and all(writer.holds(entry) for entry in path.iterdir())
 
 
 def _relation_names() -> tuple[str, ...]:

@@ -49,7 +49,7 @@ class DuckDBExport(TableWriter):
 
     keeps_views: ClassVar[bool] = True
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, final: Path) -> None:
         self._connection = duckdb.connect(
             str(path),
             config={
@@ -98,7 +98,7 @@ class SQLiteExport(TableWriter):
 
     keeps_views: ClassVar[bool] = True
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, final: Path) -> None:
         self._connection = sqlite3.connect(path, isolation_level=None)
         # No one reads the file before it is complete.
         self._connection.execute("PRAGMA journal_mode = OFF")

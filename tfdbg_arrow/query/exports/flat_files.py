@@ -54,9 +54,15 @@ _ROW_GROUP_BYTES = 64 * 2**20
 
 
 class _FileExport(TableWriter):
-    """Writes `<name><suffix>` files into a directory that it creates."""
+    """Writes `<name><suffix>` files into a directory that it creates.
 
-    def __init__(self, path: Path) -> None:
+    Attributes:
+        suffix: The suffix of the files.
+    """
+
+    suffix: ClassVar[str]
+
+    def __init__(self, path: Path, *, final: Path) -> None:
         self._path = path
         path.mkdir()
 
@@ -64,11 +70,17 @@ class _FileExport(TableWriter):
         """Returns the path of the file of a table or view."""
         return self._path / f"{relation.name}{self.suffix}"
 
+    @classmethod
+    def holds(cls, entry: Path) -> bool:
+        """Returns whether an entry of a directory belongs to an export."""
+        return entry.name in {f"{name}{cls.suffix}" for name in cls.names()}
+
 
 class ParquetExport(_FileExport):
     """Writes `<name>.parquet` files into a directory."""
 
-    suffix: ClassVar[str | None] = ".parquet"
+    suffix: ClassVar[str] = ".parquet"
+    content: ClassVar[str | None] = "*.parquet files"
 
     def write(self, relation: Relation, rows: pa.RecordBatchReader, *, advance: Callable[[int], None]) -> None:
         """Writes a file; see TableWriter."""
@@ -83,14 +95,15 @@ class ParquetExport(_FileExport):
             "store_schema": False,
         }
         with pq.ParquetWriter(self.file_of(relation), schema, **options) as writer:
-            for group in _row_groups(map(flat.convert, rows), advance):
+            for group in row_groups(map(flat.convert, rows), advance):
                 writer.write_table(pa.Table.from_batches(group, schema), row_group_size=ROW_GROUP_ROWS)
 
 
 class CsvExport(_FileExport):
     """Writes `<name>.csv` files into a directory."""
 
-    suffix: ClassVar[str | None] = ".csv"
+    suffix: ClassVar[str] = ".csv"
+    content: ClassVar[str | None] = "*.csv files"
 
     def write(self, relation: Relation, rows: pa.RecordBatchReader, *, advance: Callable[[int], None]) -> None:
         """Writes a file; see TableWriter."""
@@ -157,25 +170,26 @@ class FlatRows:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
 
-def flat_rows(schema: pa.Schema, *, with_timestamps: bool = True) -> FlatRows:
+def flat_rows(schema: pa.Schema, *, with_timestamps: bool = True, with_lists: bool = False) -> FlatRows:
     """Returns how to flatten the rows of a table or view.
 
     Args:
         schema: Its columns, as returned by DuckDB.
         with_timestamps: Whether to add a TIMESTAMP column for each time in nanoseconds that has none.
+        with_lists: Whether lists stay lists.
     """
     columns = []
     for field in schema:
-        columns.append(_flat_column(field))
+        columns.append(_flat_column(field, with_lists=with_lists))
         timestamp = field.name.removesuffix("_ns")
         if with_timestamps and field.name.endswith("wall_time_ns") and timestamp not in schema.names:
             columns.append(FlatColumn(name=timestamp, type=_TIMESTAMP, source=field.name, convert=_to_timestamp))
     return FlatRows(tuple(columns))
 
 
-def _flat_column(field: pa.Field) -> FlatColumn:
+def _flat_column(field: pa.Field, *, with_lists: bool) -> FlatColumn:
     column = FlatColumn(name=field.name, type=field.type, source=field.name)
-    if pa.types.is_list(field.type):
+    if pa.types.is_list(field.type) and not with_lists:
         return column.then(pa.string(), _list_to_text)
     if pa.types.is_decimal(field.type):
         return column.then(pa.int64(), lambda array: array.cast(pa.int64()))
@@ -222,8 +236,13 @@ def _to_hexadecimal(array: pa.Array) -> pa.Array:
     return pa.array([None if value is None else f"\\x{value.hex()}" for value in array.to_pylist()], pa.string())
 
 
-def _row_groups(batches: Iterator[pa.RecordBatch], advance: Callable[[int], None]) -> Iterator[list[pa.RecordBatch]]:
-    """Yields the batches of one row group at a time, bounded in rows and bytes."""
+def row_groups(batches: Iterator[pa.RecordBatch], advance: Callable[[int], None]) -> Iterator[list[pa.RecordBatch]]:
+    """Yields the batches of one row group at a time, bounded in rows and bytes.
+
+    Args:
+        batches: The batches.
+        advance: Called with the number of rows of each batch.
+    """
     group: list[pa.RecordBatch] = []
     num_rows = num_bytes = 0
     for batch in batches:

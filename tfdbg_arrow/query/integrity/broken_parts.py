@@ -12,7 +12,7 @@ import duckdb
 from tfdbg_arrow.errors import BrokenPartError, LogdirError, QueryError
 from tfdbg_arrow.query.engine import sql_literal
 from tfdbg_arrow.query.integrity.parts import MISSING, file_identity, what_is_wrong
-from tfdbg_arrow.storage.layout import manifest_path
+from tfdbg_arrow.storage.layout import manifest_path, run_of_part
 from tfdbg_arrow.storage.manifest import ManifestEntry, read_live_parts
 
 _ATTEMPTS = 20
@@ -69,9 +69,8 @@ class BrokenParts:
 
     def tell_part(self, path: str, *, rows: int | None, reason: str) -> None:
         """Records a broken part."""
-        table, run, _ = path.rsplit("/", 3)[-3:]
-        run_id = run.removeprefix("run_id=")
-        self._found[path] = BrokenPart(path=path, run_id=run_id, table=table, rows=rows, reason=reason)
+        table = path.rsplit("/", 3)[-3]
+        self._found[path] = BrokenPart(path=path, run_id=run_of_part(path), table=table, rows=rows, reason=reason)
 
     def refuse_unreadable(self, error: Exception, parts: Sequence[str], *, check: Check) -> bool:
         """Leaves out all unreadable parts of the table that an error comes from, each until its file changes.

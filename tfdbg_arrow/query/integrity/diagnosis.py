@@ -14,7 +14,7 @@ from tfdbg_arrow.query.integrity.run_findings import Finding, examine_runs
 from tfdbg_arrow.query.logdir import Logdir, open_logdir
 from tfdbg_arrow.safe_text import number_of
 from tfdbg_arrow.schema import TABLES
-from tfdbg_arrow.storage.layout import MANIFEST_DIRECTORY, MARKER_NAME, is_part_name
+from tfdbg_arrow.storage.layout import MANIFEST_DIRECTORY, MARKER_NAME, part_files, run_of_part
 from tfdbg_arrow.storage.location import RemoteLocation, parse_location
 from tfdbg_arrow.storage.manifest import ManifestEntry, read_live_parts, resolve_part, run_ids
 from tfdbg_arrow.storage.marker import check_logdir
@@ -243,19 +243,14 @@ def _broken(run_id: str, wrong: list[str]) -> Finding:
 
 def _unlisted(logdir: Path) -> list[Finding]:
     """Returns findings about parts that exist although no manifest names them."""
-    there = {
-        part.relative_to(logdir).as_posix()
-        for table in TABLES
-        for part in (logdir / table.name).glob("run_id=*/part-*.parquet")
-        if is_part_name(part.name)
-    }
+    there = {part.relative_to(logdir).as_posix() for table in TABLES for part in part_files(logdir, table.name)}
     # Manifests are read after the parts are listed, so that they name the parts that a recording seals meanwhile.
     runs = run_ids(logdir)
     listed = {entry.path for run_id in runs for entry in read_live_parts(logdir, run_id=run_id)}
     by_run: dict[str, list[str]] = {}
     for path in sorted(there - listed):
         if (logdir / path).exists():
-            by_run.setdefault(path.split("/")[1].removeprefix("run_id="), []).append(path)
+            by_run.setdefault(run_of_part(path), []).append(path)
     return [_unlisted_parts(run_id, paths, has_manifest=run_id in runs) for run_id, paths in by_run.items()]
 
 

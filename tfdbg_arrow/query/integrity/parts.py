@@ -17,13 +17,20 @@ from tfdbg_arrow.schema import FORMAT_VERSION, TABLES, arrow_schema
 from tfdbg_arrow.schema.parquet import FIELD_ID_KEY, FORMAT_VERSION_KEY, TABLE_KEY
 from tfdbg_arrow.schema.version import parse_format_version
 from tfdbg_arrow.storage.disk import file_sha256
-from tfdbg_arrow.storage.layout import MANIFEST_DIRECTORY, SPOOL_DIRECTORY, is_part_name, is_run_id, shown
+from tfdbg_arrow.storage.layout import (
+    MANIFEST_DIRECTORY,
+    SPOOL_DIRECTORY,
+    is_part_name,
+    is_run_id,
+    run_of_directory,
+    run_of_part,
+    shown,
+)
 from tfdbg_arrow.storage.manifest import ManifestEntry, read_live_parts, resolve_part
 
 MISSING = "is missing"
 """What is wrong with a part that does not exist."""
 _TABLES = {table.name: table for table in TABLES}
-_RUN = "run_id="
 _MANIFEST = ".jsonl"
 
 
@@ -53,7 +60,7 @@ class LogdirFiles:
                     files._add_manifest(entry.name)
             elif table.name != SPOOL_DIRECTORY and table.is_dir(follow_symlinks=False):
                 runs = _entries(logdir / table.name)
-                if table.name in _TABLES or any(run.name.startswith(_RUN) for run in runs):
+                if table.name in _TABLES or any(run_of_directory(run.name) for run in runs):
                     for run in runs:
                         files._add_run(logdir, table.name, run)
         return files
@@ -74,8 +81,8 @@ class LogdirFiles:
             self.strays.append(f"{MANIFEST_DIRECTORY}/{name}")
 
     def _add_run(self, logdir: Path, table: str, run: os.DirEntry[str]) -> None:
-        run_id = run.name.removeprefix(_RUN)
-        if not (run.name.startswith(_RUN) and is_run_id(run_id) and run.is_dir(follow_symlinks=False)):
+        run_id = run_of_directory(run.name)
+        if run_id is None or not is_run_id(run_id) or not run.is_dir(follow_symlinks=False):
             self.strays.append(f"{table}/{run.name}")
             return
         for part in _entries(logdir / table / run.name):
@@ -142,7 +149,7 @@ def written_version(logdir: Path, entry: ManifestEntry) -> tuple[int, int] | Non
 
 
 def _is_live(logdir: Path, entry: ManifestEntry) -> bool:
-    run_id = entry.path.split("/")[1].removeprefix(_RUN)
+    run_id = run_of_part(entry.path)
     try:
         return entry in read_live_parts(logdir, run_id=run_id)
     except LogdirError:

@@ -236,8 +236,7 @@ def _source(parts: Sequence[str], *, unite: bool) -> str:
     files = ", ".join(sql_literal(part) for part in parts)
     # can_have_nan: min/max statistics leave out NaN, and without this option DuckDB would prune by them.
     return (
-        f"read_parquet([{files}], union_by_name = {str(unite).lower()}, can_have_nan = true, "
-        "hive_partitioning = true, hive_types = {'run_id': VARCHAR})"
+        f"read_parquet([{files}], union_by_name = {str(unite).lower()}, can_have_nan = true, hive_partitioning = false)"
     )
 
 

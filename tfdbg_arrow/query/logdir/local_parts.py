@@ -27,7 +27,9 @@ from tfdbg_arrow.storage.layout import (
     SpoolPaths,
     check_run_id,
     manifest_path,
+    part_files,
     part_path,
+    run_of_part,
     spool_paths,
     spooled_run_ids,
 )
@@ -116,16 +118,15 @@ def parts_by_run(parts: Mapping[str, tuple[str, ...]]) -> dict[str, dict[str, tu
     found: dict[str, dict[str, list[str]]] = {}
     for table, paths in parts.items():
         for path in paths:
-            run_id = path.rsplit("/", 2)[-2].removeprefix("run_id=")
-            found.setdefault(run_id, {}).setdefault(table, []).append(path)
+            found.setdefault(run_of_part(path), {}).setdefault(table, []).append(path)
     return {run: {table: tuple(paths) for table, paths in tables.items()} for run, tables in found.items()}
 
 
 def _found_parts(path: Path) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for table in TABLES:
-        for part in sorted((path / table.name).glob("run_id=*/part-*.parquet")):
-            check_run_id(part.parent.name.removeprefix("run_id="), where=str(part))
+        for part in part_files(path, table.name):
+            check_run_id(run_of_part(str(part)), where=str(part))
             found.setdefault(table.name, []).append(str(part))
     return found
 

@@ -11,6 +11,7 @@ from importlib import resources
 from tfdbg_arrow.query.alert_rules.rules import alert_view, builtin_rules
 from tfdbg_arrow.query.engine import sql_literal
 from tfdbg_arrow.schema import TABLES, Table
+from tfdbg_arrow.storage.layout import PART_GLOB
 
 _ALERT = """\
 -- One row is one finding of one built-in alert rule, with the rule's default parameters.
@@ -80,10 +81,10 @@ def views_sql(logdir: str) -> str:
 
 
 def _table_sql(logdir: str, table: Table) -> str:
-    pattern = f"{logdir.rstrip('/')}/{table.name}/run_id=*/part-*.parquet"
+    pattern = f"{logdir.rstrip('/')}/{table.name}/{PART_GLOB}"
     # can_have_nan: min/max statistics leave out NaN, and without this option DuckDB would prune by them.
     return (
         f'CREATE OR REPLACE VIEW "{table.name}" AS SELECT * FROM read_parquet(\n'
         f"    {sql_literal(pattern)}, union_by_name = true, can_have_nan = true,\n"
-        "    hive_partitioning = true, hive_types = {'run_id': VARCHAR});"
+        "    hive_partitioning = false);"
     )

@@ -23,7 +23,14 @@ from tfdbg_arrow.errors import BrokenPartError, LogdirError
 from tfdbg_arrow.query.integrity.broken_parts import BrokenParts
 from tfdbg_arrow.schema import TABLES
 from tfdbg_arrow.storage.disk import file_sha256
-from tfdbg_arrow.storage.layout import MANIFEST_DIRECTORY, MARKER_NAME, check_run_id, is_part_name, is_run_id
+from tfdbg_arrow.storage.layout import (
+    MANIFEST_DIRECTORY,
+    MARKER_NAME,
+    check_run_id,
+    is_part_name,
+    is_run_id,
+    run_of_directory,
+)
 from tfdbg_arrow.storage.location import RemoteLocation, described
 from tfdbg_arrow.storage.manifest import ManifestEntry, live_parts
 from tfdbg_arrow.storage.marker import parse_marker
@@ -190,10 +197,11 @@ class RemoteSource:
         with described(f"{self._location} cannot be read"):
             for table in TABLES:
                 for run in self._directory.names(table.name):
-                    if not run.startswith("run_id="):
+                    run_id = run_of_directory(run)
+                    if run_id is None:
                         continue
                     directory = f"{table.name}/{run}"
-                    check_run_id(run.removeprefix("run_id="), where=f"{self._location}/{directory}")
+                    check_run_id(run_id, where=f"{self._location}/{directory}")
                     for name in filter(is_part_name, self._directory.names(directory)):
                         path = f"{directory}/{name}"
                         part = RemotePart(table.name, path, self._directory.version(path), is_hashed=False)
@@ -284,7 +292,7 @@ class RemoteSource:
         """Removes copies of parts that are no longer live, and copies of other logdirs if the cache is too large."""
         with contextlib.suppress(OSError):  # another process may prune as well
             live = {part.cached_in(self._cache) for parts in self._parts.values() for part in parts}
-            for path in self._cache.glob("*/run_id=*/*"):
+            for path in self._cache.glob("*/run*=*/*"):
                 is_old = time.time() - path.stat().st_mtime > _TEMPORARY_AGE_S
                 if path not in live and (is_old or path.suffix != ".tmp"):
                     path.unlink(missing_ok=True)

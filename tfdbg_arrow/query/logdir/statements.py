@@ -200,6 +200,8 @@ class Statements(ABC):
                 if failures:
                     raise _duckdb_error(failures[0]) from failures[0]
                 raise error
+            finally:
+                source.close()  # while a result is open, DuckDB refuses the connection's next statement
 
         return self._run(run)
 

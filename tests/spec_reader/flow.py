@@ -1,0 +1,466 @@
+"""The rules of the specification that follow a value from an output of an op to the inputs of the op."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import polars
+
+_WRITER = re.compile(
+    r"Assign(Add|Sub)?VariableOp|Resource(Sparse)?Apply\w+|ResourceScatter\w+|ResourceStridedSliceAssign|MakeIterator"
+)
+_REPLACING = frozenset({"AssignVariableOp", "MakeIterator"})
+_LOOP = frozenset({"cond", "body"})
+_BRANCHES = frozenset({"then_branch", "else_branch", "branches"})
+_BORDER_NODES = frozenset({"Identity", "Switch", "Merge", "Enter", "Exit", "NextIteration"})
+_NEVER_BAD = re.compile(r"bool|string|q?u?int\d+")
+_MAX_PATH = 10_000
+
+Row = dict[str, Any]
+
+
+class Context(NamedTuple):
+    """One pass through the ops of one graph. `graph_id` tells which graph it is."""
+
+    step_id: int | None
+    frame_id: int | None
+    iteration: int | None
+    call_site: str | None
+    graph_id: int
+
+
+class Tensor(NamedTuple):
+    """A tensor that a program computed, with or without a row.
+
+    Attributes:
+        context: Context of a graph's tensor. None for an execution and for an external tensor.
+        op: Name of the op, `execution_index`, or `tensor_id` of an external tensor (then `slot` is None).
+        slot: Index of the output.
+    """
+
+    context: Context | None
+    op: str | int
+    slot: int | None
+
+
+class Flow:
+    """The tables of one run, and the rules that follow a value from an output to the inputs of its op.
+
+    Attributes:
+        health: The rows of tensor_health, in the order of `event_index`.
+    """
+
+    def __init__(self, run_id: str, tables: dict[str, polars.DataFrame]) -> None:
+        self.run_id = run_id
+        self._tables = tables
+        self.start: int = min((row["wall_time_ns"] for row in self._rows("run")), default=0)
+        self._graphs = self._by("graph", "graph_id")
+        self._ops = self._by("graph_op", "graph_id", "op_name")
+        self._outputs = self._by("graph_op_output", "graph_id", "op_name", "output_slot")
+        self._executions = self._by("execution", "execution_index")
+        self._taken = self._by("execution_input", "execution_index", "input_index")
+        self._makers = self._by("execution_output", "tensor_id")
+        self._made = self._by("execution_output", "execution_index", "output_slot")
+        self._arguments = self._by("graph_function_input", "function_name", "op_name")
+        self._results = self._by("graph_function_output", "function_name", "output_index")
+        self._functions = _grouped(self._rows("graph_function"), "graph_id")
+        self._edges = _grouped(self._rows("graph_op_input"), "graph_id", "op_name")
+        self._calls = _grouped((row for row in self._rows("graph_call") if row["is_inline"]), "graph_id", "op_name")
+        self._callers = _grouped(itertools.chain(*self._calls.values()), "callee_graph_id")
+        self._nodes = {
+            (row["graph_id"], row["call_site"], row["op_name"] or row["node_name"]): row
+            for row in self._rows("executed_op")
+        }
+        nodes = (row for row in self._rows("executed_op") if row["op_name"] is None)
+        computing = (row for row in nodes if row["op_type"] not in _BORDER_NODES)
+        self._nodes_made_for = _grouped(computing, "graph_id", "call_site", "made_for")
+        self._node_of_name = self._by("executed_op", "executed_graph_id", "node_name")
+        self._node_edges = _grouped(self._rows("executed_op_input"), "executed_graph_id", "node_name")
+        self.health: dict[Tensor, Row] = {}
+        self._seen: dict[Context, tuple[int, int | None]] = {}
+        """Each context with a row, with its smallest `event_index` and its `execution_index`."""
+        self._sites: dict[int | None, dict[str | None, list[Context]]] = defaultdict(lambda: defaultdict(list))
+        for row in sorted(self._rows("tensor_health"), key=lambda row: row["event_index"]):
+            self._add(row)
+        for is_in_loop in (False, True):
+            for context in list(self._seen):
+                self._add_callers(context, is_in_loop=is_in_loop)
+
+    def _rows(self, table: str) -> list[Row]:
+        return self._tables[table].to_dicts() if table in self._tables else []
+
+    def _by(self, table: str, *columns: str) -> dict[Any, Row]:
+        return {_key_of(row, columns): row for row in self._rows(table)}
+
+    def _add(self, row: Row) -> None:
+        if row["scope"] != "graph":
+            of = "tensor_id" if row["scope"] == "external" else "execution_index"
+            self.health[Tensor(None, row[of], row["output_slot"])] = row
+            return
+        context = Context(*(row[column] for column in Context._fields))
+        if context.step_id is None:  # an unknown context equals no other one
+            context = context._replace(iteration=~row["event_index"])
+        elif context not in self._seen:
+            self._seen[context] = row["event_index"], row["execution_index"]
+            self._sites[context.step_id][context.call_site].append(context)
+        self.health[Tensor(context, row["op_name"], row["output_slot"])] = row
+
+    def _add_callers(self, context: Context, *, is_in_loop: bool) -> None:
+        """Adds the contexts that called a context and have no rows. Those of loops need all others to be known."""
+        seen = self._seen[context]
+        while (level := self._level_of(context)) and (is_in_loop or level[0]["attribute"] not in _LOOP):
+            context, _ = self._caller(context)
+            if context not in self._seen:
+                self._seen[context] = seen
+                self._sites[context.step_id][context.call_site].append(context)
+
+    # Inputs
+
+    def inputs(self, tensor: Tensor) -> list[Tensor]:
+        """Returns the inputs of a tensor's op that can be bad, with or without rows.
+
+        A resource is replaced by the values that were written to it. A tensor at a border has one input: the tensor
+        on the other side.
+        """
+        across = self._across(tensor)
+        if across is not None:
+            return across
+        context, op, slot = tensor
+        if context is None:
+            sources = self._execution_inputs(op) if slot is not None else []
+        else:
+            sources = self._node_inputs(tensor) + self._edge_inputs(context, op)
+        found = []
+        for source in sources:
+            dtype = self._dtype(source)
+            if dtype == "resource" or (dtype is None and self._handle(source) in self._writes):
+                found += self._content(self._handle(source), self._order(context, op))
+            elif not _NEVER_BAD.fullmatch(dtype or ""):
+                found.append(source)
+        return found
+
+    def _dtype(self, tensor: Tensor) -> str | None:
+        if tensor in self.health:
+            return self.health[tensor]["dtype"]
+        if tensor.context is None:
+            return self._made.get(tensor[1:], {}).get("dtype")
+        return self._outputs.get((tensor.context.graph_id, *tensor[1:]), {}).get("dtype")
+
+    def _edge_inputs(self, context: Context, op: str | int) -> list[Tensor]:
+        """Returns the inputs of an op of a graph by the edges of the program."""
+        if (context.graph_id, op) not in self._ops:
+            return []
+        edges = (edge for edge in self._edges[context.graph_id, op] if not edge["is_control"])
+        return [
+            Tensor(context, edge["source_op_name"], edge["source_output_slot"])
+            for edge in sorted(edges, key=lambda edge: edge["input_index"])
+        ]
+
+    def _node(self, tensor: Tensor) -> Row | None:
+        assert tensor.context is not None
+        return self._nodes.get((tensor.context.graph_id, tensor.context.call_site, tensor.op))
+
+    def _node_inputs(self, tensor: Tensor) -> list[Tensor]:
+        """Returns the inputs of an op by the edges that ran. Nodes at borders are left to the edges of the program."""
+        node = self._node(tensor)
+        found = []
+        for edge in self._node_edges[node["executed_graph_id"], node["node_name"]] if node is not None else ():
+            source = self._node_of_name.get((edge["executed_graph_id"], edge["source_node_name"]))
+            if edge["is_control"] or source is None or source["graph_id"] is None:
+                continue
+            if source["op_name"] is not None or source["op_type"] not in _BORDER_NODES:
+                context = tensor.context._replace(call_site=source["call_site"], graph_id=source["graph_id"])
+                found.append(Tensor(context, source["op_name"] or source["node_name"], edge["source_output_slot"]))
+        if node is None:  # an absorbed op, perhaps computed by a node that was made for it
+            made = self._nodes_made_for[tensor.context.graph_id, tensor.context.call_site, tensor.op]
+            found += [Tensor(tensor.context, other["node_name"], tensor.slot) for other in made]
+        if node is not None and node["op_name"] is None and node["made_for"] is not None:
+            found += self._edge_inputs(tensor.context, node["made_for"])
+        return found
+
+    def _execution_inputs(self, index: int | str) -> list[Tensor]:
+        num_inputs = self._executions.get(index, {}).get("num_inputs", 0)
+        return [found for i in range(num_inputs) for found in self._eager(index, i)]
+
+    def _eager(self, index: int | str | None, input_index: int) -> list[Tensor]:
+        """Returns the tensor that is an input of an execution."""
+        taken = self._taken.get((index, input_index))
+        if taken is None:
+            return []
+        made = self._makers.get(taken["tensor_id"])
+        if made is None:
+            return [Tensor(None, taken["tensor_id"], None)]
+        return [Tensor(None, made["execution_index"], made["output_slot"])]
+
+    def _across(self, tensor: Tensor) -> list[Tensor] | None:
+        """Returns the tensors on the other side of a border, or None if an op computed the tensor."""
+        context, op, slot = tensor
+        if context is None:
+            execution = self._executions.get(op) if slot is not None else None
+            graph_id = self._graph_of.get(execution["op_type"]) if execution is not None else None
+            return None if graph_id is None else self._result([self._root(op, graph_id)], slot, execution["op_type"])
+        if (context.graph_id, op) in self._calls:
+            return self._call_result(context, op, slot)
+        row = self._ops.get((context.graph_id, op))
+        if row is None or self._edges[context.graph_id, op]:
+            return None
+        return self._argument(context, op)
+
+    @functools.cached_property
+    def _graph_of(self) -> dict[str, int]:
+        return {row["function_name"]: row["graph_id"] for row in self._rows("graph_function")}
+
+    @functools.cached_property
+    def _roots(self) -> dict[tuple[int | None, int], Context]:
+        contexts = ((index, context) for context, (_, index) in reversed(self._seen.items()))
+        roots = {(index, -1): context._replace(call_site="", frame_id=0, iteration=0) for index, context in contexts}
+        outermost = ((index, context) for context, (_, index) in self._seen.items() if context.call_site == "")
+        for index, context in outermost:
+            roots[index, context.graph_id] = context._replace(frame_id=0, iteration=0)
+        return roots
+
+    def _root(self, index: int | str, graph_id: int) -> Context:
+        """Returns the context of the outermost graph of a call."""
+        unknown = Context(None, None, None, "", graph_id)
+        return self._roots.get((index, graph_id), self._roots.get((index, -1), unknown))._replace(graph_id=graph_id)
+
+    def _variants(self, graph_id: int, name: str | None = None) -> list[str]:
+        """Returns the functions of a graph, beginning with the one of a name."""
+        names = [row["function_name"] for row in self._functions[graph_id]]
+        return sorted(names, key=lambda other: other != name)
+
+    def _result(self, contexts: Iterable[Context], index: int | None, name: str | None = None) -> list[Tensor]:
+        """Returns the result of the graph of each context."""
+        found = []
+        for context in contexts:
+            rows = (self._results.get((other, index)) for other in self._variants(context.graph_id, name))
+            row = next(filter(None, rows), None)
+            if row is not None:
+                found.append(Tensor(context, row["op_name"], row["output_slot"]))
+        return found
+
+    def _argument(self, context: Context, op: str | int) -> list[Tensor] | None:
+        """Returns the tensor that a Placeholder holds, or None if the op is no argument of its graph."""
+        index = self._execution_of(context)
+        name = self._executions.get(index, {}).get("op_type")
+        rows = (self._arguments.get((other, op)) for other in self._variants(context.graph_id, name))
+        argument = next(filter(None, rows), None)
+        if argument is None:
+            return None
+        position = argument["input_index"]
+        caller = self._caller(context)
+        if caller is None:
+            return self._eager(index, position)
+        outer, call = caller
+        if call["attribute"] in _LOOP and context.iteration:
+            body = next(other for other in self._calls[outer.graph_id, call["op_name"]] if other["attribute"] == "body")
+            callees = (other for other in self._callees(outer, body) if other.frame_id == context.frame_id)
+            before = {other._replace(iteration=context.iteration - 1) for other in callees}
+            return self._result(before, position, body["function_name"])
+        position += call["attribute"] in _BRANCHES
+        return self._edge_inputs(outer, call["op_name"])[position : position + 1]
+
+    def _call_result(self, context: Context, op: str | int, slot: int | None) -> list[Tensor]:
+        """Returns the tensor that a calling op outputs."""
+        calls = self._calls[context.graph_id, op]
+        body = [call for call in calls if call["attribute"] == "body"]
+        found = []
+        for call in body or calls:
+            callees = [other for other in self._callees(context, call) if self._caller(other) == (context, call)]
+            if body and not callees:
+                return self._edge_inputs(context, op)[slot : slot + 1] if slot is not None else []
+            last = max((other.iteration or 0 for other in callees), default=0) if body else context.iteration
+            found += self._result({other._replace(iteration=last) for other in callees}, slot, call["function_name"])
+        return found
+
+    # Contexts
+
+    def _execution_of(self, context: Context) -> int | None:
+        """Returns the execution in which a context ran."""
+        if context in self._seen:
+            return self._seen[context][1]
+        others = self._sites[context.step_id].values() if context.step_id in self._sites else ()
+        return next((self._seen[other][1] for site in others for other in site), None)
+
+    def _callees(self, context: Context, call: Row) -> list[Context]:
+        """Returns the contexts that an op called, in any pass of its graph."""
+        start = re.escape(context.call_site + "/" if context.call_site else "")
+        found: list[Context] = []
+        for name in ("", r"_\d+"):
+            pattern = re.compile(start + _tail(call, name))
+            for site, inner in self._sites[context.step_id].items():
+                if pattern.fullmatch(site or "") is not None:
+                    found += [other for other in inner if other.graph_id == call["callee_graph_id"]]
+            if found:
+                break
+        return found
+
+    def _caller(self, context: Context) -> tuple[Context, Row] | None:
+        """Returns the context and the call that called a context; None for an outermost graph or if it is unknown."""
+        level = self._level_of(context)
+        if not level:
+            return None
+        call, site = level
+        outer = context._replace(call_site=site, graph_id=call["graph_id"])
+        if call["attribute"] in _LOOP:
+            frame_id, iteration = self._entry(outer, call, context.frame_id)
+            outer = outer._replace(frame_id=frame_id, iteration=iteration)
+        return outer, call
+
+    def _level_of(self, context: Context) -> tuple[Row, str] | tuple[()] | None:
+        """Returns the call that led to a context and the call site of the calling op, () for an outermost graph."""
+        root = self._executions.get(self._execution_of(context), {}).get("graph_id")
+        found = self._level(context.graph_id, context.call_site, root)
+        return self._level(context.graph_id, context.call_site, None) if found is None else found
+
+    @functools.cache  # noqa: B019
+    def _level(self, graph_id: int, site: str | None, root: int | None) -> tuple[Row, str] | tuple[()] | None:
+        """Returns the call that leads from an outermost graph (None: any) to a graph at a call site, as `_level_of`."""
+        if not site:
+            return () if root in (None, graph_id) else None
+        for name in ("", r"_\d+"):
+            for call in self._callers.get(graph_id, ()):
+                matched = re.fullmatch(f"(?:(.*)/)?{_tail(call, name)}", site)
+                if matched is not None and self._level(call["graph_id"], matched[1] or "", root) is not None:
+                    return call, matched[1] or ""
+        return None
+
+    def _is_in_loop(self, context: Context) -> bool:
+        level = self._level_of(context)
+        if not level:
+            return False
+        outer = context._replace(graph_id=level[0]["graph_id"], call_site=level[1])
+        return level[0]["attribute"] in _LOOP or self._is_in_loop(outer)
+
+    def _entry(self, outer: Context, call: Row, frame_id: int | None) -> tuple[int | None, int | None]:
+        """Returns the frame and the iteration in which the frame of a loop was entered."""
+        if not self._is_in_loop(outer):
+            return 0, 0
+        entries = self._entries(outer.step_id, outer.call_site, outer.graph_id, call["op_name"])
+        return entries.get(frame_id, (None, None))
+
+    @functools.cache  # noqa: B019
+    def _entries(
+        self, step_id: int | None, site: str | None, graph_id: int, op: str
+    ) -> dict[int | None, tuple[int | None, int | None]]:
+        """Returns the entries of all frames of a loop: both are paired in the order in which they began."""
+        outer = Context(step_id, 0, 0, site, graph_id)
+        first: dict[int | None, int] = {}
+        for call in self._calls[graph_id, op]:
+            for inner in self._callees(outer, call):
+                event_index, _ = self._seen[inner]
+                first[inner.frame_id] = min(event_index, first.get(inner.frame_id, event_index))
+        frames = sorted(first, key=first.__getitem__)
+        passes: dict[tuple[int | None, int | None], None] = {}
+        while not passes:
+            here = (other for other in self._sites[step_id].get(site, ()) if other.graph_id == graph_id)
+            passes = dict.fromkeys((other.frame_id, other.iteration) for other in here)
+            level = self._level_of(Context(step_id, None, None, site, graph_id))
+            if not level or level[0]["attribute"] in _LOOP:
+                break
+            graph_id, site = level[0]["graph_id"], level[1]
+        if not passes:  # the outer loop has no rows
+            return {frame_id: (None, iteration) for iteration, frame_id in enumerate(frames)}
+        if len(passes) != len(frames):
+            return {}
+        order = {frame_id: place for place, (frame_id, _) in enumerate(reversed(passes))}
+        entries = sorted(passes, key=lambda entry: (-order[entry[0]], entry[1]))
+        return dict(zip(frames, entries, strict=True))
+
+    # Variables
+
+    def _handle(self, tensor: Tensor) -> int | None:
+        """Returns the `tensor_id` of the handle of a resource."""
+        for _ in range(_MAX_PATH):
+            if tensor.context is None and tensor.slot is None:
+                return int(tensor.op)
+            across = self._across(tensor)
+            if across is None and tensor.context is None:
+                return self._made.get(tensor[1:], {}).get("tensor_id")
+            if across is None and self._ops.get((tensor.context.graph_id, tensor.op), {}).get("op_type") == "Identity":
+                across = self._edge_inputs(tensor.context, tensor.op)
+            if not across:
+                return None
+            tensor = across[0]
+        return None
+
+    def _order(self, context: Context | None, op: str | int) -> tuple[int, ...]:
+        """Returns a key that orders the ops that use resources as the program does."""
+        if context is None:
+            return (self._executions[op]["event_index"],)
+        node = self._node(Tensor(context, op, 0)) or {}
+        names = ((context.graph_id, name) for name in (op, node.get("made_for")))
+        position = next((self._ops[name]["op_index"] for name in names if name in self._ops), 0)
+        caller = self._caller(context)
+        if caller is None:
+            execution = self._executions.get(self._execution_of(context))
+            return (execution["event_index"] if execution is not None else self._step_start(context.step_id), position)
+        return (*self._order(caller[0], caller[1]["op_name"]), context.iteration or 0, position)
+
+    def _step_start(self, step_id: int | None) -> int:
+        """Returns the smallest `event_index` of a step that no recorded execution started."""
+        sites = self._sites[step_id].values() if step_id in self._sites else ()
+        return min((self._seen[context][0] for site in sites for context in site), default=-1)
+
+    def _content(self, handle: int | None, order: tuple[int, ...]) -> list[Tensor]:
+        """Returns the tensors that determine what a resource held at a point of the program."""
+        found: list[Tensor] = []
+        for at, is_replacing, values in reversed(self._writes.get(handle, ())):
+            if at < order:
+                found += values
+                if is_replacing:
+                    return found
+        return [*found, Tensor(None, handle, None)] if handle is not None else found
+
+    @functools.cached_property
+    def _writes(self) -> dict[int | None, list[tuple[tuple[int, ...], bool, list[Tensor]]]]:
+        """The writes to each resource in the order of the program: (order, whether it replaces, values)."""
+        found: dict[int | None, list[tuple[tuple[int, ...], bool, list[Tensor]]]] = defaultdict(list)
+        for index, execution in self._executions.items():
+            if _WRITER.fullmatch(execution["op_type"]):
+                inputs = self._execution_inputs(index)
+                places = [0] if execution["op_type"] != "MakeIterator" else [1]
+                self._note(found, self._order(None, index), execution["op_type"], inputs, places)
+        writers = _grouped((row for row in self._ops.values() if _WRITER.fullmatch(row["op_type"])), "graph_id")
+        for context in self._seen:
+            for row in writers.get(context.graph_id, ()):
+                inputs = self._edge_inputs(context, row["op_name"])
+                places = [i for i, source in enumerate(inputs) if self._dtype(source) == "resource"]
+                self._note(found, self._order(context, row["op_name"]), row["op_type"], inputs, places)
+        for writes in found.values():
+            writes.sort(key=lambda write: write[0])
+        return found
+
+    def _note(self, found: Any, order: tuple[int, ...], op_type: str, inputs: list[Tensor], handles: list[int]) -> None:
+        values = [source for i, source in enumerate(inputs) if i not in handles]
+        for handle in handles:
+            if handle < len(inputs):
+                found[self._handle(inputs[handle])].append((order, op_type in _REPLACING, values))
+
+
+def _key_of(row: Row, columns: tuple[str, ...]) -> Any:
+    return row[columns[0]] if len(columns) == 1 else tuple(row[column] for column in columns)
+
+
+def _grouped(rows: Iterable[Row], *columns: str) -> dict[Any, list[Row]]:
+    found: dict[Any, list[Row]] = defaultdict(list)
+    for row in rows:
+        found[_key_of(row, columns)].append(row)
+    return found
+
+
+def _tail(call: Row, number: str) -> str:
+    """Returns a pattern for what a call adds to the call site of its op. `number` may follow the name of the op."""
+    suffix = {
+        "then_branch": "/then",
+        "else_branch": "/else",
+        "branches": f"/branch{call['branch_index']}",
+        "cond": "/cond",
+        "body": "/body",
+    }.get(call["attribute"], "")
+    return rf"{re.escape(call['op_name'])}{number}{suffix}(?:/_\d+)?"

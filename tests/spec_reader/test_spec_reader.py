@@ -1,0 +1,110 @@
+"""Test that a reader written from the specification alone finds the same culprit as tfdbg_arrow.
+
+The specification defines what an origin is and which one is the first. `first_nonfinite` ranks origins by their harm
+before it takes the first, which is not a part of the format. The programs in RANKED have an earlier origin that did
+less harm. For these, the test checks only that the answer is one of the reader's origins.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tfdbg_arrow
+from tests.culprit.corpus import programs
+from tests.spec_reader.reader import FormatError, Origin, Run, open_logdir
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+GOLDEN = REPOSITORY / "tests" / "compat" / "golden"
+LOGDIRS = sorted(path.parent for path in GOLDEN.glob("*/*/tfdbg_arrow.json"))
+SAMPLE_STEP = 7
+RANKED = frozenset(
+    {
+        "beside.best_loss_tracker_beside_a_logarithm",
+        "beside.causal_mask_beside_a_division",
+        "beside.cleaned_input_beside_a_division",
+        "beside.division_that_is_guarded_beside_a_logarithm",
+        "beside.infinite_clip_bounds_beside_an_exponential",
+        "beside.loss_scaling_beside_a_logarithm",
+        "beside.mask_that_is_right_in_one_row_only",
+        "beside.metric_that_was_bad_from_the_start",
+        "beside.statistics_that_nobody_reads_beside_a_root",
+        "control_flow.row_that_is_masked_altogether",
+        "keras_training.clip_norm_that_is_infinite",
+        "keras_training.learning_rate_far_too_large",
+        "keras_training.learning_rate_far_too_large_in_a_loop",
+        "reinforcement.value_of_a_state_without_actions",
+        "scientific.mean_of_covariances_one_of_them_singular",
+        "sequences.attention_row_without_any_key",
+        "sequences.beam_search_that_restarts_from_dead_beams",
+        "sequences.mask_times_infinity",
+        "sequences.pointer_network_distribution",  # only with executed graphs
+        "sequences.softmax_by_hand_of_a_masked_row",
+    }
+)
+
+
+def difference(logdir: Path, *, is_ranked: bool = False) -> str | None:
+    """Compares the reader with first_nonfinite, and returns both answers if they differ."""
+    found = tfdbg_arrow.first_nonfinite(logdir)
+    runs = [run for run in open_logdir(logdir) if found is None or run.run_id == found.run_id]
+    firsts = _origins(runs, found.event_index) if is_ranked and found is not None else _firsts(runs)
+    if found is None or not firsts:
+        return None if found is None and not firsts else f"{logdir}: {found} is not {firsts}"
+    frame = next((frame for frame in found.stack if frame.owner == "user"), None)
+    line = None if frame is None else f"{frame.file_path}:{frame.lineno}"
+    held = {"nan"} if found.num_nan else set()
+    held |= {"inf"} if found.num_neg_inf or found.num_pos_inf else set()
+    expected = (found.op_name, found.op_type, found.output_slot, line)
+    first = firsts[0]
+    # The line of a node that stands for several ops is that of the op that most likely made the value: a guess.
+    is_guess = bool(found.program_ops)
+    answer = (first.op_name, first.op_type, first.output_slot, line if is_guess else first.line)
+    is_same = expected == answer and first.kinds <= (held or first.kinds)
+    return None if is_same else f"{logdir}: {expected} with {held} is not {first}"
+
+
+def _firsts(runs: list[Run]) -> list[Origin]:
+    return [origin for run in runs if (origin := run.first()) is not None]
+
+
+def _origins(runs: list[Run], event_index: int) -> list[Origin]:
+    return [
+        run.describe(tensor, kinds)
+        for run in runs
+        for tensor, kinds in run.origins().items()
+        if run.health[tensor]["event_index"] == event_index
+    ]
+
+
+def differences(directory: Path, names: list[str], *, graphs: str) -> list[str]:
+    """Records programs and returns the differences between the two readers."""
+    command = [sys.executable, "-m", "tests.spec_reader.record", str(directory), graphs, *names]
+    subprocess.run(command, cwd=REPOSITORY, check=True, capture_output=True)
+    found = (difference(directory / name / "logdir", is_ranked=name in RANKED) for name in names)
+    return [each for each in found if each is not None]
+
+
+@pytest.mark.parametrize("logdir", LOGDIRS, ids=[f"{path.parent.name}-{path.name}" for path in LOGDIRS])
+def test_the_first_culprit_of_a_golden_logdir_is_the_same(logdir: Path) -> None:
+    assert difference(logdir) is None
+
+
+def test_the_first_culprits_of_a_sample_of_the_corpus_are_the_same(tmp_path: Path) -> None:
+    names = [program.name for program in programs()][::SAMPLE_STEP]
+    assert len(names) >= 35
+    assert differences(tmp_path, names, graphs="traced") == []
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("graphs", ["traced", "executed"])
+def test_the_first_culprits_of_the_whole_corpus_are_the_same(tmp_path: Path, graphs: str) -> None:
+    assert differences(tmp_path, [program.name for program in programs()], graphs=graphs) == []
+
+
+def test_a_directory_without_a_marker_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match=r"tfdbg_arrow\.json"):
+        open_logdir(tmp_path)

@@ -1,0 +1,513 @@
+"""Orders the graph tensors of each call by data flow, because readers of a dump go by the order in its file.
+
+Tensors are recorded in the order of their arrival, in which an op can come before one of its inputs, or before an op
+that was created earlier and does not depend on it. The order here is one in which TensorFlow could have run the nodes
+of the graph one at a time: a node comes after its inputs, an iteration of a loop after the one before it, and otherwise
+ops are in the order of their creation.
+
+Source: spec/README.md, "Order" and "Data flow".
+"""
+
+from __future__ import annotations
+
+import heapq
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tfdbg_arrow.debugger_v2.export_tables import KeyedRows, RunTables, to_rows
+from tfdbg_arrow.query.flow.callsites import find_entries
+from tfdbg_arrow.query.flow.executed_graphs import ENTERS, EXITS, NEXT_ITERATIONS
+
+CALL_COLUMNS = (
+    "execution_index", "step_id", "frame_id", "iteration", "call_site", "graph_id", "op_name", "output_slot",
+    "event_index", "wall_time_ns",
+)  # fmt: skip
+"""The columns of tensor_health that determine the order, and that rows to be ordered must have."""
+_WINDOW = 65536
+_MAX_GRAPHS = 256
+"""Maximum number of graphs and of optimized graphs that stay in memory."""
+_LOOP_SUFFIXES = {"cond": r"/cond", "body": r"/body"}
+_NAMES = ("", r"_\d+")
+"""Suffix of a calling op in a call site: none, or a number for a loop that TensorFlow rebuilt for its gradient."""
+_SUFFIX = r"(/(then|else|branch\d+))?(/_\d+)?"
+_LOOP = -1
+"""Stands in a path for the iteration of a loop."""
+_OWN = 2**62
+"""Ends the path of an op, after the paths of the ops that run inside it."""
+
+_Path = tuple[int, ...]
+"""Where an op comes in its call: its rank, or the rank of the loop or call around it and its path inside."""
+_Site = tuple[int, str, str]
+"""A graph, its call site, and an op or node in it."""
+_Ids = npt.NDArray[np.int64]
+
+
+def ordered_calls(rows: KeyedRows, order: CallOrder) -> Iterator[pa.Table]:
+    """Yields graph tensors in the order in which they are to be written: by the end of their calls, then by data flow.
+
+    The rows of the calls that are running at the same time stay in memory, and 16 bytes for each call of the run.
+
+    Args:
+        rows: The rows of tensor_health of scope `graph`, by event_index, with CALL_COLUMNS.
+        order: The order within a call.
+
+    Yields:
+        Some of the rows. Their `wall_time_ns` are those of their call in ascending order.
+    """
+    lasts = _Lasts(rows)
+    waiting: dict[tuple[bool, int], list[pa.Table]] = defaultdict(list)
+    for _, end, window in rows.windows(_WINDOW):
+        ended: list[tuple[int, tuple[bool, int] | None, pa.Table]] = []
+        for key, part in _by_call(window):
+            if key is None:
+                ended.append((part["event_index"][0].as_py(), None, part))
+                continue
+            waiting[key].append(part)
+            if lasts.of(key) < end:
+                ended.append((lasts.of(key), key, pa.concat_tables(waiting.pop(key))))
+        ended.sort(key=lambda call: call[0])
+        for _, key, call in ended:
+            yield call if key is None else _in_order(call, order)
+
+
+def _in_order(call: pa.Table, order: CallOrder) -> pa.Table:
+    times = np.sort(call["wall_time_ns"].to_numpy())
+    found = call.take(pa.array(order.permutation(call)))
+    return found.set_column(found.column_names.index("wall_time_ns"), "wall_time_ns", pa.array(times, pa.int64()))
+
+
+def _by_call(window: pa.Table) -> Iterator[tuple[tuple[bool, int] | None, pa.Table]]:
+    """Yields the rows of each call in a window. The key is None for a row whose call is unknown."""
+    is_execution, ids, is_known = _call_ids(window)
+    places = np.lexsort((ids, is_execution, ~is_known))
+    table = window.take(pa.array(places))
+    is_execution, ids = is_execution[places], ids[places]
+    num_known = int(is_known.sum())
+    is_new = (ids[1:num_known] != ids[: num_known - 1]) | (is_execution[1:num_known] != is_execution[: num_known - 1])
+    starts = [0, *(np.flatnonzero(is_new) + 1).tolist(), num_known] if num_known else [0]
+    for start, stop in pairwise(starts):
+        yield (bool(is_execution[start]), int(ids[start])), table.slice(start, stop - start)
+    for place in range(num_known, table.num_rows):
+        yield None, table.slice(place, 1)
+
+
+def _call_ids(rows: pa.Table) -> tuple[npt.NDArray[np.bool_], _Ids, npt.NDArray[np.bool_]]:
+    """Returns for each row whether its call is given by an execution, the execution or step, and whether it is known.
+
+    The functions that TensorFlow did not inline have steps of their own in the same execution.
+    """
+    is_execution = rows["execution_index"].is_valid().to_numpy()
+    has_step = rows["step_id"].is_valid().to_numpy()
+    executions = rows["execution_index"].fill_null(0).to_numpy()
+    steps = rows["step_id"].fill_null(0).to_numpy()
+    return is_execution, np.where(is_execution, executions, steps), is_execution | has_step
+
+
+class _Lasts:
+    """The event_index of the last row of each call."""
+
+    def __init__(self, rows: KeyedRows) -> None:
+        parts: dict[bool, list[tuple[_Ids, _Ids]]] = {True: [], False: []}
+        for _, _, window in rows.windows(_WINDOW):
+            is_execution, ids, is_known = _call_ids(window)
+            events = window["event_index"].to_numpy()
+            for kind, found in parts.items():
+                chosen = is_known & (is_execution == kind)
+                found.append(_last_of_each(ids[chosen], events[chosen]))
+        self._lasts = {
+            kind: _last_of_each(*(np.concatenate(arrays) for arrays in zip(*found, strict=True)))
+            for kind, found in parts.items()
+            if found
+        }
+
+    def of(self, key: tuple[bool, int]) -> int:
+        ids, events = self._lasts[key[0]]
+        return int(events[np.searchsorted(ids, key[1])])
+
+
+def _last_of_each(ids: _Ids, events: _Ids) -> tuple[_Ids, _Ids]:
+    """Returns the distinct ids in ascending order, and the last event of each; events must be in ascending order."""
+    found, places = np.unique(ids[::-1], return_index=True)
+    return found, events[::-1][places]
+
+
+@dataclass(frozen=True)
+class _Caller:
+    """An op that calls a graph."""
+
+    graph_id: int
+    op_name: str
+    attribute: str
+
+
+class CallOrder:
+    """The order of data flow within calls.
+
+    Args:
+        tables: The run's tables.
+    """
+
+    def __init__(self, tables: RunTables) -> None:
+        self._ops = tables.keyed("graph_op", "graph_id", ("op_name", "op_index"))
+        self._nodes = tables.keyed(
+            "executed_op",
+            "executed_graph_id",
+            ("node_name", "op_type", "graph_id", "op_name", "made_for", "call_site"),
+        )
+        self._edges = tables.keyed("executed_op_input", "executed_graph_id", ("node_name", "source_node_name"))
+        self._optimized: dict[int, set[int]] = defaultdict(set)
+        for graph_id, executed_graph_id in tables.rows("executed_op", ("graph_id", "executed_graph_id")):
+            self._optimized[graph_id].add(executed_graph_id)
+        self._callers: dict[int, list[_Caller]] = defaultdict(list)
+        for callee, *caller in tables.rows("graph_call", ("callee_graph_id", "graph_id", "op_name", "attribute")):
+            if callee is not None:
+                self._callers[callee].append(_Caller(*caller))
+        self._op_indexes = lru_cache(maxsize=_MAX_GRAPHS)(self._read_op_indexes)
+        self._paths_in = lru_cache(maxsize=_MAX_GRAPHS)(self._find_paths)
+        self._levels = lru_cache(maxsize=_MAX_GRAPHS)(self._find_levels)
+
+    def permutation(self, call: pa.Table) -> _Ids:
+        """Returns the places of the rows of one call in the order of data flow.
+
+        Args:
+            call: The rows, with CALL_COLUMNS.
+        """
+        places: dict[int | None, list[int]] = defaultdict(list)
+        for place, step_id in enumerate(call["step_id"].to_pylist()):
+            places[step_id].append(place)
+        if len(places) == 1:  # as nearly always
+            steps = [_Step(call, range(call.num_rows))]
+        else:
+            steps = [_Step(call.take(pa.array(found)), found) for found in places.values()]
+        for step in steps:
+            step.set_keys(self._paths_of(step))
+        for step, key in self._nested(steps):
+            step.move_under(key)
+        keyed = [pair for step in steps for pair in zip(step.keys, step.places, strict=True)]
+        return np.array([place for _, place in sorted(keyed)], np.int64)
+
+    def _nested(self, steps: list[_Step]) -> Iterator[tuple[_Step, _Path]]:
+        """Yields the steps of functions that TensorFlow did not inline, and the keys of the ops that called them.
+
+        Outer steps come first. The n-th call of an op that ended is that of the n-th step that ended.
+        """
+        waiting = sorted(steps, key=lambda step: step.last_event)
+        taken: set[tuple[int, int]] = set()
+        found: list[tuple[_Step, _Step, int]] = []
+        for step in waiting if len(steps) > 1 else ():
+            callers = {(each.graph_id, each.op_name) for root in step.roots for each in self._callers.get(root, ())}
+            candidates = [
+                (other.events[row], number, row)
+                for number, other in enumerate(steps)
+                if other is not step
+                for row, (graph_id, _, op_name) in enumerate(other.sites)
+                if (graph_id, op_name) in callers and other.events[row] > step.last_event
+                and (number, row) not in taken
+            ]  # fmt: skip
+            if candidates:
+                _, number, row = min(candidates)
+                taken.add((number, row))
+                found.append((step, steps[number], row))
+        # A step ends before the step that called it, so that the reverse order has outer steps first.
+        for step, outer, row in reversed(found):
+            yield step, outer.keys[row][: outer.keys[row].index(_OWN)]
+
+    def _paths_of(self, step: _Step) -> dict[_Site, _Path]:
+        """Returns the path of each op that has rows in a step."""
+        sites = set(step.sites)
+        candidates = sorted({part for graph_id, _, _ in sites for part in self._optimized.get(graph_id, ())})
+        paths: Mapping[_Site, _Path] = {}
+        if candidates:
+            best = max(candidates, key=lambda part: (len(sites & self._paths_in(part).keys()), -part))
+            paths = self._paths_in(best)
+        return {site: paths.get(site) or self._path_by_calls(site, paths) for site in sites}
+
+    def _path_by_calls(self, site: _Site, paths: Mapping[_Site, _Path]) -> _Path:
+        """Returns the path of an op that has no node in the optimized graph, in the order of creation."""
+        graph_id, call_site, op_name = site
+        path: _Path = (self._op_indexes(graph_id).get(op_name, 0),)
+        for caller, outer_site in reversed(self._levels(graph_id, call_site)):
+            path = (_LOOP, int(caller.attribute == "body"), *path) if caller.attribute in _LOOP_SUFFIXES else path
+            outer = paths.get((caller.graph_id, outer_site, caller.op_name))
+            if outer is not None:
+                return (*outer, *path)
+            path = (self._op_indexes(caller.graph_id).get(caller.op_name, 0), *path)
+        return path
+
+    def _creation(self, graph_id: int | None, call_site: str | None, op_name: str | None) -> _Path:
+        """Returns the indexes of the calls around an op and of the op, in the order of creation."""
+        if graph_id is None or op_name is None:
+            return (_OWN,)
+        levels = self._levels(graph_id, call_site or "")
+        outer = [self._op_indexes(caller.graph_id).get(caller.op_name, 0) for caller, _ in levels]
+        return (*outer, self._op_indexes(graph_id).get(op_name, _OWN))
+
+    def _find_levels(self, graph_id: int, call_site: str) -> tuple[tuple[_Caller, str], ...]:
+        """Returns the calls from the outermost graph to a graph at a call site, and the call sites of their ops."""
+        if not call_site:
+            return ()
+        for renamed in _NAMES:
+            for caller in self._callers.get(graph_id, ()):
+                suffix = _LOOP_SUFFIXES.get(caller.attribute, "") + _SUFFIX
+                match = re.fullmatch(rf"(?:(.*)/)?{re.escape(caller.op_name)}{renamed}{suffix}", call_site, re.DOTALL)
+                if match is not None:
+                    outer_site = match[1] or ""
+                    return (*self._levels(caller.graph_id, outer_site), (caller, outer_site))
+        return ()
+
+    def _read_op_indexes(self, graph_id: int) -> dict[str, int]:
+        return dict(to_rows(self._ops.between(graph_id, graph_id + 1)))
+
+    def _find_paths(self, executed_graph_id: int) -> dict[_Site, _Path]:
+        """Returns the path of each node of an optimized graph, by the names that its rows have in tensor_health."""
+        rows = list(to_rows(self._nodes.between(executed_graph_id, executed_graph_id + 1)))
+        numbers = {name: number for number, (name, *_) in enumerate(rows)}
+        edges = [
+            (numbers[source], numbers[name])
+            for name, source in to_rows(self._edges.between(executed_graph_id, executed_graph_id + 1))
+            if source in numbers and name in numbers
+        ]
+        created = [self._creation(graph, site, op or made_for) for _, _, graph, op, made_for, site in rows]
+        paths = node_paths([op_type for _, op_type, *_ in rows], edges, created)
+        return {
+            (graph_id, call_site, op_name or name): path
+            for (name, _, graph_id, op_name, _, call_site), path in zip(rows, paths, strict=True)
+            if graph_id is not None and call_site is not None
+        }
+
+
+class _Step:
+    """The rows of one step of a call.
+
+    Attributes:
+        places: The places of the rows in the call.
+        sites: The op of each row.
+        events: The event_index of each row.
+        last_event: The last of them.
+        roots: The graphs that the step ran as outermost ones.
+        keys: The sort key of each row.
+    """
+
+    def __init__(self, rows: pa.Table, places: Sequence[int]) -> None:
+        self.places = places
+        names = (rows[name].to_pylist() for name in ("graph_id", "call_site", "op_name"))
+        self.sites: list[_Site] = [(graph, site or "", op) for graph, site, op in zip(*names, strict=True)]
+        self.events: list[int] = rows["event_index"].to_pylist()
+        self.last_event = max(self.events)
+        self.roots = {graph_id for graph_id, call_site, _ in self.sites if call_site == ""}
+        self.keys: list[_Path] = []
+        self._slots = rows["output_slot"].to_pylist()
+        self._frames = rows["frame_id"].fill_null(0).to_pylist()
+        self._iterations = rows["iteration"].fill_null(0).to_pylist()
+
+    def set_keys(self, paths: Mapping[_Site, _Path]) -> None:
+        """Makes the keys: the paths of the ops with the iterations of their loops, and the slots."""
+        iterations = _Iterations(self, paths)
+        self.keys = [
+            (*iterations.put(paths[site], frame, iteration), _OWN, slot or 0, event)
+            for site, frame, iteration, slot, event in self.rows()
+        ]
+
+    def rows(self) -> Iterator[tuple[_Site, int, int, int | None, int]]:
+        """Yields the op, frame, iteration, slot and event_index of each row."""
+        return zip(self.sites, self._frames, self._iterations, self._slots, self.events, strict=True)
+
+    def move_under(self, key: _Path) -> None:
+        """Puts all rows before the outputs of the op that called the step."""
+        self.keys = [(*key, self.last_event, *own) for own in self.keys]
+
+
+class _Iterations:
+    """The iterations of the outer loops in which inner loops were entered, in one step."""
+
+    def __init__(self, step: _Step, paths: Mapping[_Site, _Path]) -> None:
+        firsts: dict[_Path, dict[int, dict[int, int]]] = defaultdict(lambda: defaultdict(dict))
+        """For each loop, frame and iteration, the event_index of the first row."""
+        for site, frame, iteration, _, event in step.rows():
+            loop = _innermost_loop(paths[site])
+            if loop:
+                known = firsts[loop][frame]
+                known[iteration] = min(known.get(iteration, event), event)
+        self._entries = {
+            loop: _entries_of(frames, firsts.get(_innermost_loop(loop[:-1]), {})) for loop, frames in firsts.items()
+        }
+        self._put = lru_cache(maxsize=None)(self._find)
+
+    def put(self, path: _Path, frame: int, iteration: int) -> _Path:
+        """Returns a path with the iterations of its loops."""
+        return self._put(path, frame, iteration)
+
+    def _find(self, path: _Path, frame: int, iteration: int) -> _Path:
+        loop = _innermost_loop(path)
+        if not loop:
+            return path
+        inside = path[len(loop) :]
+        # An outer loop without rows has no known frame either, and its own place is all that is known of it.
+        return (*self._find(loop[:-1], *self._entries.get(loop, {}).get(frame, (0, 0))), iteration, *inside)
+
+
+def _entries_of(
+    frames: Mapping[int, Mapping[int, int]], outer: Mapping[int, Mapping[int, int]]
+) -> dict[int, tuple[int, int]]:
+    """Returns the frame and iteration of the outer loop in which each frame of an inner loop was entered.
+
+    Args:
+        frames: For each frame and iteration of the inner loop, the event_index of the first row.
+        outer: The same for the outer loop.
+    """
+    first_of = {frame: min(firsts.values()) for frame, firsts in frames.items()}
+    in_order = sorted(first_of, key=first_of.__getitem__)
+    if not outer:  # it has no rows of its own: each of its iterations entered one frame
+        return {frame: (0, number) for number, frame in enumerate(in_order)}
+    outer_in_order = sorted(outer, key=lambda frame: min(outer[frame].values()))
+    places = [(frame, iteration) for frame in outer_in_order for iteration in range(max(outer[frame]) + 1)]
+    found = find_entries(in_order, places)
+    if len(found) < len(in_order):  # XLA does not number frames as the runtime does: the arrival decides
+        begins = sorted(
+            (event, frame, iteration) for frame, firsts in outer.items() for iteration, event in firsts.items()
+        )
+        for frame in in_order:
+            before = [(outer_frame, iteration) for event, outer_frame, iteration in begins if event < first_of[frame]]
+            found.setdefault(frame, before[-1] if before else begins[0][1:])
+    return found
+
+
+def _innermost_loop(path: _Path) -> _Path:
+    """Returns the path up to and including the mark of the innermost loop; an empty path outside loops."""
+    for place in range(len(path) - 1, -1, -1):
+        if path[place] == _LOOP:
+            return path[: place + 1]
+    return ()
+
+
+def node_paths(op_types: Sequence[str], edges: Sequence[tuple[int, int]], created: Sequence[_Path]) -> list[_Path]:
+    """Returns where each node of an optimized graph comes, so that it follows its inputs.
+
+    A loop takes one place among the nodes around it, and its nodes are ordered inside that place.
+
+    Args:
+        op_types: The types of the nodes, which are numbered from 0.
+        edges: The source and the consumer of each data or control edge.
+        created: For each node, its order of creation, which decides between nodes that do not depend on each other.
+    """
+    frames = _Frames(op_types, edges)
+    chains = [frames.chain(node) for node in range(len(op_types))]
+    items: dict[_Path, dict[int, _Path]] = defaultdict(dict)
+    """For each chain of loops, the items in the innermost one, and when they were created.
+
+    An item is a node, or a loop, given by -1 - its frame.
+    """
+    for node, chain in enumerate(chains):
+        items[chain][node] = created[node]
+        for depth, frame in enumerate(chain):
+            known = items[chain[:depth]].get(-1 - frame, created[node])
+            items[chain[:depth]][-1 - frame] = min(known, created[node])
+    after: dict[_Path, dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
+    for source, node in edges:
+        if op_types[source] in NEXT_ITERATIONS:
+            continue
+        depth = 0
+        while depth < min(len(chains[source]), len(chains[node])) and chains[source][depth] == chains[node][depth]:
+            depth += 1
+        first, second = (-1 - chains[each][depth] if len(chains[each]) > depth else each for each in (source, node))
+        if first != second:
+            after[chains[node][:depth]][first].add(second)
+    ranks = {chain: _ranks(found, after[chain]) for chain, found in items.items()}
+    return [
+        (
+            *(
+                part
+                for depth, frame in enumerate(chain)
+                for part in (ranks[chain[:depth]][-1 - frame], _LOOP)
+            ),
+            ranks[chain][node],
+        )
+        for node, chain in enumerate(chains)
+    ]  # fmt: skip
+
+
+def _ranks(items: Mapping[int, _Path], after: Mapping[int, set[int]]) -> dict[int, int]:
+    """Returns the places of items, each as early as its predecessors and its creation allow."""
+    num_before: dict[int, int] = defaultdict(int)
+    for successors in after.values():
+        for item in successors:
+            num_before[item] += 1
+    ready = [(created, item) for item, created in items.items() if not num_before[item]]
+    heapq.heapify(ready)
+    ranks: dict[int, int] = {}
+    by_creation = iter(sorted((created, item) for item, created in items.items()))
+    while len(ranks) < len(items):
+        # A cycle is impossible in a graph that ran. A damaged recording must not stop the export.
+        _, item = heapq.heappop(ready) if ready else next(pair for pair in by_creation if pair[1] not in ranks)
+        if item in ranks:
+            continue
+        ranks[item] = len(ranks)
+        for successor in after.get(item, ()):
+            num_before[successor] -= 1
+            if num_before[successor] == 0:
+                heapq.heappush(ready, (items[successor], successor))
+    return ranks
+
+
+class _Frames:
+    """The loops of an optimized graph: which nodes run in the same frame, and which frame is around which.
+
+    Nodes on both sides of an edge run in the same frame, except that Enter runs inside, and Exit outside of a loop.
+
+    Args:
+        op_types: The types of the nodes.
+        edges: The source and the consumer of each edge.
+    """
+
+    def __init__(self, op_types: Sequence[str], edges: Sequence[tuple[int, int]]) -> None:
+        self._of = list(range(len(op_types)))
+        self._outer: dict[int, int] = {}
+        for source, node in edges:
+            if op_types[node] in ENTERS:
+                self._put_inside(node, source)
+            elif op_types[node] in EXITS:
+                self._put_inside(source, node)
+            else:
+                self._unite(source, node)
+
+    def chain(self, node: int) -> tuple[int, ...]:
+        """Returns the loops around a node, the outermost first."""
+        found: list[int] = []
+        frame = self._find(node)
+        while frame in self._outer and frame not in found:
+            found.append(frame)
+            frame = self._find(self._outer[frame])
+        return tuple(reversed(found))
+
+    def _find(self, node: int) -> int:
+        while self._of[node] != node:
+            self._of[node] = self._of[self._of[node]]
+            node = self._of[node]
+        return node
+
+    def _put_inside(self, inner: int, outer: int) -> None:
+        frame = self._find(inner)
+        if frame in self._outer:
+            self._unite(self._outer[frame], outer)
+        else:
+            self._outer[frame] = outer
+
+    def _unite(self, one: int, other: int) -> None:
+        waiting = [(one, other)]
+        while waiting:
+            first, second = (self._find(each) for each in waiting.pop())
+            if first != second:
+                self._of[second] = first
+                outer = self._outer.pop(second, None)
+                if outer is not None and first in self._outer:
+                    waiting.append((self._outer[first], outer))
+                elif outer is not None:
+                    self._outer[first] = outer

@@ -1,0 +1,282 @@
+"""Export as Delta or Iceberg tables, one per table and view.
+
+The rows are copied: the parts of a logdir stay its own, and merging or removing them does not break an export. Each
+table has one Parquet file and one version. Only Parquet files have statistics, and none for DOUBLE columns, because
+minimum and maximum leave out NaN and readers would lose rows in filters. For the same reason, the log of a Delta table
+and the manifests of an Iceberg table have only the number of rows.
+
+| column | in Delta | in Iceberg |
+|---|---|---|
+| BIGINT, INTEGER | long, integer | long, int |
+| DOUBLE, VARCHAR, BOOLEAN | double, string, boolean | double, string, boolean |
+| TIMESTAMP, without a time zone | timestamp_ntz | timestamp |
+| BLOB | binary | binary |
+| BIGINT[] | array of long | list of long |
+| DECIMAL(38, 0), the type of sums of integers | long | long |
+
+An Iceberg table names its files by absolute paths, so the files are written to a temporary directory but named by the
+paths that they get (`MovedFiles`).
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tfdbg_arrow.errors import ExportError, MissingDependencyError, install_command
+from tfdbg_arrow.query.exports import Relation, TableWriter
+from tfdbg_arrow.query.exports.flat_files import FlatRows, flat_rows, row_groups
+from tfdbg_arrow.schema.parquet import ROW_GROUP_ROWS
+
+if TYPE_CHECKING:
+    from pyiceberg.io.pyarrow import PyArrowFile
+
+DELTA_LOG = "_delta_log"
+"""The directory that makes a directory a Delta table."""
+ICEBERG_CATALOG = "catalog.db"
+"""The file in a warehouse that holds its catalog."""
+ICEBERG_NAME = "tfdbg_arrow"
+"""The name of the catalog and of its namespace."""
+_DATA_FILE = "part-000000.parquet"
+_FINAL, _TEMPORARY = "tfdbg_arrow.final", "tfdbg_arrow.temporary"
+"""Properties for MovedFiles, not stored: the location of the warehouse, and the directory in which it is now."""
+
+
+class DeltaExport(TableWriter):
+    """Writes a directory of Delta tables.
+
+    Raises:
+        MissingDependencyError: deltalake is not installed.
+    """
+
+    content = "Delta tables"
+
+    def __init__(self, path: Path, *, final: Path) -> None:
+        try:
+            import deltalake  # noqa: F401
+        except ImportError as error:
+            raise MissingDependencyError(f"deltalake is not installed; run: {install_command('delta')}") from error
+        self._path = path
+        path.mkdir()
+
+    @classmethod
+    def holds(cls, entry: Path) -> bool:
+        """Returns whether an entry of a directory belongs to an export."""
+        return entry.name in cls.names() and (entry / DELTA_LOG).is_dir()
+
+    def write(self, relation: Relation, rows: pa.RecordBatchReader, *, advance: Callable[[int], None]) -> None:
+        """Writes a Delta table; see TableWriter."""
+        from deltalake import Schema
+        from deltalake.exceptions import DeltaError
+        from deltalake.transaction import AddAction, create_table_with_add_actions
+
+        flat = flat_rows(rows.schema, with_timestamps=False, with_lists=True)
+        table = _empty_directory(self._path / relation.name)
+        num_rows = _write_parquet(table / _DATA_FILE, flat.schema, rows, flat, advance)
+        state = (table / _DATA_FILE).stat()
+        data_file = AddAction(
+            path=_DATA_FILE,
+            size=state.st_size,
+            partition_values={},
+            modification_time=state.st_mtime_ns // 1_000_000,
+            data_change=True,
+            stats=json.dumps({"numRecords": num_rows}),
+        )
+        try:
+            create_table_with_add_actions(
+                str(table),
+                Schema.from_arrow(flat.schema),
+                [data_file],
+                name=relation.name,
+                description=_description(relation),
+                # Files that are added later, for example by OPTIMIZE, have no minimum and maximum either.
+                configuration={"delta.dataSkippingNumIndexedCols": "0"},
+            )
+        except DeltaError as error:
+            raise OSError(f"its Delta log cannot be written: {error}") from error
+
+
+class IcebergExport(TableWriter):
+    """Writes a warehouse of Iceberg tables, with its catalog in SQLite.
+
+    Raises:
+        MissingDependencyError: pyiceberg is not installed, or not with what its SQL catalog needs.
+        ExportError: The final path has a character that pyiceberg does not find again in a URL.
+    """
+
+    content = f"an Iceberg catalog {ICEBERG_CATALOG} and its tables"
+
+    def __init__(self, path: Path, *, final: Path) -> None:
+        try:
+            from pyiceberg.catalog.sql import SqlCatalog
+            from sqlalchemy import URL
+        except ImportError as error:
+            raise MissingDependencyError(
+                f"pyiceberg with a SQL catalog is not installed; run: {install_command('iceberg')}"
+            ) from error
+        unsafe = next((character for character in "?#" if character in str(final)), None)
+        if unsafe is not None:
+            raise ExportError(f"{final} contains {unsafe!r}, which pyiceberg cannot read in a path; give another path.")
+        self._path, self._location = path, f"file://{final}"
+        path.mkdir()
+        self._catalog = SqlCatalog(
+            ICEBERG_NAME,
+            **{
+                "uri": URL.create("sqlite", database=str(path / ICEBERG_CATALOG)).render_as_string(),
+                "warehouse": self._location,
+                "py-io-impl": f"{MovedFiles.__module__}.{MovedFiles.__name__}",
+                _FINAL: self._location,
+                _TEMPORARY: str(path),
+            },
+        )
+        self._catalog.create_namespace(ICEBERG_NAME)
+
+    @classmethod
+    def holds(cls, entry: Path) -> bool:
+        """Returns whether an entry of a directory belongs to an export."""
+        return entry.is_file() if entry.name == ICEBERG_CATALOG else entry.is_dir() and entry.name == ICEBERG_NAME
+
+    def write(self, relation: Relation, rows: pa.RecordBatchReader, *, advance: Callable[[int], None]) -> None:
+        """Writes an Iceberg table; see TableWriter."""
+        from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+        from pyiceberg.typedef import Record
+        from sqlalchemy.exc import SQLAlchemyError
+
+        flat = flat_rows(rows.schema, with_timestamps=False, with_lists=True)
+        place, name = f"{ICEBERG_NAME}/{relation.name}", (ICEBERG_NAME, relation.name)
+        _empty_directory(self._path / place)
+        path = self._path / place / "data" / _DATA_FILE
+        path.parent.mkdir()
+        try:
+            if self._catalog.table_exists(name):
+                self._catalog.drop_table(name)
+            table = self._catalog.create_table(
+                name,
+                flat.schema,
+                location=f"{self._location}/{place}",
+                # Files that are added later have no minimum and maximum in the manifests either.
+                properties={"comment": _description(relation), "write.metadata.metrics.default": "counts"},
+            )
+            # pyiceberg itself would write statistics for DOUBLE columns, and add_files() refuses files with field ids.
+            num_rows = _write_parquet(path, table.schema().as_arrow(), rows, flat, advance)
+            data_file = DataFile.from_args(
+                content=DataFileContent.DATA,
+                file_path=f"{table.location()}/data/{_DATA_FILE}",
+                file_format=FileFormat.PARQUET,
+                partition=Record(),
+                record_count=num_rows,
+                file_size_in_bytes=path.stat().st_size,
+            )
+            data_file.spec_id = table.spec().spec_id
+            with table.transaction() as transaction, transaction.update_snapshot().fast_append() as append:
+                append.append_data_file(data_file)
+        except SQLAlchemyError as error:
+            raise sqlite3.Error(f"its entry in the catalog cannot be written: {error}") from error
+
+    def close(self) -> None:
+        """Closes the catalog."""
+        self._catalog.close()
+
+
+class MovedFiles:
+    """The files of a warehouse that is still in its temporary directory, as a FileIO of pyiceberg.
+
+    Args:
+        properties: The properties of the catalog.
+    """
+
+    def __init__(self, properties: Mapping[str, str]) -> None:
+        self.properties = properties
+
+    def new_input(self, location: str) -> PyArrowFile:
+        """Returns a file to read from.
+
+        Args:
+            location: The location that the file will have.
+        """
+        return self._file(location)
+
+    def new_output(self, location: str) -> PyArrowFile:
+        """Returns a file to write to, whose directory exists.
+
+        Args:
+            location: The location that the file will have.
+        """
+        self._path(location).parent.mkdir(parents=True, exist_ok=True)
+        return self._file(location)
+
+    def delete(self, location: str | PyArrowFile) -> None:
+        """Removes a file.
+
+        Args:
+            location: The location that the file would have, or the file.
+
+        Raises:
+            OSError: There is no such file, or it cannot be removed.
+        """
+        self._path(location if isinstance(location, str) else location.location).unlink()
+
+    def _file(self, location: str) -> PyArrowFile:
+        from pyarrow.fs import LocalFileSystem
+        from pyiceberg.io.pyarrow import PyArrowFile
+
+        return PyArrowFile(location=location, path=str(self._path(location)), fs=LocalFileSystem())
+
+    def _path(self, location: str) -> Path:
+        inside = location.removeprefix(f"{self.properties[_FINAL]}/")
+        assert inside != location, location
+        return Path(self.properties[_TEMPORARY], inside)
+
+
+def _empty_directory(path: Path) -> Path:
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir(parents=True)
+    return path
+
+
+def _write_parquet(
+    path: Path, schema: pa.Schema, rows: pa.RecordBatchReader, flat: FlatRows, advance: Callable[[int], None]
+) -> int:
+    """Writes a Parquet file.
+
+    Args:
+        path: The file to create.
+        schema: The columns of `flat`, with the same or with larger types.
+        rows: The rows, which are converted by `flat`.
+        flat: The columns.
+        advance: Called with the number of rows written since the last call.
+
+    Returns:
+        The number of rows.
+    """
+    options: dict[str, Any] = {
+        "compression": "zstd",
+        "use_dictionary": [field.name for field in flat.schema if field.type == pa.string()],
+        "write_statistics": [field.name for field in flat.schema if _has_statistics(field.type)],
+        "store_schema": False,
+    }
+    num_rows = 0
+    with pq.ParquetWriter(path, schema, **options) as writer:
+        for group in row_groups(map(flat.convert, rows), advance):
+            data = pa.Table.from_batches(group, flat.schema).cast(schema)
+            writer.write_table(data, row_group_size=ROW_GROUP_ROWS)
+            num_rows += data.num_rows
+    return num_rows
+
+
+def _has_statistics(type_: pa.DataType) -> bool:
+    return not (pa.types.is_floating(type_) or pa.types.is_binary(type_) or pa.types.is_list(type_))
+
+
+def _description(relation: Relation) -> str:
+    if relation.table is not None:
+        return relation.table.row
+    assert relation.view is not None
+    return relation.view.comment
