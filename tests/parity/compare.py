@@ -93,8 +93,15 @@ _DEBUGGER_FRAMES = {
     "/tensorflow/python/framework/op_callbacks.py": ("invoke_op_callbacks",),
     "/tensorflow/python/eager/context.py": ("call_function",),
     "/tensorflow/python/eager/execute.py": ("execute_with_callbacks",),
+    "/tensorflow/python/eager/graph_only_ops.py": ("graph_placeholder",),
+    "/tensorflow/python/framework/op_def_library.py": ("_apply_op_helper",),
+    "/tensorflow/python/framework/ops.py": ("_create_graph_constant",),
+    "/tensorflow/python/framework/tensor.py": ("_graph_placeholder",),
 }
-"""Frames that Debugger V2 leaves at the end of each stack: its own, and TensorFlow's calls to it."""
+"""Frames that Debugger V2 leaves at the end of each stack: its own, and TensorFlow's calls to it.
+
+The last four create an op of a graph and then call Debugger V2. Our stack is that of the creation, some lines before.
+"""
 
 
 def _from_program(stack: Stack) -> Stack:

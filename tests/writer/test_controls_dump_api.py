@@ -102,7 +102,7 @@ def test_the_same_call_again_is_idempotent_and_other_settings_raise(tmp_path: Pa
     "dtypes",
     [
         "float32", "", 1, 0, {}, set(), {tf.float32}, {"float32": True}, frozenset(), b"float32", tf.float32,
-        np.array(["float32"]), iter(["float32"]), ["nothing"], [None], [[tf.float32]], (tf.float32, "nothing"), [-1],
+        np.array(["float32"]), range(1), ["nothing"], [None], [[tf.float32]], (tf.float32, "nothing"), [-1],
     ],
     ids=repr,
 )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.abc
 import importlib.machinery
 import sys
+import weakref
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from types import ModuleType
@@ -69,6 +70,7 @@ class AfterImport(importlib.abc.MetaPathFinder):
     def __init__(self, names: Collection[str], tell: Callable[[ModuleType], None]) -> None:
         self._names = names
         self._tell = tell
+        self._loaders: weakref.WeakSet[importlib.abc.Loader] = weakref.WeakSet()
 
     def install(self) -> None:
         """Puts this finder before all others."""
@@ -87,13 +89,15 @@ class AfterImport(importlib.abc.MetaPathFinder):
             return None
         found = (finder.find_spec(fullname, path, target) for finder in list(sys.meta_path) if finder is not self)
         spec = next((spec for spec in found if spec is not None), None)
-        if spec is None or spec.loader is None:
-            return spec
+        if spec is None or spec.loader is None or spec.loader in self._loaders:
+            return spec  # other finders may return the same loader several times
         loader = spec.loader
         original = loader.exec_module
+        self._loaders.add(loader)
 
         def exec_module(module: ModuleType) -> None:
             del loader.exec_module  # the module keeps its loader as it was
+            self._loaders.discard(loader)
             original(module)
             if self in sys.meta_path:
                 self._tell(module)
