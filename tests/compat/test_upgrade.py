@@ -24,8 +24,12 @@ from tfdbg_arrow.writer.sink.parts import PartWriter
 from .make_golden import GOLDEN
 from .test_golden import LOGDIRS
 
-OLD = [path for path in LOGDIRS if path.parent.name.startswith("1.")]
-IDS = [f"{path.parent.name}-{path.name}" for path in OLD]
+QUICK = {"1.0-full_tensor", "1.3-full_numerics", "1.3-imported"}
+OLD = [
+    pytest.param(path, id=name, marks=() if name in QUICK else pytest.mark.slow)
+    for path in LOGDIRS
+    if (name := f"{path.parent.name}-{path.name}").startswith("1.")
+]
 COMPUTED = {"op_digest"}
 """Tables that the upgrade computes again."""
 
@@ -37,7 +41,7 @@ def rows_of(logdir: Path) -> dict[str, Counter[str]]:
         return {name: Counter(map(repr, opened.rows(f'SELECT * FROM "{name}"'))) for name in names}
 
 
-@pytest.fixture(params=OLD, ids=IDS)
+@pytest.fixture(params=OLD)
 def old(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """Returns a copy of a logdir of format 1."""
     return Path(shutil.copytree(request.param, tmp_path / "logdir"))

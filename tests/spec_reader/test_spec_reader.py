@@ -93,6 +93,7 @@ def test_the_first_culprit_of_a_golden_logdir_is_the_same(logdir: Path) -> None:
     assert difference(logdir) is None
 
 
+@pytest.mark.slow
 def test_the_first_culprits_of_a_sample_of_the_corpus_are_the_same(tmp_path: Path) -> None:
     names = [program.name for program in programs()][::SAMPLE_STEP]
     assert len(names) >= 35

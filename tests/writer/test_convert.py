@@ -340,6 +340,18 @@ def test_only_devices_of_covered_tensors_are_listed() -> None:
         ([record(Kind.GRAPH_TENSOR, rank=7)], 1),
         ([record(Kind.GRAPH_TENSOR, rank=7, flags=Flag.SHAPE), record(Kind.DIMS)], 2),
         ([record(Kind.INPUTS)], 1),
+        ([record(Kind.EXTERNAL_TENSOR)], 0),
+        ([record(Kind.EXTERNAL_TENSOR), record(Kind.EXECUTION, size=20)], 0),
+        ([record(Kind.EXTERNAL_TENSOR), record(Kind.EXECUTION, size=1)], 2),
+        (
+            [
+                record(Kind.EXECUTION_END),
+                record(Kind.EXTERNAL_TENSOR, rank=7, flags=Flag.SHAPE),
+                record(Kind.DIMS),
+                record(Kind.EXTERNAL_TENSOR),
+            ],
+            1,
+        ),
     ],
 )
 def test_a_batch_ends_before_an_incomplete_group(records: list[np.ndarray], whole: int) -> None:

@@ -169,14 +169,27 @@ def join_records(pieces: Sequence[Records]) -> Records:
 
 
 def num_whole(records: Records) -> int:
-    """Returns how many records from the start form complete groups, in which no EXECUTION or tensor lacks followers."""
-    last = len(records) - 1
-    while last >= 0 and records["kind"][last] in (Kind.INPUTS, Kind.DIMS):
-        last -= 1
+    """Returns how many records from the start form complete groups.
+
+    In a complete group, no EXECUTION or tensor lacks followers, and no EXTERNAL_TENSOR lacks the execution that uses it:
+    otherwise a black box would take a bad input for an event of its own, if the sink came between the two.
+    """
+    last = _last_head(records, len(records))
     if last < 0:
         return len(records)
     missing = int(num_followers(records[last : last + 1])[0]) - (len(records) - 1 - last)
-    return last if missing > 0 else len(records)
+    whole = last if missing > 0 else len(records)
+    while (last := _last_head(records, whole)) >= 0 and records["kind"][last] == Kind.EXTERNAL_TENSOR:
+        whole = last
+    return whole
+
+
+def _last_head(records: Records, end: int) -> int:
+    """Returns the position of the last record before `end` that follows no other; -1 if there is none."""
+    last = end - 1
+    while last >= 0 and records["kind"][last] in (Kind.INPUTS, Kind.DIMS):
+        last -= 1
+    return last
 
 
 def num_followers(records: Records) -> Ints:
