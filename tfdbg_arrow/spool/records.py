@@ -171,8 +171,8 @@ def join_records(pieces: Sequence[Records]) -> Records:
 def num_whole(records: Records) -> int:
     """Returns how many records from the start form complete groups.
 
-    In a complete group, no EXECUTION or tensor lacks followers, and no EXTERNAL_TENSOR lacks the execution that uses it:
-    otherwise a black box would take a bad input for an event of its own, if the sink came between the two.
+    In a complete group, no EXECUTION or tensor lacks followers, and no EXTERNAL_TENSOR lacks its execution:
+    otherwise, if the sink came between the two, a black box would take a bad input for an event of its own.
     """
     last = _last_head(records, len(records))
     if last < 0:
