@@ -17,10 +17,12 @@ from tfdbg_arrow.query import public_views
 from tfdbg_arrow.schema import FORMAT_VERSION, TABLES
 from tfdbg_arrow.spool.journal import held_if_dead
 from tfdbg_arrow.storage.layout import MARKER_NAME, spool_paths
-from tfdbg_arrow.storage.manifest import run_ids
+from tfdbg_arrow.storage.manifest import CHECKSUM_KEY, checksummed, run_ids, with_checksum
+from tfdbg_arrow.storage.marker import FORMAT_NAME
 from tfdbg_arrow.writer import upgrade as upgrading
 from tfdbg_arrow.writer.sink.parts import PartWriter
 
+from ..verification.logdirs import KILLED_RUN, write_all
 from .make_golden import GOLDEN
 from .test_golden import LOGDIRS
 
@@ -111,6 +113,31 @@ def test_a_run_that_is_being_recorded_is_refused(one: Path) -> None:
         with pytest.raises(LogdirError, match=f"the run {run_id} of .* is being recorded"):
             tfdbg_arrow.upgrade(one)
     assert json.loads((one / MARKER_NAME).read_text())["format_version"] == "1.3"
+
+
+def as_format_1(logdir: Path) -> Path:
+    """Gives a logdir the layout of format 1."""
+    for directory in list(logdir.glob("*/run=*")):
+        directory.rename(directory.with_name(directory.name.replace("run=", "run_id=", 1)))
+    for manifest in (logdir / "manifest").iterdir():
+        lines = [json.loads(line) for line in manifest.read_text().replace("/run=", "/run_id=").splitlines()]
+        for line in lines:
+            del line[CHECKSUM_KEY]
+        manifest.write_text(checksummed(json.dumps(line) + "\n" for line in lines))
+    marker = json.dumps({"format": FORMAT_NAME, "format_version": "1.3"})
+    (logdir / MARKER_NAME).write_text(with_checksum(marker + "\n"))
+    return logdir
+
+
+def test_the_spool_of_a_killed_run_can_be_recovered_afterwards(tmp_path: Path) -> None:
+    logdir = as_format_1(write_all(tmp_path / "logdir", tmp_path))
+    before = rows_of(logdir)  # with the rows in the spool
+    assert len(tfdbg_arrow.upgrade(logdir)) == 2
+    assert rows_of(logdir) == before
+    (run,) = tfdbg_arrow.recover(logdir)
+    assert (run.run_id, run.state) == (KILLED_RUN, "recovered")
+    assert rows_of(logdir) == before
+    assert tfdbg_arrow.verify(logdir).is_intact
 
 
 def test_a_changed_part_stops_the_upgrade(one: Path) -> None:

@@ -5,7 +5,7 @@ Reasons for the Parquet settings:
 * Float columns have no statistics: DuckDB prunes row groups by minimum and maximum, which
   ignore NaN, and would lose rows for `isnan(x)` and `x > 100`.
 * Only names use dictionaries, because they repeat. Integers are mostly counters with small
-  differences, which suit delta encoding: without it, parts are 10 to 30 % larger. fastparquet
+  differences, which suit delta encoding: without it, parts are 11 to 25 % larger. fastparquet
   cannot decode it reliably, and crashes; all other readers that are tested can.
 * Page checksums let `verify` find a changed byte.
 * The Arrow schema is stored, because pyarrow drops the table's metadata without it.

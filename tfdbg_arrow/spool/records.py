@@ -171,8 +171,8 @@ def join_records(pieces: Sequence[Records]) -> Records:
 def num_whole(records: Records) -> int:
     """Returns how many records from the start form complete groups.
 
-    In a complete group, no EXECUTION or tensor lacks followers, and no EXTERNAL_TENSOR lacks its execution:
-    otherwise, if the sink came between the two, a black box would take a bad input for an event of its own.
+    A group is complete if each EXECUTION and tensor has all its followers, and each EXTERNAL_TENSOR has the execution
+    that uses it. Without its execution, a black box would treat a bad input as an event of its own.
     """
     last = _last_head(records, len(records))
     if last < 0:

@@ -111,7 +111,7 @@ def _upgrade_run(logdir: Path, *, run_id: str) -> UpgradedRun:
     parts = PartWriter(logdir, run_id)
     parts.resume()
     for table in TABLES:
-        # As in a new run: a part of op_digest has the number of the part that it describes, and 0 is nobody's.
+        # Part 0 is empty, as in a new run. A part of op_digest has the number of the part that it describes.
         parts.write(table.name, arrow_schema(table.name).empty_table())
     old = {table.name: old_part_directory(table.name, run_id=run_id) for table in TABLES}
     for table in TABLES:
@@ -122,7 +122,7 @@ def _upgrade_run(logdir: Path, *, run_id: str) -> UpgradedRun:
             if paths:
                 parts.merge(table.name, paths)
     for table in TABLES:
-        # What is left has no rows, or is the digest of a part that was rewritten and gets a new digest.
+        # The old parts that remain have no rows, or are digests of parts that were rewritten.
         left = [entry.path for entry in parts.parts(table.name) if entry.path.startswith(old[table.name])]
         if left:
             parts.drop(left)
@@ -135,11 +135,11 @@ def _upgrade_run(logdir: Path, *, run_id: str) -> UpgradedRun:
 
 
 def _remove_directory(directory: Path) -> None:
-    """Removes a directory and the parts in it, which no manifest names any more; keeps files of others."""
+    """Removes the parts in a directory, which no manifest names any more, and the directory if it is then empty."""
     if not directory.is_dir():
         return
     for path in directory.iterdir():
         if is_part_name(path.name):
             path.unlink()
-    with contextlib.suppress(OSError):  # files of others are in it
+    with contextlib.suppress(OSError):  # it holds other files
         directory.rmdir()

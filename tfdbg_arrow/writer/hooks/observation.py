@@ -5,7 +5,7 @@
 | op callback of each thread | every eager op |
 | `ops.Graph._create_op_helper` | every op that is created in a graph |
 | `threading.Thread._bootstrap_inner`, `FuncRegistry.__call__` | new threads, and TensorFlow's threads that run Python |
-| `op_callbacks.should_invoke_op_callbacks` | spares ops of graphs the call of our callback, which ignores them |
+| `op_callbacks.should_invoke_op_callbacks` | avoids calls of our callback for ops of graphs, which it ignores |
 | `op_callbacks.remove_op_callback` | keeps our callback when another one is removed |
 """
 
@@ -185,7 +185,7 @@ def hook_op_callbacks(observation: Observation, patches: Patches) -> None:
 
 
 def hook_graph_ops(observation: Observation, patches: Patches) -> None:
-    """Installs the hook that notes the ops of graphs; op callbacks tell the same at several times the cost."""
+    """Installs the hook that notes the ops of graphs. Op callbacks would report the same at several times the cost."""
 
     def make_create_op_helper(original: Any) -> Any:
         @functools.wraps(original)
