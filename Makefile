@@ -6,7 +6,8 @@
 #   make test      linters, types, layers, the specification's freshness, and the tests, in less than ten minutes
 #   make slow      the tests that need more than Python: Spark, a browser, an S3 server, Debugger V2's dumps, kills
 #   make exhaustive  the tests that take long: every mode beside Debugger V2's, 1,000 kills of a recording
-#   make third-party  record programs over other libraries (keras-hub, TensorFlow Probability …); downloads 1 GB the first time
+#   make third-party  record programs over other libraries (keras-hub, TensorFlow Probability …), and test the graphs for GPUs
+#                   with a TensorFlow that has kernels for GPUs; downloads 1 GB the first time
 #   make readers   read logdirs, and exports as Delta and Iceberg tables, with other programs, in an environment of their own
 #   make coverage  the branches of recovery, manifest and compaction: fails where one is not taken by their tests
 #   make mutation  change these modules in some thousand places, one at a time, and list what no test notices
@@ -69,6 +70,8 @@ exhaustive: $(STAMPS)/test $(STAMPS)/package
 
 third-party: $(THIRD_PARTY)/.stamps/package
 	$(THIRD_PARTY)/bin/python -m pytest tests/third_party --durations 10
+	# This environment has the full TensorFlow, with kernels for GPUs, which also tells without a GPU what can run on one.
+	$(THIRD_PARTY)/bin/python -m pytest tests/writer/test_device_summaries.py -k gpu
 
 readers: $(READERS)/.stamps/package
 	$(READERS)/bin/python -m pytest tests/readers --durations 10

@@ -20,6 +20,8 @@ from tensorflow.python.framework import kernels
 import tfdbg_arrow
 from tfdbg_arrow.errors import NonFiniteError
 from tfdbg_arrow.query import first_nonfinite
+from tfdbg_arrow.writer.backend import native_core
+from tfdbg_arrow.writer.hooks.runtime import library_paths
 from tfdbg_arrow.writer.settings import TensorDebugMode
 from tfdbg_arrow.writer.tensorflow_backend.summary import _has_kernel, device_graphs
 
@@ -33,6 +35,12 @@ GPU = "/job:localhost/replica:0/task:0/device:GPU:0"
 HAS_GPU_KERNELS = any(
     kernel.device_type == "GPU" for kernel in kernels.get_registered_kernels_for_op("DebugNumericSummaryV2").kernel
 )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _libraries() -> None:
+    """Loads TensorFlow's libraries into the core, as the first recording of a process does."""
+    native_core().load_tensorflow(*library_paths())
 
 
 def branches(x: tf.Tensor) -> Any:
