@@ -13,10 +13,11 @@ from __future__ import annotations
 import heapq
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,11 +27,6 @@ from tfdbg_arrow.debugger_v2.export_tables import KeyedRows, RunTables, to_rows
 from tfdbg_arrow.query.flow.callsites import find_entries
 from tfdbg_arrow.query.flow.executed_graphs import ENTERS, EXITS, NEXT_ITERATIONS
 
-CALL_COLUMNS = (
-    "execution_index", "step_id", "frame_id", "iteration", "call_site", "graph_id", "op_name", "output_slot",
-    "event_index", "wall_time_ns",
-)  # fmt: skip
-"""The columns of tensor_health that determine the order, and that rows to be ordered must have."""
 _WINDOW = 65536
 _MAX_GRAPHS = 256
 """Maximum number of graphs and of optimized graphs that stay in memory."""
@@ -42,12 +38,33 @@ _LOOP = -1
 """Stands in a path for the iteration of a loop."""
 _OWN = 2**62
 """Ends the path of an op, after the paths of the ops that run inside it."""
+_MAX_KNOWN = 64
+"""Maximum number of calls whose order stays in memory, because later calls often have the same rows."""
+_MAX_KNOWN_ROWS = 4096
+"""Maximum number of rows of such a call."""
 
 _Path = tuple[int, ...]
 """Where an op comes in its call: its rank, or the rank of the loop or call around it and its path inside."""
 _Site = tuple[int, str, str]
 """A graph, its call site, and an op or node in it."""
 _Ids = npt.NDArray[np.int64]
+_Part = tuple[pa.Table, _Ids]
+"""Rows, and for each the event_index of the last row of its call, which no other call has."""
+
+
+class CallRow(NamedTuple):
+    """The columns of tensor_health that determine the place of a row in its step."""
+
+    graph_id: int
+    call_site: str | None
+    op_name: str
+    output_slot: int | None
+    frame_id: int | None
+    iteration: int | None
+
+
+CALL_COLUMNS = ("execution_index", "step_id", "event_index", "wall_time_ns", *CallRow._fields)
+"""The columns of tensor_health that determine the order, and that rows to be ordered must have."""
 
 
 def ordered_calls(rows: KeyedRows, order: CallOrder) -> Iterator[pa.Table]:
@@ -60,43 +77,49 @@ def ordered_calls(rows: KeyedRows, order: CallOrder) -> Iterator[pa.Table]:
         order: The order within a call.
 
     Yields:
-        Some of the rows. Their `wall_time_ns` are those of their call in ascending order.
+        The rows of some calls. Their `wall_time_ns` are those of their call in ascending order.
     """
     lasts = _Lasts(rows)
-    waiting: dict[tuple[bool, int], list[pa.Table]] = defaultdict(list)
+    waiting: list[_Part] = []
     for _, end, window in rows.windows(_WINDOW):
-        ended: list[tuple[int, tuple[bool, int] | None, pa.Table]] = []
-        for key, part in _by_call(window):
-            if key is None:
-                ended.append((part["event_index"][0].as_py(), None, part))
-                continue
-            waiting[key].append(part)
-            if lasts.of(key) < end:
-                ended.append((lasts.of(key), key, pa.concat_tables(waiting.pop(key))))
-        ended.sort(key=lambda call: call[0])
-        for _, key, call in ended:
-            yield call if key is None else _in_order(call, order)
+        parts = [*waiting, (window, lasts.of(window))]
+        ended = list(_of_calls(parts, end, have_ended=True))
+        waiting = list(_of_calls(parts, end, have_ended=False))
+        if ended:
+            tables, ends = zip(*ended, strict=True)
+            yield _in_order(pa.concat_tables(tables), np.concatenate(ends), order)
 
 
-def _in_order(call: pa.Table, order: CallOrder) -> pa.Table:
-    times = np.sort(call["wall_time_ns"].to_numpy())
-    found = call.take(pa.array(order.permutation(call)))
+def _of_calls(parts: Iterable[_Part], end: int, *, have_ended: bool) -> Iterator[_Part]:
+    """Yields the rows of calls that have, or have not, ended before an event."""
+    for table, lasts in parts:
+        is_chosen = (lasts < end) == have_ended
+        if is_chosen.all():  # often, because a long call fills whole tables
+            yield table, lasts
+        elif is_chosen.any():
+            yield table.filter(pa.array(is_chosen)), lasts[is_chosen]
+
+
+def _in_order(calls: pa.Table, lasts: _Ids, order: CallOrder) -> pa.Table:
+    """Returns the rows of some calls in order.
+
+    Args:
+        calls: The rows, by event_index.
+        lasts: The event_index of the last row of each row's call.
+        order: The order within a call.
+    """
+    by_call = np.argsort(lasts, kind="stable")
+    lasts = lasts[by_call]
+    starts = [0, *(np.flatnonzero(lasts[1:] != lasts[:-1]) + 1).tolist(), len(lasts)]
+    steps = calls["step_id"].take(pa.array(by_call)).to_pylist()
+    rows = [CallRow(*row) for row in to_rows(calls.select(CallRow._fields).take(pa.array(by_call)))]
+    within = np.concatenate(
+        [np.add(order.permutation(steps[start:stop], rows[start:stop]), start) for start, stop in pairwise(starts)]
+    )
+    times = calls["wall_time_ns"].to_numpy()[by_call]
+    times = times[np.lexsort((times, lasts))]
+    found = calls.take(pa.array(by_call[within]))
     return found.set_column(found.column_names.index("wall_time_ns"), "wall_time_ns", pa.array(times, pa.int64()))
-
-
-def _by_call(window: pa.Table) -> Iterator[tuple[tuple[bool, int] | None, pa.Table]]:
-    """Yields the rows of each call in a window. The key is None for a row whose call is unknown."""
-    is_execution, ids, is_known = _call_ids(window)
-    places = np.lexsort((ids, is_execution, ~is_known))
-    table = window.take(pa.array(places))
-    is_execution, ids = is_execution[places], ids[places]
-    num_known = int(is_known.sum())
-    is_new = (ids[1:num_known] != ids[: num_known - 1]) | (is_execution[1:num_known] != is_execution[: num_known - 1])
-    starts = [0, *(np.flatnonzero(is_new) + 1).tolist(), num_known] if num_known else [0]
-    for start, stop in pairwise(starts):
-        yield (bool(is_execution[start]), int(ids[start])), table.slice(start, stop - start)
-    for place in range(num_known, table.num_rows):
-        yield None, table.slice(place, 1)
 
 
 def _call_ids(rows: pa.Table) -> tuple[npt.NDArray[np.bool_], _Ids, npt.NDArray[np.bool_]]:
@@ -128,9 +151,14 @@ class _Lasts:
             if found
         }
 
-    def of(self, key: tuple[bool, int]) -> int:
-        ids, events = self._lasts[key[0]]
-        return int(events[np.searchsorted(ids, key[1])])
+    def of(self, rows: pa.Table) -> _Ids:
+        """Returns the event_index of the last row of each row's call; its own if the call is unknown."""
+        is_execution, ids, is_known = _call_ids(rows)
+        found: _Ids = rows["event_index"].to_numpy().copy()
+        for kind, (known, events) in self._lasts.items():
+            chosen = is_known & (is_execution == kind)
+            found[chosen] = events[np.searchsorted(known, ids[chosen])]
+        return found
 
 
 def _last_of_each(ids: _Ids, events: _Ids) -> tuple[_Ids, _Ids]:
@@ -173,43 +201,49 @@ class CallOrder:
         self._op_indexes = lru_cache(maxsize=_MAX_GRAPHS)(self._read_op_indexes)
         self._paths_in = lru_cache(maxsize=_MAX_GRAPHS)(self._find_paths)
         self._levels = lru_cache(maxsize=_MAX_GRAPHS)(self._find_levels)
+        self._known = lru_cache(maxsize=_MAX_KNOWN)(self._find_permutation)
 
-    def permutation(self, call: pa.Table) -> _Ids:
+    def permutation(self, steps: Sequence[int | None], rows: Sequence[CallRow]) -> list[int]:
         """Returns the places of the rows of one call in the order of data flow.
 
         Args:
-            call: The rows, with CALL_COLUMNS.
+            steps: The step_id of each row.
+            rows: The rows, in the order of their arrival.
         """
-        places: dict[int | None, list[int]] = defaultdict(list)
-        for place, step_id in enumerate(call["step_id"].to_pylist()):
-            places[step_id].append(place)
-        if len(places) == 1:  # as nearly always
-            steps = [_Step(call, range(call.num_rows))]
-        else:
-            steps = [_Step(call.take(pa.array(found)), found) for found in places.values()]
+        numbers: dict[int | None, int] = {}
+        numbered = tuple(numbers.setdefault(step, len(numbers)) for step in steps)
+        find = self._known if len(rows) <= _MAX_KNOWN_ROWS else self._find_permutation
+        return find(numbered, tuple(rows))
+
+    def _find_permutation(self, numbers: tuple[int, ...], rows: tuple[CallRow, ...]) -> list[int]:
+        """Returns the same for steps that are numbered from 0."""
+        places: dict[int, list[int]] = defaultdict(list)
+        for place, number in enumerate(numbers):
+            places[number].append(place)
+        steps = [_Step([rows[place] for place in found], found) for found in places.values()]
         for step in steps:
             step.set_keys(self._paths_of(step))
         for step, key in self._nested(steps):
             step.move_under(key)
         keyed = [pair for step in steps for pair in zip(step.keys, step.places, strict=True)]
-        return np.array([place for _, place in sorted(keyed)], np.int64)
+        return [place for _, place in sorted(keyed)]
 
     def _nested(self, steps: list[_Step]) -> Iterator[tuple[_Step, _Path]]:
         """Yields the steps of functions that TensorFlow did not inline, and the keys of the ops that called them.
 
         Outer steps come first. The n-th call of an op that ended is that of the n-th step that ended.
         """
-        waiting = sorted(steps, key=lambda step: step.last_event)
+        waiting = sorted(steps, key=lambda step: step.places[-1])
         taken: set[tuple[int, int]] = set()
         found: list[tuple[_Step, _Step, int]] = []
         for step in waiting if len(steps) > 1 else ():
             callers = {(each.graph_id, each.op_name) for root in step.roots for each in self._callers.get(root, ())}
             candidates = [
-                (other.events[row], number, row)
+                (other.places[row], number, row)
                 for number, other in enumerate(steps)
                 if other is not step
                 for row, (graph_id, _, op_name) in enumerate(other.sites)
-                if (graph_id, op_name) in callers and other.events[row] > step.last_event
+                if (graph_id, op_name) in callers and other.places[row] > step.places[-1]
                 and (number, row) not in taken
             ]  # fmt: skip
             if candidates:
@@ -288,41 +322,30 @@ class _Step:
     """The rows of one step of a call.
 
     Attributes:
-        places: The places of the rows in the call.
+        rows: The rows.
+        places: The places of the rows in the call, in ascending order.
         sites: The op of each row.
-        events: The event_index of each row.
-        last_event: The last of them.
         roots: The graphs that the step ran as outermost ones.
         keys: The sort key of each row.
     """
 
-    def __init__(self, rows: pa.Table, places: Sequence[int]) -> None:
-        self.places = places
-        names = (rows[name].to_pylist() for name in ("graph_id", "call_site", "op_name"))
-        self.sites: list[_Site] = [(graph, site or "", op) for graph, site, op in zip(*names, strict=True)]
-        self.events: list[int] = rows["event_index"].to_pylist()
-        self.last_event = max(self.events)
+    def __init__(self, rows: Sequence[CallRow], places: Sequence[int]) -> None:
+        self.rows, self.places = rows, places
+        self.sites: list[_Site] = [(row.graph_id, row.call_site or "", row.op_name) for row in rows]
         self.roots = {graph_id for graph_id, call_site, _ in self.sites if call_site == ""}
         self.keys: list[_Path] = []
-        self._slots = rows["output_slot"].to_pylist()
-        self._frames = rows["frame_id"].fill_null(0).to_pylist()
-        self._iterations = rows["iteration"].fill_null(0).to_pylist()
 
     def set_keys(self, paths: Mapping[_Site, _Path]) -> None:
         """Makes the keys: the paths of the ops with the iterations of their loops, and the slots."""
         iterations = _Iterations(self, paths)
         self.keys = [
-            (*iterations.put(paths[site], frame, iteration), _OWN, slot or 0, event)
-            for site, frame, iteration, slot, event in self.rows()
+            (*iterations.put(paths[site], row.frame_id or 0, row.iteration or 0), _OWN, row.output_slot or 0, place)
+            for site, row, place in zip(self.sites, self.rows, self.places, strict=True)
         ]
-
-    def rows(self) -> Iterator[tuple[_Site, int, int, int | None, int]]:
-        """Yields the op, frame, iteration, slot and event_index of each row."""
-        return zip(self.sites, self._frames, self._iterations, self._slots, self.events, strict=True)
 
     def move_under(self, key: _Path) -> None:
         """Puts all rows before the outputs of the op that called the step."""
-        self.keys = [(*key, self.last_event, *own) for own in self.keys]
+        self.keys = [(*key, self.places[-1], *own) for own in self.keys]
 
 
 class _Iterations:
@@ -330,12 +353,11 @@ class _Iterations:
 
     def __init__(self, step: _Step, paths: Mapping[_Site, _Path]) -> None:
         firsts: dict[_Path, dict[int, dict[int, int]]] = defaultdict(lambda: defaultdict(dict))
-        """For each loop, frame and iteration, the event_index of the first row."""
-        for site, frame, iteration, _, event in step.rows():
-            loop = _innermost_loop(paths[site])
-            if loop:
-                known = firsts[loop][frame]
-                known[iteration] = min(known.get(iteration, event), event)
+        """For each loop, frame and iteration, the place of the first row."""
+        loops = {site: _innermost_loop(path) for site, path in paths.items()}
+        for site, row, place in zip(step.sites, step.rows, step.places, strict=True):
+            if loops[site]:
+                firsts[loops[site]][row.frame_id or 0].setdefault(row.iteration or 0, place)
         self._entries = {
             loop: _entries_of(frames, firsts.get(_innermost_loop(loop[:-1]), {})) for loop, frames in firsts.items()
         }
@@ -360,7 +382,7 @@ def _entries_of(
     """Returns the frame and iteration of the outer loop in which each frame of an inner loop was entered.
 
     Args:
-        frames: For each frame and iteration of the inner loop, the event_index of the first row.
+        frames: For each frame and iteration of the inner loop, the place of the first row in the call.
         outer: The same for the outer loop.
     """
     first_of = {frame: min(firsts.values()) for frame, firsts in frames.items()}

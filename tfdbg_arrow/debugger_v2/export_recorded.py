@@ -12,9 +12,10 @@ from __future__ import annotations
 import math
 import struct
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -24,7 +25,7 @@ from tfdbg_arrow.debugger_v2.export_tables import RunRow, RunTables, listed, to_
 from tfdbg_arrow.debugger_v2.file_sets import DumpFiles
 from tfdbg_arrow.debugger_v2.protos.debug_event_pb2 import DebugEvent, TensorDebugMode
 from tfdbg_arrow.debugger_v2.protos.tensor_pb2 import DataType, TensorProto
-from tfdbg_arrow.debugger_v2.records import MEASURED_COLUMNS, NUM_KEPT, NUM_SUMMARY, TAIL_COLUMNS, summary_tail
+from tfdbg_arrow.debugger_v2.records import NUM_KEPT, NUM_SUMMARY, TAIL_COLUMNS, summary_tail
 from tfdbg_arrow.schema.dtypes import DTYPES_BY_NAME, decode_strings
 
 FILE_VERSION = "debug.Event:1"
@@ -41,8 +42,6 @@ _NO_PLACE = {
     "mark": "Debugger V2 has no labels.",
     "capture_stat": "Debugger V2 has no place for what was not recorded.",
 }
-_HEALTH_COLUMNS = ("dtype", "shape", *MEASURED_COLUMNS)
-"""The columns of tensor_health from which a summary is made."""
 MODES = ("NO_TENSOR", "CURT_HEALTH", "CONCISE_HEALTH", "FULL_HEALTH", "SHAPE", "FULL_TENSOR")
 """The modes that Debugger V2 supports."""
 _FROM_FULL_HEALTH = ("NO_TENSOR", "CURT_HEALTH", "CONCISE_HEALTH", "FULL_HEALTH", "SHAPE")
@@ -77,13 +76,13 @@ class LeftOut:
     num_rows: int
 
 
-@dataclass(frozen=True)
-class _Measured:
+class _Measured(NamedTuple):
     """One row of tensor_health."""
 
     event_index: int
     device_id: int | None
-    health: Mapping[str, Any]
+    health: Sequence[Any]
+    """The values of Summaries.columns."""
 
 
 class RecordedRunWriter:
@@ -106,6 +105,7 @@ class RecordedRunWriter:
         self._device_names: dict[int | None, str] = dict(sorted(tables.rows("device", ("device_id", "device_name"))))
         self._device_ids: dict[int | None, int] = {}
         self._has_values = mode == "FULL_TENSOR"
+        self._summaries = Summaries(self._mode)
         self._values = tables.keyed("tensor_value", "event_index", ("dtype", "shape", "value"))
         self._left_out: dict[tuple[str, str], int] = defaultdict(int)
 
@@ -158,7 +158,7 @@ class RecordedRunWriter:
     def _write_executions(self, graphs: Graphs, stacks: Stacks) -> None:
         columns = ("execution_index", "wall_time_ns", "op_type", "graph_id", "stack_trace_id")
         executions = self._tables.keyed("execution", "execution_index", columns)
-        tensors = _ExecutionTensors(self._tables)
+        tensors = _ExecutionTensors(self._tables, self._summaries.columns)
         for first, end, window in executions.windows(_EXECUTION_WINDOW):
             tensors.load(first, end)
             for index, wall_time_ns, op_type, graph_id, stack_trace_id in to_rows(window):
@@ -210,21 +210,22 @@ class RecordedRunWriter:
         return protos
 
     def _write_traces(self, graphs: Graphs) -> None:
-        columns = ("graph_id", "op_name", "output_slot", "event_index", "wall_time_ns", "device_id", *_HEALTH_COLUMNS)
+        columns = (
+            "graph_id", "op_name", "output_slot", "wall_time_ns", "event_index", "device_id", *self._summaries.columns,
+        )  # fmt: skip
         rows = self._tables.keyed(
             "tensor_health", "event_index", tuple(dict.fromkeys([*CALL_COLUMNS, *columns])), where=("scope", "graph")
         )
         num_other = self._tables.num_rows("tensor_health")
         for window in _in_batches(ordered_calls(rows, CallOrder(self._tables))):
-            for graph_id, op_name, slot, event_index, wall_time_ns, device_id, *health in to_rows(
+            for graph_id, op_name, slot, wall_time_ns, event_index, device_id, *health in to_rows(
                 window.select(columns)
             ):
                 tensor_id = graphs.tensor_id(graph_id, op_name, slot)
                 if tensor_id is None:
                     self._leave_out("tensor_health", _NO_OP)
                     continue
-                measured = _Measured(event_index, device_id, dict(zip(_HEALTH_COLUMNS, health, strict=True)))
-                proto = self._proto(measured, tensor_id=tensor_id)
+                proto = self._proto(_Measured(event_index, device_id, health), tensor_id=tensor_id)
                 if not proto.dtype and self._mode in NUM_SUMMARY:
                     self._leave_out("tensor_health", _NO_SUMMARY)
                     continue
@@ -243,73 +244,86 @@ class RecordedRunWriter:
 
     def _proto(self, measured: _Measured, *, tensor_id: int) -> TensorProto:
         if not self._has_values:
-            return summary(self._mode, measured.health, tensor_id=tensor_id)
+            return self._summaries.summary(measured.health, tensor_id=tensor_id)
         value = self._values.get(measured.event_index)
         return TensorProto() if value is None else whole_tensor(*value)
 
 
 def _in_batches(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
-    """Yields the rows of many small tables in fewer tables, which take less time to read."""
-    waiting: list[pa.Table] = []
-    num_rows = 0
+    """Yields the rows of large tables in smaller ones, because as Python objects they take more memory."""
     for table in tables:
-        waiting.append(table)
-        num_rows += table.num_rows
-        if num_rows >= _TRACE_BATCH:
-            yield pa.concat_tables(waiting).combine_chunks()
-            waiting, num_rows = [], 0
-    if waiting:
-        yield pa.concat_tables(waiting).combine_chunks()
+        for start in range(0, table.num_rows, _TRACE_BATCH):
+            yield table.slice(start, _TRACE_BATCH)
 
 
 class _ExecutionTensors:
-    """The tensors of a window of executions."""
+    """The tensors of a window of executions.
 
-    def __init__(self, tables: RunTables) -> None:
+    Args:
+        tables: The run's tables.
+        health_columns: The columns of tensor_health to read.
+    """
+
+    def __init__(self, tables: RunTables, health_columns: Sequence[str]) -> None:
         key = "execution_index"
         self._inputs = tables.keyed("execution_input", key, (key, "input_index", "tensor_id"))
         self._outputs = tables.keyed("execution_output", key, (key, "output_slot", "tensor_id"))
-        columns = (key, "output_slot", "event_index", "device_id", *_HEALTH_COLUMNS)
+        columns = (key, "output_slot", "event_index", "device_id", *health_columns)
         self._health = tables.keyed("tensor_health", key, columns, where=("scope", "execution"))
 
     def load(self, first: int, end: int) -> None:
         """Reads the tensors of the executions with first <= execution_index < end."""
         self.inputs, self.outputs = listed(self._inputs, first, end), listed(self._outputs, first, end)
         self.measured = {
-            (index, slot): _Measured(event_index, device_id, dict(zip(_HEALTH_COLUMNS, health, strict=True)))
+            (index, slot): _Measured(event_index, device_id, health)
             for index, slot, event_index, device_id, *health in to_rows(self._health.between(first, end))
         }
 
 
+@lru_cache(maxsize=64)
 def dtype_number(name: str | None) -> int:
     """Returns the number of a dtype; 0 (DT_INVALID) if it is unknown."""
     dtype = DTYPES_BY_NAME.get((name or "").removesuffix("_ref"))
     return 0 if dtype is None else dtype.number
 
 
-def summary(mode: int, health: Mapping[str, Any], *, tensor_id: int) -> TensorProto:
-    """Returns the summary of a tensor; it is empty if the mode's columns were not measured.
-
-    In mode NO_TENSOR it is a float32 tensor without elements.
+class Summaries:
+    """Makes the summaries of tensors in one mode.
 
     Args:
         mode: A TensorDebugMode other than FULL_TENSOR.
-        health: The measured columns of the tensor.
-        tensor_id: The graph tensor's id in the dump; NO_TENSOR_ID for an eager tensor.
+
+    Attributes:
+        columns: The columns of tensor_health from which a summary is made.
     """
-    if mode == TensorDebugMode.NO_TENSOR:
-        proto = TensorProto(dtype="DT_FLOAT")
-        proto.tensor_shape.dim.add(size=0)
+
+    def __init__(self, mode: int) -> None:
+        self._mode, self._num_kept = mode, NUM_KEPT.get(mode, 0)
+        self._num_tail = len(TAIL_COLUMNS.get(mode, ()))
+        needs_shape = mode == TensorDebugMode.SHAPE
+        self.columns = ("dtype", *TAIL_COLUMNS.get(mode, ()), *(("shape",) if needs_shape else ()))
+        # In mode NO_TENSOR, the summary has no numbers.
+        self._without_numbers = TensorProto(dtype="DT_DOUBLE" if mode in NUM_SUMMARY else "DT_FLOAT")
+        self._without_numbers.tensor_shape.dim.add(size=NUM_SUMMARY.get(mode, 0))
+
+    def summary(self, health: Sequence[Any], *, tensor_id: int) -> TensorProto:
+        """Returns the summary of a tensor; it is empty if the mode's columns were not measured.
+
+        Args:
+            health: The columns of the tensor.
+            tensor_id: The graph tensor's id in the dump; NO_TENSOR_ID for an eager tensor.
+        """
+        proto = TensorProto()
+        dtype, *measured = health
+        if None in measured:
+            return proto
+        proto.CopyFrom(self._without_numbers)
+        if self._num_kept:
+            number = dtype_number(dtype)
+            head = {1: (tensor_id,), 2: (tensor_id, number), 3: (tensor_id, UNKNOWN_DEVICE, number)}[self._num_kept]
+            tail, shape = measured[: self._num_tail], measured[self._num_tail :]
+            proto.tensor_content = struct.pack(f"<{len(head)}d", *head) + summary_tail(self._mode, tail, *shape)
         return proto
-    tail, shape = [health[name] for name in TAIL_COLUMNS[mode]], health["shape"]
-    if None in tail or (mode == TensorDebugMode.SHAPE and shape is None):
-        return TensorProto()
-    dtype = dtype_number(health["dtype"])
-    head = {1: (tensor_id,), 2: (tensor_id, dtype), 3: (tensor_id, UNKNOWN_DEVICE, dtype)}[NUM_KEPT[mode]]
-    proto = TensorProto(dtype="DT_DOUBLE")
-    proto.tensor_shape.dim.add(size=NUM_SUMMARY[mode])
-    proto.tensor_content = struct.pack(f"<{len(head)}d", *head) + summary_tail(mode, tail, shape)
-    return proto
 
 
 def whole_tensor(dtype: str, shape: Sequence[int], value: bytes) -> TensorProto:

@@ -15,6 +15,7 @@ import re
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
@@ -147,8 +148,13 @@ def masked_crc(data: bytes) -> int:
 
 def frame(record: bytes) -> bytes:
     """Returns the frame of a record."""
-    length = _LENGTH.pack(len(record))
-    return b"".join((length, _CRC.pack(masked_crc(length)), record, _CRC.pack(masked_crc(record))))
+    return b"".join((_frame_header(len(record)), record, _CRC.pack(masked_crc(record))))
+
+
+@lru_cache(maxsize=1024)
+def _frame_header(num_bytes: int) -> bytes:
+    length = _LENGTH.pack(num_bytes)
+    return length + _CRC.pack(masked_crc(length))
 
 
 class RecordReader:

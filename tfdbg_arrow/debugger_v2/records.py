@@ -45,6 +45,7 @@ from tfdbg_arrow.debugger_v2.protos.tensor_pb2 import DataType, TensorProto
 from tfdbg_arrow.errors import BrokenPartError, LogdirError
 from tfdbg_arrow.schema.dtypes import decode_strings
 
+_SHAPE: int = TensorDebugMode.SHAPE
 NUM_KEPT: dict[int, int] = {
     TensorDebugMode.CURT_HEALTH: 1,
     TensorDebugMode.CONCISE_HEALTH: 1,
@@ -90,7 +91,7 @@ def is_measured(tensor: TensorProto, mode: int) -> bool:
     return bool(mode == TensorDebugMode.FULL_TENSOR and tensor.dtype != DataType.DT_INVALID)
 
 
-def summary_tail(mode: int, values: Sequence[float], shape: Sequence[int] | None) -> bytes:
+def summary_tail(mode: int, values: Sequence[float], shape: Sequence[int] | None = None) -> bytes:
     """Returns the bytes of a summary that follow those that stayed in the message.
 
     Args:
@@ -98,10 +99,10 @@ def summary_tail(mode: int, values: Sequence[float], shape: Sequence[int] | None
         values: The values of those columns in the row.
         shape: The row's shape, which only mode SHAPE needs.
     """
-    numbers = [float(value) for value in values]
-    if mode == TensorDebugMode.SHAPE:
-        dims = list(shape or ())[-NUM_SHAPE_DIMS:]
-        numbers += [float(dim) for dim in dims] + [0.0] * (NUM_SHAPE_DIMS - len(dims))
+    numbers = tuple(values)
+    if mode == _SHAPE:
+        dims = tuple(shape or ())[-NUM_SHAPE_DIMS:]
+        numbers += dims + (0,) * (NUM_SHAPE_DIMS - len(dims))
     return struct.pack(f"<{len(numbers)}d", *numbers)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ from tensorflow.python.debug.lib.debug_events_reader import DebugDataReader
 import tfdbg_arrow
 from tfdbg_arrow.debugger_v2 import export_order
 from tfdbg_arrow.debugger_v2.export import export_logdir
-from tfdbg_arrow.debugger_v2.export_order import CALL_COLUMNS, CallOrder, ordered_calls
-from tfdbg_arrow.debugger_v2.export_tables import KeyedRows, RunTables
+from tfdbg_arrow.debugger_v2.export_order import CALL_COLUMNS, CallOrder, CallRow, ordered_calls
+from tfdbg_arrow.debugger_v2.export_tables import KeyedRows, RunTables, to_rows
 
 from .dumps import messages, rows
 from .traced_program import run_program
@@ -165,6 +166,21 @@ def recorded_rows(logdir: Path) -> tuple[RunTables, KeyedRows]:
     return tables, tables.keyed("tensor_health", "event_index", columns, where=("scope", "graph"))
 
 
+def calls_of(tables: RunTables, recorded: KeyedRows) -> Iterator[pa.Table]:
+    """Yields the ordered rows of each known call."""
+
+    def key(row: dict[str, Any]) -> tuple[int | None, int | None]:
+        return row["execution_index"], row["step_id"] if row["execution_index"] is None else None
+
+    for calls in ordered_calls(recorded, CallOrder(tables)):
+        start = 0
+        for call, found in groupby(calls.to_pylist(), key):
+            num_rows = len(list(found))
+            if call != (None, None):
+                yield calls.slice(start, num_rows)
+            start += num_rows
+
+
 def sums(calls: pa.Table) -> list[float]:
     """Returns the values of the additions, in the order of the rows."""
     return [row["max_finite"] for row in calls.to_pylist() if row["op_type"] == "AddV2" and row["max_finite"]]
@@ -181,7 +197,7 @@ def test_values_that_only_grow_are_in_order(graphs: str, jit_compile: bool, inli
     with tfdbg_arrow.capture(tmp_path, "FULL_NUMERICS", graphs=graphs):
         count_up(jit_compile=jit_compile, inlines=inlines)
     tables, recorded = recorded_rows(tmp_path)
-    (call,) = [calls for calls in ordered_calls(recorded, CallOrder(tables)) if calls.num_rows > 3]
+    (call,) = [call for call in calls_of(tables, recorded) if call.num_rows > 3]
     found = sums(call)
     assert len(found) > 6  # of a compiled loop, only one or two iterations are recorded
     assert found == sorted(found)
@@ -196,12 +212,10 @@ def test_the_order_does_not_depend_on_the_arrival(graphs: str, seed: int, tmp_pa
     tables, recorded = recorded_rows(tmp_path)
     order = CallOrder(tables)
     names = ["call_site", "op_name", "frame_id", "iteration", "output_slot"]
-    for call in ordered_calls(recorded, order):
-        indexes = np.sort(call["event_index"].to_numpy())
+    for call in calls_of(tables, recorded):
         shuffled = call.take(pa.array(np.random.default_rng(seed).permutation(call.num_rows)))
-        place = shuffled.column_names.index("event_index")
-        shuffled = shuffled.set_column(place, "event_index", pa.array(indexes))
-        again = shuffled.take(pa.array(order.permutation(shuffled)))
+        arrived = [CallRow(*row) for row in to_rows(shuffled.select(CallRow._fields))]
+        again = shuffled.take(pa.array(order.permutation(shuffled["step_id"].to_pylist(), arrived)))
         assert again.select(names).to_pylist() == call.select(names).to_pylist()
 
 
@@ -221,7 +235,7 @@ def test_a_consumer_follows_its_inputs(tmp_path: Path) -> None:
         for row in rows(tmp_path, "executed_op_input")
         if nodes[row["executed_graph_id"], row["source_node_name"]]["op_type"] != "NextIteration"
     ]  # fmt: skip
-    for call in ordered_calls(recorded, CallOrder(tables)):
+    for call in calls_of(tables, recorded):
         places: dict[tuple[int, int], dict[tuple[int, str, str], int]] = {}
         for place, row in enumerate(call.to_pylist()):
             context = places.setdefault((row["frame_id"], row["iteration"]), {})
@@ -248,6 +262,21 @@ def test_calls_that_do_not_end_in_a_window_are_written_whole(
     assert sorted(expected["event_index"].to_pylist()) == expected.sort_by("event_index")["event_index"].to_pylist()
     monkeypatch.setattr(export_order, "_WINDOW", window)
     assert pa.concat_tables(ordered_calls(recorded, CallOrder(tables))).equals(expected)
+
+
+def test_a_call_with_the_rows_of_an_earlier_one_is_in_the_same_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, once = one_log(), tf.function(lambda x: tf.sin(x) + tf.cos(x))
+    with tfdbg_arrow.capture(tmp_path):
+        for number in range(30):
+            run()
+            count_up()
+            once(tf.constant(float(number)))
+    tables, recorded = recorded_rows(tmp_path)
+    found = pa.concat_tables(ordered_calls(recorded, CallOrder(tables)))
+    monkeypatch.setattr(export_order, "_MAX_KNOWN_ROWS", 0)  # find each order anew
+    assert pa.concat_tables(ordered_calls(recorded, CallOrder(tables))).equals(found)
 
 
 def test_wall_times_never_fall_in_a_file(tmp_path: Path) -> None:
