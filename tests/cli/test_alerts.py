@@ -12,9 +12,13 @@ class TestAlerts:
     def test_a_finding_gives_exit_code_1(self, bad: Path) -> None:
         result = run_cli("alerts", bad)
         assert result.exit_code == 1
-        assert result.stdout.startswith(
-            "error nonfinite_origin: Log:0 (Log) in loss\\x07\n    A bad value originated here"
-        )
+        summary, _, findings = result.stdout.partition("\n\n")
+        assert [line.split() for line in summary.splitlines()] == [
+            ["rule", "steps", "alerts", "places"],
+            ["error", "nonfinite_origin", "1", "1"],
+            ["warning", "nonfinite", "1", "1"],
+        ]
+        assert findings.startswith("error nonfinite_origin: Log:0 (Log) in loss\\x07\n    A bad value originated here")
         assert "warning nonfinite: Log:0 (Log)" in result.stdout
 
     def test_a_healthy_logdir_gives_exit_code_0(self, healthy: Path) -> None:
@@ -24,7 +28,7 @@ class TestAlerts:
     def test_findings_beyond_the_limit_are_counted(self, bad: Path) -> None:
         result = run_cli("alerts", bad, "--limit", "0")
         assert result.exit_code == 1
-        assert result.stdout == (
+        assert result.stdout.partition("\n\n")[2] == (
             "2 more findings are not shown (1 of nonfinite_origin, 1 of nonfinite); --limit raises the limit.\n"
         )
 
@@ -32,6 +36,16 @@ class TestAlerts:
         content = json.loads(run_cli("alerts", bad, "--rule", "nonfinite", "--json").stdout)
         assert content["num_found"] == {"nonfinite": 1}
         assert [alert["op_name"] for alert in content["alerts"]] == ["Log"]
+        assert content["summary"] == [
+            {
+                "kind": "nonfinite",
+                "severity": "warning",
+                "num_alerts": 1,
+                "num_places": 1,
+                "first_step": None,
+                "last_step": None,
+            }
+        ]
 
     def test_check_gives_the_exit_code_for_ci(self, bad: Path, healthy: Path) -> None:
         assert run_cli("check", bad).exit_code == 1

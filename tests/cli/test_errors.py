@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tfdbg_arrow import errors
+from tfdbg_arrow.cli import app
+
 from ..programs.running import run_to_end
 from ..query.builder import RunBuilder
 from ..writer.debugger_v2.building import small_dump, write_dump
+from .commands import run_cli
 
 READERS: dict[str, tuple[str, ...]] = {
     "first-nonfinite": ("first-nonfinite", "{logdir}"),
@@ -134,6 +139,61 @@ def test_a_logdir_damaged_by_a_truncated_part(tmp_path: Path) -> None:
     part.write_bytes(part.read_bytes()[:-20])
     for command in READERS.values():
         assert str(part) in refusal(tmp_path, *at(logdir, command))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("first-nonfinite", "{logdir}"),
+        ("why", "{logdir}"),
+        ("show", "{logdir}", "x"),
+        ("diff", "{logdir}"),
+        ("alerts", "{logdir}"),
+        ("check", "{logdir}"),
+        ("sql", "{logdir}", "SELECT 1"),
+        ("schema", "evil"),
+        ("coverage", "{logdir}"),
+        ("doctor", "{logdir}"),
+        ("info", "{logdir}"),
+        ("view", "{logdir}"),
+        ("report", "{logdir}"),
+        ("recover", "{logdir}"),
+        ("verify", "{logdir}"),
+        ("upgrade", "{logdir}"),
+        ("upload", "{logdir}", "s3://place"),
+        ("export", "{logdir}", "target", "--csv"),
+        ("import", "{logdir}", "target"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_with_json_an_error_is_json_on_stdout(tmp_path: Path, words: tuple[str, ...]) -> None:
+    result = run_cli(*at(tmp_path / "nothing", words), "--json")
+    assert result.exit_code == 2
+    (error,) = json.loads(result.stdout).values()
+    assert set(error) == {"type", "message"}
+    assert issubclass(getattr(errors, error["type"]), errors.TfdbgArrowError)
+    assert result.stderr == f"tfdbg-arrow: {error['message']}\n"
+
+
+def test_every_command_with_json_is_tested() -> None:
+    (tested,) = (mark.args[1] for mark in test_with_json_an_error_is_json_on_stdout.pytestmark)  # type: ignore[attr-defined]
+    assert {words[0] for words in tested} | {"run"} == {command.name for command in app.registered_commands}
+
+
+def test_with_json_wrong_words_are_json_on_stdout() -> None:
+    result = run_cli("alerts", "--json", "--no-such-option")
+    assert result.exit_code == 2
+    (error,) = json.loads(result.stdout).values()
+    assert error["type"] == "UsageError"
+    assert result.stderr.count(error["message"]) == 1
+    assert run_cli("alerts", "--no-such-option").stdout == ""
+
+
+def test_with_json_an_error_of_run_is_the_last_line_of_stderr(tmp_path: Path) -> None:
+    found = run_to_end("-m", "tfdbg_arrow", "run", "--mode", "evil", "--json", "program.py", cwd=tmp_path)
+    assert (found.returncode, found.stdout) == (2, "")
+    sentence, line = found.stderr.splitlines()
+    assert json.loads(line)["error"] == {"type": "RecordingError", "message": sentence.removeprefix("tfdbg-arrow: ")}
 
 
 def dump(path: Path) -> Path:

@@ -56,3 +56,11 @@ class TestSql:
         assert (result.exit_code, result.stdout) == (2, "")
         assert result.stderr.startswith("tfdbg-arrow: ")
         assert "Traceback" not in result.stderr
+
+    def test_a_mark_in_an_error_is_below_its_column(self, healthy: Path) -> None:
+        result = run_cli("sql", healthy, "SELECT 1,\n'\x1b[31m', '日',\tnothing FROM run")
+        first, *_, line, mark = result.stderr.splitlines()
+        assert first == 'tfdbg-arrow: Binder Error: Referenced column "nothing" not found in FROM clause!'
+        assert line == r"    LINE 2: '\x1b[31m', '日',\tnothing FROM run"
+        assert mark.strip() == "^" * len("nothing")
+        assert mark.index("^") == line.index("nothing") + 1  # 日 is as wide as two letters

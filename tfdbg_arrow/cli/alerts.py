@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tfdbg_arrow.cli.output import JsonOption, MemoryLimitOption, SkipBrokenOption, console, print_json, reading, styled
+from tfdbg_arrow.cli.output import (
+    JsonOption,
+    MemoryLimitOption,
+    SkipBrokenOption,
+    console,
+    plain_table,
+    print_json,
+    reading,
+    styled,
+)
 from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.safe_text import number_of, printable_line
 
@@ -48,7 +57,8 @@ def alerts(
 ) -> None:
     """Lists what the alert rules find: overflows, vanishing gradients, dead ReLUs, and so on.
 
-    A finding groups the alerts of one rule for one layer and one line of your code; --all lists each alert.
+    A table counts the alerts of each rule, and the findings follow. A finding groups the alerts of one rule for one
+    layer and one line of your code; --all lists each alert.
 
     Exit codes: 0 no errors and no warnings, 1 at least one, 2 the command failed or a rule was stopped.
     """
@@ -58,6 +68,7 @@ def alerts(
     if json:
         _print_json(logdir, found)
     else:
+        _print_summary(found)
         _print(found, expand=expand, limit=limit)
     is_clean = all(alert.severity == "info" for alert in found.findings)
     raise typer.Exit(_exit_code(found, is_clean=is_clean))
@@ -101,7 +112,7 @@ def _exit_code(found: Alerts, *, is_clean: bool) -> int:
 
 def _print_json(logdir: str, found: Alerts) -> None:
     names = ("findings", "alerts", "num_found", "num_cut", "not_run")
-    print_json({"logdir": logdir, **{name: getattr(found, name) for name in names}})
+    print_json({"logdir": logdir, "summary": found.summary, **{name: getattr(found, name) for name in names}})
 
 
 def _run(
@@ -135,6 +146,26 @@ def _parse(settings: list[str]) -> dict[str, dict[str, float]]:
         except ValueError:
             raise QueryError(f"--set is {setting!r}; expected RULE.NAME=NUMBER, e.g. overflow_near.bits=8.") from None
     return parameters
+
+
+def _print_summary(found: Alerts) -> None:
+    """Prints the number of alerts, places and steps of each rule."""
+    from tfdbg_arrow.query.wording import steps_text
+
+    if not found.findings:
+        return
+    out = console()
+    table = plain_table("", "rule", "steps", numbers=("alerts", "places"))
+    for rule in found.summary:
+        table.add_row(
+            styled((rule.severity, _STYLES[rule.severity])),
+            styled(rule.kind),
+            styled(steps_text(rule.first_step, rule.last_step).partition(" ")[2]),
+            f"{rule.num_alerts:,}",
+            f"{rule.num_places:,}",
+        )
+    out.print(table)
+    out.print()
 
 
 def _print(found: Alerts, *, expand: bool, limit: int) -> None:
@@ -178,6 +209,8 @@ def _print_rest(what: str, left: Mapping[str, int]) -> None:
 
 def _print_finding(finding: AlertFinding) -> None:
     """Prints a finding: how often it occurred, its first alert, then the steps, events and source line."""
+    from tfdbg_arrow.query.wording import alert_text, events_text, steps_text
+
     out = console()
     number = "" if finding.num_alerts == 1 else f"{finding.num_alerts:,} times, first "
     layer = "" if finding.layer is None else f", layer {finding.layer}"
@@ -185,51 +218,31 @@ def _print_finding(finding: AlertFinding) -> None:
         styled(
             (finding.severity, _STYLES[finding.severity]),
             f" {finding.kind}: {number}",
-            (_what(finding.first), "bold"),
+            (alert_text(finding.first), "bold"),
             layer,
         )
     )
     out.print(styled(f"    {finding.first.message}"))
-    events = _events(finding.first_event_index, finding.last_event_index, finding.num_events)
-    steps = _steps(finding.first_step, finding.last_step)
+    events = events_text(finding.first_event_index, finding.last_event_index, finding.num_events)
+    steps = steps_text(finding.first_step, finding.last_step)
     if events or steps:
         out.print(styled((f"    {', '.join(filter(None, (steps, events)))}", "dim")))
     _print_source(finding.source)
 
 
 def _print_alert(alert: Alert) -> None:
+    from tfdbg_arrow.query.wording import alert_text, events_text
+
     out = console()
-    out.print(styled((alert.severity, _STYLES[alert.severity]), f" {alert.kind}: ", (_what(alert), "bold")))
+    out.print(styled((alert.severity, _STYLES[alert.severity]), f" {alert.kind}: ", (alert_text(alert), "bold")))
     out.print(styled(f"    {alert.message}"))
-    events = _events(alert.first_event_index, alert.last_event_index, alert.num_events)
+    events = events_text(alert.first_event_index, alert.last_event_index, alert.num_events)
     if events:
         out.print(styled((f"    {events}", "dim")))
     _print_source(alert.source)
-
-
-def _events(first: int | None, last: int | None, number: int) -> str:
-    if first is None:
-        return ""
-    return f"event {first}" if number == 1 else f"events {first} to {last}, {number:,} tensors"
-
-
-def _steps(first: int | None, last: int | None) -> str:
-    if first is None:
-        return ""
-    return f"step {first}" if last in (None, first) else f"steps {first} to {last}"
 
 
 def _print_source(source: Frame | None) -> None:
     if source is not None:
         code = "" if source.code is None else f"  {printable_line(source.code)}"
         console().print(styled((f"    {source.file_path}:{source.lineno}{code}", "dim")))
-
-
-def _what(alert: Alert) -> str:
-    slot = "" if alert.output_slot is None else f":{alert.output_slot}"
-    where = "" if alert.graph_name is None else f" in {alert.graph_name}"
-    if alert.op_name is not None:
-        return f"{alert.op_name}{slot} ({alert.op_type}){where}"
-    if alert.op_type is not None:
-        return f"{alert.op_type}{slot}, run eagerly"
-    return f"the function{where.removeprefix(' in')}" if alert.graph_name else "a tensor from outside"

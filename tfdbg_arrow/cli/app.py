@@ -1,13 +1,12 @@
-"""The command-line app: registers the subcommands and turns errors into exit codes."""
+"""The command-line app: registers the subcommands."""
 
 from __future__ import annotations
 
 import io
 import sys
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperGroup
 
 from tfdbg_arrow._version import __version__
 from tfdbg_arrow.cli import (
@@ -30,28 +29,11 @@ from tfdbg_arrow.cli import (
     view,
     why,
 )
-from tfdbg_arrow.errors import TfdbgArrowError
-from tfdbg_arrow.safe_text import printable
-
-EXIT_ERROR = 2
-
-
-class _Group(TyperGroup):
-    """A command group that prints the package's own errors on stderr and exits with code 2."""
-
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            return super().invoke(ctx)
-        except TfdbgArrowError as error:
-            typer.echo(f"tfdbg-arrow: {printable(str(error))}", err=True)
-            raise typer.Exit(EXIT_ERROR) from None
-
+from tfdbg_arrow.cli.command import Command
 
 app = typer.Typer(
     name="tfdbg-arrow",
-    cls=_Group,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -76,25 +58,25 @@ def _root(
     """
 
 
-app.command("first-nonfinite")(first_nonfinite.first_nonfinite)
-app.command("why")(why.why)
-app.command("show")(show.show)
-app.command("diff")(diff.diff)
-app.command("alerts")(alerts.alerts)
-app.command("check")(alerts.check)
-app.command("sql")(sql.sql)
-app.command("schema")(schema.schema)
-app.command("coverage")(coverage.coverage)
-app.command("doctor")(doctor.doctor)
-app.command("info")(info.info)
-app.command("view")(view.view)
-app.command("report")(view.report)
-app.command("recover")(recover.recover)
-app.command("verify")(verify.verify)
-app.command("upgrade")(upgrade.upgrade)
-app.command("upload")(upload.upload)
-app.command("export")(export.export)
-app.command("import")(import_dump.import_dump)
+app.command("first-nonfinite", cls=Command)(first_nonfinite.first_nonfinite)
+app.command("why", cls=Command)(why.why)
+app.command("show", cls=Command)(show.show)
+app.command("diff", cls=Command)(diff.diff)
+app.command("alerts", cls=Command)(alerts.alerts)
+app.command("check", cls=Command)(alerts.check)
+app.command("sql", cls=Command)(sql.sql)
+app.command("schema", cls=Command)(schema.schema)
+app.command("coverage", cls=Command)(coverage.coverage)
+app.command("doctor", cls=Command)(doctor.doctor)
+app.command("info", cls=Command)(info.info)
+app.command("view", cls=Command)(view.view)
+app.command("report", cls=Command)(view.report)
+app.command("recover", cls=Command)(recover.recover)
+app.command("verify", cls=Command)(verify.verify)
+app.command("upgrade", cls=Command)(upgrade.upgrade)
+app.command("upload", cls=Command)(upload.upload)
+app.command("export", cls=Command)(export.export)
+app.command("import", cls=Command)(import_dump.import_dump)
 # The script's name and everything after it belong to the script.
 app.command("run", cls=run.RunCommand, context_settings={"allow_interspersed_args": False})(run.run)
 

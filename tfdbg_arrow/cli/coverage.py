@@ -12,11 +12,7 @@ from tfdbg_arrow.cli.output import JsonOption, MemoryLimitOption, SkipBrokenOpti
 from tfdbg_arrow.safe_text import number_of
 
 if TYPE_CHECKING:
-    from tfdbg_arrow.query import Coverage, UnobservedOps
-    from tfdbg_arrow.query.coverage import ChangedOps
-
-_MAX_SHOWN = 8
-"""Number of ops per group that are named in a terminal; `--json` names all."""
+    from tfdbg_arrow.query import Coverage
 
 
 def coverage(
@@ -42,6 +38,8 @@ def coverage(
 
 
 def _print_coverage(found: Coverage) -> None:
+    from tfdbg_arrow.query.wording import changed_text, ops_text, unobserved_text
+
     out = console()
     if found.summary is None:
         out.print(styled("Every tensor that could be bad was looked at."))
@@ -51,13 +49,13 @@ def _print_coverage(found: Coverage) -> None:
         out.print()
         out.print(styled(("run ", "dim"), (run_id, "bold")))
         for group in groups:
-            out.print(styled(f"  {group.graph_name or f'graph {group.graph_id}'}: {_group_text(group)}"))
-            out.print(styled((f"      {_ops_text(group)}", "dim")))
+            out.print(styled(f"  {group.graph_name or f'graph {group.graph_id}'}: {unobserved_text(group)}"))
+            out.print(styled((f"      {ops_text(group)}", "dim")))
     if found.changed:
         out.print()
         out.print(styled(("changed by TensorFlow's optimizer, and recorded as executed", "bold")))
     for changed in found.changed:
-        out.print(styled(f"  {changed.graph_name or f'graph {changed.graph_id}'}: {_changed_text(changed)}"))
+        out.print(styled(f"  {changed.graph_name or f'graph {changed.graph_id}'}: {changed_text(changed)}"))
     if found.failed:
         out.print()
         out.print(styled(("raised an error", "bold")))
@@ -70,29 +68,3 @@ def _print_coverage(found: Coverage) -> None:
     for stat in found.stats:
         number = "" if stat.num_events is None else f" ({number_of(stat.num_events, 'event')})"
         out.print(styled(f"  {stat.stat}: {stat.subject}{number}: {stat.reason}"))
-
-
-def _group_text(group: UnobservedOps) -> str:
-    text = f"{number_of(group.num_outputs, 'output')} of {number_of(len(group.ops), 'op')}: {group.reason}"
-    if group.num_could_be_bad < group.num_outputs:
-        text += (
-            f"; {group.num_could_be_bad:,} of them could be bad" if group.num_could_be_bad else "; none could be bad"
-        )
-    return text
-
-
-def _changed_text(changed: ChangedOps) -> str:
-    counts = (
-        (changed.num_replaced, "replaced"),
-        (changed.num_folded, "computed in advance"),
-        (changed.num_absorbed, "absorbed by others or not needed"),
-    )
-    return f"of {number_of(changed.num_ops, 'op')} " + ", ".join(
-        f"{number:,} {what}" for number, what in counts if number
-    )
-
-
-def _ops_text(group: UnobservedOps) -> str:
-    names = [f"{op.op_name} ({op.op_type})" for op in group.ops[:_MAX_SHOWN]]
-    left = len(group.ops) - len(names)
-    return ", ".join(names) + (f" and {left:,} more" if left else "")

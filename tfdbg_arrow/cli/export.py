@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.progress import MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
 from tfdbg_arrow.cli.output import (
     JsonOption,
@@ -22,6 +22,8 @@ from tfdbg_arrow.errors import SettingError
 from tfdbg_arrow.safe_text import number_of
 
 if TYPE_CHECKING:
+    from rich.progress import ProgressColumn
+
     from tfdbg_arrow.debugger_v2.export import ExportedRun
     from tfdbg_arrow.query import Exported
 
@@ -110,7 +112,7 @@ def export(
 
     with (
         reading(logdir, skip_broken=skip_broken, memory_limit=memory_limit, what=None) as opened,
-        progress_bar("Exporting", MofNCompleteColumn(), TextColumn("{task.fields[now]}"), now="") as show,
+        progress_bar("Exporting", _table_columns, now="") as show,
     ):
         exported = export_to(
             opened,
@@ -127,10 +129,22 @@ def export(
         _print_exported(exported)
 
 
+def _table_columns() -> Sequence[ProgressColumn]:
+    from rich.progress import MofNCompleteColumn, TextColumn
+
+    return MofNCompleteColumn(), TextColumn("{task.fields[now]}")
+
+
+def _dump_columns() -> Sequence[ProgressColumn]:
+    from rich.progress import MofNCompleteColumn, TimeRemainingColumn
+
+    return MofNCompleteColumn(), TimeRemainingColumn()
+
+
 def _export_dumps(logdir: str, target: str, *, run_id: str | None, tensor_debug_mode: str | None, json: bool) -> None:
     from tfdbg_arrow.debugger_v2.export import export_logdir
 
-    with progress_bar("Exporting", MofNCompleteColumn(), TimeRemainingColumn()) as progress:
+    with progress_bar("Exporting", _dump_columns) as progress:
         runs = export_logdir(
             Path(logdir), Path(target), run_id=run_id, tensor_debug_mode=tensor_debug_mode, progress=progress
         )

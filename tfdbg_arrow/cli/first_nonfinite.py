@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from tfdbg_arrow.cli.output import JsonOption, MemoryLimitOption, SkipBrokenOption, console, print_json, reading, styled
 from tfdbg_arrow.cli.why import reason_lines
@@ -15,6 +13,8 @@ from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.safe_text import printable, printable_line
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from tfdbg_arrow.query import Frame, NonFinite, Reasons, Run, SourceLine
 
 
@@ -93,11 +93,9 @@ def print_nonfinite(found: NonFinite, lines: Sequence[SourceLine], *, reasons: R
     """
     from tfdbg_arrow.query.wording import (
         call_lines,
-        facts_text,
-        graph_text,
         headline_text,
         input_health_text,
-        label_facts,
+        nonfinite_facts,
         producer_text,
     )
 
@@ -107,19 +105,8 @@ def print_nonfinite(found: NonFinite, lines: Sequence[SourceLine], *, reasons: R
     kinds, _, where = headline_text(found).partition(" in ")
     out.print(styled((kinds, "bold red"), " in ", (where, "bold")))
     _print_reasons(reasons, out, is_expected=found.is_expected)
-    facts = [
-        ("graph", graph_text(found)),
-        *label_facts(found),
-        ("tensor", facts_text(found)),
-        ("device", found.device_name),
-        ("worker", found.worker),
-        ("event", f"{found.event_index}, {_time_text(found.wall_time_ns)}, run {found.run_id}"),
-        ("origin", _origin_text(found)),
-        *(("but", f"the recording is incomplete: {text}") for text in found.left_out),
-    ]
-    for name, value in facts:
-        if value is not None:
-            out.print(styled((f"  {name:<8}", "dim"), value))
+    for name, value in nonfinite_facts(found):
+        out.print(styled((f"  {name:<8}", "dim"), value))
     if found.inputs:
         out.print()
         out.print(styled(("inputs", "bold")))
@@ -149,17 +136,6 @@ def _print_reasons(reasons: Reasons, out: Console, *, is_expected: bool) -> None
     repair, growth = (None, None) if is_expected else (repair, reasons.growth)
     for line in reason_lines(why=sentence, repair=repair, growth=growth):
         out.print(styled(line))
-
-
-def _origin_text(found: NonFinite) -> str:
-    if found.is_origin:
-        return "yes: this op created the value; its inputs do not contain it"
-    return "not proven: an input was not recorded, or contains the value too"
-
-
-def _time_text(wall_time_ns: int) -> str:
-    time = datetime.fromtimestamp(wall_time_ns // 1_000_000_000, tz=UTC)
-    return f"{time:%Y-%m-%d %H:%M:%S}.{wall_time_ns % 1_000_000_000 // 1000:06d} UTC"
 
 
 def _print_stack(stack: Sequence[Frame], out: Console) -> None:

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
-from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-from tfdbg_arrow.cli.output import JsonOption, console, print_json, styled
+from tfdbg_arrow.cli.output import JsonOption, byte_progress, console, print_json, styled
 from tfdbg_arrow.safe_text import number_of
 
 if TYPE_CHECKING:
@@ -29,26 +24,12 @@ def import_dump(
     """
     from tfdbg_arrow.debugger_v2.importer import import_dump as run_import
 
-    with _bar() as progress:
+    with byte_progress("Importing") as progress:
         found = run_import(dump, logdir, progress=progress)
     if json:
         print_json(_summary(found))
     else:
         _print(found)
-
-
-@contextlib.contextmanager
-def _bar() -> Iterator[Callable[[int, int], None] | None]:
-    """Yields a progress callback that draws a bar on stderr; None if stderr is not a terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    columns = (
-        TextColumn("Importing"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn(),
-    )  # fmt: skip
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("import", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def _summary(found: Imported) -> dict[str, object]:

@@ -1,23 +1,28 @@
-"""What the subcommands share: common options, an open logdir, and printing of safe text, JSON, CSV and progress."""
+"""What the subcommands share: common options, an open logdir, and printing of safe text, JSON, CSV and progress.
+
+The functions import rich, because `--help` and `--json` do not need it.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import csv
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
-from rich.text import Text
 
 from tfdbg_arrow.safe_text import number_of, printable, to_json
 
 if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import ProgressColumn
+    from rich.table import Table
+    from rich.text import Text
+
     from tfdbg_arrow.query import BrokenPart, Logdir
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -82,6 +87,8 @@ def tell_broken(logdir: str, broken: Sequence[BrokenPart]) -> None:
 
 def console(*, stderr: bool = False) -> Console:
     """Returns a console on stdout or stderr. It ignores markup in data and does not wrap lines written to a file."""
+    from rich.console import Console
+
     out = Console(stderr=stderr, markup=False, highlight=False, emoji=False, soft_wrap=True)
     if not out.is_terminal:
         out.width = _WIDTH_OF_A_FILE
@@ -90,6 +97,8 @@ def console(*, stderr: bool = False) -> Console:
 
 def styled(*pieces: str | tuple[str, str]) -> Text:
     """Returns a line of text. Each piece is a text or (text, style); every piece is made printable."""
+    from rich.text import Text
+
     line = Text()
     for piece in pieces:
         text, style = (piece, "") if isinstance(piece, str) else piece
@@ -97,8 +106,27 @@ def styled(*pieces: str | tuple[str, str]) -> Text:
     return line
 
 
+def plain_table(*names: str, numbers: Sequence[str] = ()) -> Table:
+    """Returns an empty table without borders.
+
+    Args:
+        *names: The names of the columns whose cells are texts.
+        numbers: The names of the columns after them, whose cells are numbers.
+    """
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in names:
+        table.add_column(styled(name), overflow="fold")
+    for name in numbers:
+        table.add_column(styled(name), justify="right")
+    return table
+
+
 def print_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Prints rows as CSV on stdout, NULL as an empty field. Control characters are escaped only on a terminal."""
+    import csv
+
     safe = printable if sys.stdout.isatty() else str
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow([safe(column) for column in columns])
@@ -109,6 +137,11 @@ def cell_text(value: Any) -> str:
     """Returns the text of a value for one cell of a table."""
     plain = to_json(value)
     return str(plain).lower() if isinstance(plain, bool) else str(plain)
+
+
+def time_text(wall_time_ns: int) -> str:
+    """Returns a time in UTC, such as `2026-11-25 06:00:00`."""
+    return f"{datetime.fromtimestamp(wall_time_ns // 1_000_000_000, tz=UTC):%Y-%m-%d %H:%M:%S}"
 
 
 def print_json(value: Mapping[str, Any]) -> None:
@@ -122,23 +155,31 @@ def progress(what: str) -> Iterator[None]:
     if not sys.stderr.isatty():
         yield
         return
+    from rich.console import Console
+    from rich.text import Text
+
     with Console(stderr=True, markup=False, emoji=False).status(Text(printable(what))):
         yield
 
 
 @contextlib.contextmanager
-def progress_bar(what: str, *columns: ProgressColumn, **fields: Any) -> Iterator[Callable[..., None]]:
+def progress_bar(
+    what: str, columns: Callable[[], Sequence[ProgressColumn]], **fields: Any
+) -> Iterator[Callable[..., None]]:
     """Yields a callback for (done, total, **fields); it draws a bar on stderr if that is a terminal.
 
     Args:
         what: The text before the bar.
-        *columns: What to show behind the bar.
+        columns: Returns what to show behind the bar.
         **fields: The first values of the fields that the columns show.
     """
     if not sys.stderr.isatty():
         yield lambda done, total, **fields: None
         return
-    shown = (TextColumn("{task.description}"), BarColumn(), *columns)
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    shown = (TextColumn("{task.description}"), BarColumn(), *columns())
     with Progress(*shown, console=Console(stderr=True, markup=False, emoji=False), transient=True) as bar:
         task = bar.add_task(printable(what), total=None, **fields)
         yield lambda done, total, **fields: bar.update(task, completed=done, total=total, **fields)
@@ -146,4 +187,10 @@ def progress_bar(what: str, *columns: ProgressColumn, **fields: Any) -> Iterator
 
 def byte_progress(what: str) -> AbstractContextManager[Callable[[int, int], None]]:
     """Yields a callback for (bytes read, total bytes); it draws a bar on stderr if that is a terminal."""
-    return progress_bar(what, DownloadColumn(), TimeRemainingColumn())
+
+    def columns() -> Sequence[ProgressColumn]:
+        from rich.progress import DownloadColumn, TimeRemainingColumn, TransferSpeedColumn
+
+        return DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()
+
+    return progress_bar(what, columns)

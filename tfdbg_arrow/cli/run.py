@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
+from tfdbg_arrow.cli.command import Command, error_object
 from tfdbg_arrow.cli.output import progress
 from tfdbg_arrow.errors import SettingError, TfdbgArrowError, TimeLimitError
 from tfdbg_arrow.safe_text import number_of, printable, to_json
@@ -30,8 +30,15 @@ _SUMMARY_S = 2.0
 """Time limit of the queries for the closing summary. The program's process waits for them."""
 
 
-class RunCommand(TyperCommand):
-    """A command whose own options end at the script's path, or after `-m` and the module's name."""
+class RunCommand(Command):
+    """A command whose own options end at the script's path, or after `-m` and the module's name.
+
+    The program owns stdout. Therefore an error as JSON is the last line of stderr, as the summary is.
+    """
+
+    def print_error_json(self, type_: str, message: str, **more: object) -> None:
+        """Prints an error as a JSON object."""
+        _print_json_line(error_object(type_, message, **more))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parses our own options. Everything after the program's name is passed to the program."""
@@ -261,15 +268,21 @@ def _finish(summary: Summary, *, shown_logdir: str, json: bool) -> int:
         summary, runs = _read(summary)
     except TfdbgArrowError as error:
         _say(str(error))
+        if json:
+            _print_json_line(error_object(type(error).__name__, str(error)))
         return summary.program_exit_code or _EXIT_ERROR
     if json:
-        typer.echo(json_module.dumps(to_json(summary), allow_nan=False), err=True)
+        _print_json_line(summary)
     else:
         if summary.stopped_by is not None:
             _print_stop(summary.logdir, summary.stopped_by)
         for line in _summary_lines(summary, runs, shown_logdir):
             _say(line)
     return summary.program_exit_code or _own_exit_code(summary)
+
+
+def _print_json_line(value: object) -> None:
+    typer.echo(json_module.dumps(to_json(value), allow_nan=False), err=True)
 
 
 def _own_exit_code(summary: Summary) -> int:

@@ -7,7 +7,6 @@ from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 from tfdbg_arrow.cli.output import (
     JsonOption,
@@ -50,6 +49,8 @@ def sql(
 
 
 def _print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    from rich.table import Table
+
     table = Table(box=None, pad_edge=False, header_style="bold")
     for index, column in enumerate(columns):
         numbers = all(isinstance(row[index], (int, float)) or row[index] is None for row in rows)

@@ -40,6 +40,8 @@ def verify(
 
 
 def _print(found: Verification) -> None:
+    from tfdbg_arrow.query.one_line import verification_text
+
     out = console()
     for kind, group in groupby(found.deviations, key=lambda deviation: deviation.kind):
         deviations = list(group)
@@ -47,6 +49,4 @@ def _print(found: Verification) -> None:
             out.print(styled((kind, _STYLES[kind]), f": {deviation.path} {deviation.what}"))
         if len(deviations) > _MAX_SHOWN:
             out.print(styled((kind, _STYLES[kind]), f": and {len(deviations) - _MAX_SHOWN:,} more; see --json"))
-    size = f"runs: {found.num_runs:,}, parts: {found.num_parts:,}, rows: {found.num_rows:,}, bytes: {found.num_bytes:,}"
-    state = "nothing is damaged" if found.is_intact else f"damage in {found.num_damaged:,} places"
-    out.print(styled((found.path, "bold"), f": {state} ({size})"))
+    out.print(styled((found.path, "bold"), f": {verification_text(found)}"))

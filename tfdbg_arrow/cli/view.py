@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from tfdbg_arrow.cli.output import JsonOption, MemoryLimitOption, SkipBrokenOption, print_json, progress, reading
-from tfdbg_arrow.errors import MissingDependencyError, install_command
+from tfdbg_arrow.errors import MissingDependencyError, NoLogdirError, QueryError, install_command
 from tfdbg_arrow.safe_text import printable
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -39,6 +39,8 @@ def view(
 ) -> None:
     """Serves pages that show the first bad tensor, its cause and its line of code, until you press Ctrl-C.
 
+    If LOGDIR is another directory, the first page lists the logdirs below it, and each has its own pages.
+
     The printed address contains a secret; nobody can open the pages without it. The pages follow the logdir: while a
     program is still recording, they show new data as it arrives.
 
@@ -46,14 +48,29 @@ def view(
     """
     with _viewer_extra("view"):
         from tfdbg_arrow.query.sql_sandbox import Sandbox
+        from tfdbg_arrow.storage.search import below_text
+        from tfdbg_arrow.viewer.logdir_search import LogdirSearch
         from tfdbg_arrow.viewer.reading import Reader
         from tfdbg_arrow.viewer.security import new_token
         from tfdbg_arrow.viewer.server import listen
+        from tfdbg_arrow.viewer.sites import Sites
 
-    with progress("Opening …"):
-        reader = Reader(logdir, timeout_s=timeout, skip_broken=skip_broken, memory_limit=memory_limit)
+    def open_reader(path: str | Path) -> Reader:
+        return Reader(path, timeout_s=timeout, skip_broken=skip_broken, memory_limit=memory_limit)
+
+    reader: Reader | Sites
+    try:
+        with progress("Opening …"):
+            reader = open_reader(logdir)
+    except NoLogdirError as error:
+        if not error.below.logdirs:
+            raise
+        if run is not None or has_sql:
+            option = "--sql" if run is None else "--run"
+            raise QueryError(f"{option} needs one logdir, and {logdir} is not one; {below_text(error.below)}") from None
+        reader = Sites(LogdirSearch([Path(logdir)]), open_reader=open_reader)
     with contextlib.closing(reader):
-        if run is not None:
+        if run is not None and isinstance(reader, Reader):
             reader.check_run(run)
         sandbox = Sandbox(logdir, timeout_s=timeout, skip_broken=skip_broken) if has_sql else None
         server = listen(reader, token=new_token(), host=host, port=port, run_id=run, sandbox=sandbox)

@@ -28,21 +28,6 @@ _NUM_LAST = 7
 _MAX_INDENT = 20
 _NUM_SPREAD = 20
 _NUM_NAMES = 5
-_ROLES = {
-    "origin": "it went bad here",
-    "candidate": "bad here; an input was not recorded",
-    "cause": "healthy",
-    "unfollowed": "not followed any further",
-}
-_HOW = {
-    "argument": "passed as an argument",
-    "capture": "captured by the function",
-    "loop": "passed on by the loop",
-    "call": "returned by a call",
-    "variable": "written to the variable that was read",
-    "external": "from outside",
-    "unrecorded": "through unrecorded tensors",
-}
 
 
 def why(
@@ -140,6 +125,8 @@ def print_provenance(found: Provenance, *, tree: bool, full: bool) -> None:
         tree: Whether to print all paths.
         full: Whether to print every tensor of a long path.
     """
+    from tfdbg_arrow.query.wording import HOP_ROLES
+
     out = console()
     origin = found.origin
     reasons = () if origin is None else reason_lines(why=origin.why, repair=origin.repair, growth=found.growth)
@@ -157,7 +144,7 @@ def print_provenance(found: Provenance, *, tree: bool, full: bool) -> None:
                 if index == _NUM_FIRST:
                     out.print(styled((f"... {num_folded:,} more tensors on the path; --full shows them", "dim")))
                 continue
-            _print_hop(hop, note=_ROLES.get(hop.role), indent="    " if hop.role == "cause" else "")
+            _print_hop(hop, note=HOP_ROLES.get(hop.role), indent="    " if hop.role == "cause" else "")
     if found.is_cut:
         _print_cut(len(found.hops))
 
@@ -236,56 +223,32 @@ def _print_cut(num_hops: int) -> None:
 
 def _print_tree(found: Provenance) -> None:
     """Prints each tensor once, below the one that led to it."""
+    from tfdbg_arrow.query.wording import HOP_ROLES
+
     inputs: dict[int | None, list[Hop]] = {}
     for hop in found.hops:
         inputs.setdefault(hop.user_hop_index, []).append(hop)
     waiting = [(hop, 0) for hop in reversed(inputs[None])]
     while waiting:
         hop, depth = waiting.pop()
-        _print_hop(hop, note=_ROLES.get(hop.role), indent="  " * min(depth, _MAX_INDENT))
+        _print_hop(hop, note=HOP_ROLES.get(hop.role), indent="  " * min(depth, _MAX_INDENT))
         waiting += [(input_, depth + 1) for input_ in reversed(inputs.get(hop.hop_index, []))]
 
 
 def _print_hop(hop: TensorHop, *, note: str | None, indent: str) -> None:
-    from tfdbg_arrow.query.wording import facts_text
+    from tfdbg_arrow.query.wording import HOP_ROLES, facts_text, hop_place_text, hop_text
 
     out = console()
     head: list[str | tuple[str, str]] = [
         indent,
-        (_name(hop), "bold red" if hop.has_inf_or_nan else "bold"),
-        _where(hop),
+        (hop_text(hop), "bold red" if hop.has_inf_or_nan else "bold"),
+        hop_place_text(hop),
     ]
     if note is not None:
-        head.append((f"  <- {note}", "bold" if note == _ROLES["origin"] else "dim"))
+        head.append((f"  <- {note}", "bold" if note == HOP_ROLES["origin"] else "dim"))
     out.print(styled(*head))
     out.print(styled(indent, "    ", facts_text(hop)))
     if hop.source is not None:
         line = f"{hop.source.file_path}:{hop.source.lineno}"
         code = "" if hop.source.code is None else f"  {printable_line(hop.source.code)}"
         out.print(styled(indent, "    ", (line + code, "dim")))
-
-
-def _name(hop: TensorHop) -> str:
-    from tfdbg_arrow.query.wording import op_type_text
-
-    if hop.op_type is None:
-        return "a tensor from outside"
-    slot = "" if hop.output_slot is None else f":{hop.output_slot}"
-    if hop.op_name is None:
-        return f"{hop.op_type}{slot}, run eagerly"
-    return f"{hop.op_name}{slot} ({op_type_text(hop.op_type, hop.program_ops)})"
-
-
-def _where(hop: TensorHop) -> str:
-    facts = [
-        None if hop.graph_name is None else f"in {hop.graph_name}",
-        None if hop.forward_op_type is None else f"gradient of {hop.forward_op_type}",
-        None if hop.layer is None else f"layer {hop.layer}",
-        f"iteration {hop.iteration}" if hop.iteration else None,
-        None if hop.step is None else f"step {hop.step}",
-        _HOW.get(hop.how),
-    ]
-    known = [fact for fact in facts if fact is not None]
-    return ("" if hop.graph_name is None or not known else " ") + ", ".join(
-        ["", *known] if hop.graph_name is None else known
-    )

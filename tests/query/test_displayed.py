@@ -1,0 +1,170 @@
+"""Test what answers show of themselves in a notebook and in a terminal."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import pickle
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tfdbg_arrow.query as query
+from tfdbg_arrow.query import HistoryRow, Logdir, open_logdir, read_reasons
+from tfdbg_arrow.query.displayed import Displayed, Rows
+from tfdbg_arrow.query.model_health import layer_health, training_curves
+from tfdbg_arrow.query.notebook import MAX_BYTES
+
+from .builder import CLEAN, RunBuilder, counts
+
+EVIL = "<script>alert(1)</script>\x1b[31m'\"&"
+
+
+class Text(HTMLParser):
+    """The text of HTML, and its tags. A tag that is left open, or an attribute other than style, is an error."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.text, self.tags, self._open = "", set[str](), list[str]()
+        self.feed(html)
+        self.close()
+        assert not self._open
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        assert {name for name, _ in attributes} <= {"style"}
+        self.tags.add(tag)
+        self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, text: str) -> None:
+        self.text += f"{text} "
+
+
+def bad_run(*, name: str = "Log", number: int = 1, run_id: str = "run-a") -> RunBuilder:
+    run = RunBuilder(run_id)
+    stack = run.stack((f"/home/me/{name}.py", 3, "loss", f"tf.math.log({name})", "user"))
+    graph = run.graph(f"loss{name}").op("probs", "Softmax").op(name, "Log", inputs=["probs"], stack=stack, layer=name)
+    for _ in range(number):
+        run.tensor(graph, "probs", counts(zero=2, pos=4))
+        run.tensor(graph, name, counts(neg_inf=2, neg=4))
+    return run
+
+
+def answers(logdir: Logdir) -> Iterator[Any]:
+    """Yields an answer of each public class."""
+    found = logdir.first_nonfinite()
+    assert found is not None
+    yield found
+    assert found.inputs[0].health is not None
+    yield found.inputs[0].health
+    yield logdir.nonfinite()
+    provenance = logdir.provenance(found.event_index)
+    yield from (provenance, provenance.hops[0])
+    spread = logdir.spread(found.event_index)
+    yield from (spread, spread.hops[0])
+    history = logdir.history(".*")
+    yield from (history, history[0], history[:1])
+    alerts = logdir.alerts()
+    yield from (alerts, alerts.summary[0], alerts.findings[0], alerts.alerts[0])
+    yield from (logdir.coverage(), logdir.info(), query.doctor(str(logdir.path)), logdir.verify())
+    diff = logdir.diff(logdir)
+    yield from (diff, logdir.history(""))
+    health, curves = layer_health(logdir), training_curves(logdir)
+    assert health is not None
+    assert curves is not None
+    yield from (health, curves)
+    reasons = read_reasons(logdir, found.event_index, run_id=found.run_id)
+    yield from (reasons, reasons.explanation)
+
+
+@pytest.fixture(scope="module")
+def logdir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Logdir]:
+    with open_logdir(bad_run().write(tmp_path_factory.mktemp("logdir"))) as opened:
+        yield opened
+
+
+def test_a_bad_tensor_has_the_words_of_the_command_line(logdir: Logdir) -> None:
+    found = logdir.first_nonfinite()
+    assert found is not None
+    text = Text(found._repr_html_()).text
+    for words in ("-Inf", "in Log:0 (Log)", "/home/me/Log.py:3", "tf.math.log(Log)", "layer", "Softmax", "2 zero, 4"):
+        assert words in text
+    assert repr(found) == "<NonFinite -Inf in Log:0 (Log), layer Log, event 1, /home/me/Log.py:3>"
+
+
+def test_every_answer_is_a_small_card_and_one_line(logdir: Logdir) -> None:
+    for answer in answers(logdir):
+        html = answer._repr_html_()
+        assert Text(html).text.strip()
+        assert len(html.encode()) <= MAX_BYTES
+        assert "\n" not in repr(answer) or isinstance(answer, Rows)
+        assert max(map(len, repr(answer).splitlines())) < 300
+
+
+def test_nothing_of_a_logdir_is_markup_or_controls_a_terminal(tmp_path: Path) -> None:
+    with open_logdir(bad_run(name=EVIL * 30, number=3).write(tmp_path / "logdir")) as logdir:
+        for answer in answers(logdir):
+            html = answer._repr_html_()
+            assert Text(html).tags <= {"div", "span", "table", "tr", "th", "td", "pre"}
+            assert len(html.encode()) <= MAX_BYTES
+            assert "\x1b" not in html + repr(answer)
+
+
+def test_long_answers_are_cut_and_say_so(tmp_path: Path) -> None:
+    with open_logdir(bad_run(number=500).write(tmp_path / "logdir")) as logdir:
+        rows = logdir.history(".*", limit=900)
+        html = rows._repr_html_()
+        assert len(html.encode()) <= MAX_BYTES
+        num_shown = html.count("<tr>") - 1
+        assert f"… {900 - num_shown:,} more" in Text(html).text
+        assert repr(rows).endswith(",\n … 890 more]")
+        assert repr(rows).count("\n") == 10
+
+
+def test_rows_are_a_list(logdir: Logdir) -> None:
+    rows = logdir.history(".*")
+    assert isinstance(rows, list)
+    assert rows == list(rows)
+    assert list(rows) == rows
+    assert rows * 1 == rows
+    assert (type(rows[:1]), rows[:1], rows[-1]) == (Rows, [rows[0]], list(rows)[1])
+    assert pickle.loads(pickle.dumps(rows)) == copy.deepcopy(rows) == rows
+    assert query.to_arrow(rows).num_rows == 2
+    assert repr(Rows()) == "[]"
+    assert "nothing was found" in Rows[HistoryRow]()._repr_html_()
+
+
+def test_answers_keep_their_attributes_and_comparisons(logdir: Logdir) -> None:
+    found = logdir.first_nonfinite()
+    assert found is not None
+    assert dataclasses.replace(found) == found == pickle.loads(pickle.dumps(found))
+    assert found != dataclasses.replace(found, step=77)
+    assert hash(found) == hash(dataclasses.replace(found))
+
+
+def test_every_displayed_class_of_the_package_is_tested(logdir: Logdir) -> None:
+    shown = {type(answer) for answer in answers(logdir)}
+    public = {kind for name in query.__all__ if isinstance(kind := getattr(query, name), type)}
+    displayed = {kind for kind in public if issubclass(kind, Displayed)}
+    untested = {kind.__name__ for kind in displayed - shown}
+    assert untested <= {"TensorHop", "DiffTensor", "Growth"}  # bases, and parts
+
+
+def test_a_difference_of_two_runs_names_both_sides(tmp_path: Path) -> None:
+    run = RunBuilder("run-b")
+    graph = run.graph("lossLog").op("probs", "Softmax").op("Log", inputs=["probs"])
+    run.tensor(graph, "probs", counts(zero=2, pos=4))
+    run.tensor(graph, "Log", CLEAN)
+    a, b = bad_run().write(tmp_path / "a"), run.write(tmp_path / "b")
+    with open_logdir(a) as logdir:
+        found = logdir.diff(b)
+    text = Text(found._repr_html_()).text
+    assert "The first divergence: Log:0 (Log)" in text
+    assert repr(found).startswith("<Diff The first divergence: Log:0 (Log)")
+    assert found.divergence is not None
+    assert repr(found.divergence.a).startswith("<DiffTensor Log:0 (Log) in lossLog, event 1: ")

@@ -1,0 +1,95 @@
+"""Command: a subcommand that turns the package's errors into messages and exit code 2."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+from typer.core import TyperCommand
+
+from tfdbg_arrow.cli.output import print_json, time_text
+from tfdbg_arrow.errors import NoLogdirError, QueryError, TfdbgArrowError
+from tfdbg_arrow.safe_text import number_of, printable, printable_lines
+
+if TYPE_CHECKING:
+    from tfdbg_arrow.query.logdirs import LogdirSummary
+
+EXIT_ERROR = 2
+_MAX_NAMED = 10
+_MAX_READ_S = 1.0
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+"""The class of errors in the words of a command. Typer exports only this subclass of it."""
+
+
+class Command(TyperCommand):
+    """A command that prints the package's own errors on stderr and exits with code 2.
+
+    With --json, it also prints the error as a JSON object on stdout, so that stdout is JSON in any case.
+    """
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """Parses the words of the command."""
+        is_json = "--json" in args
+        try:
+            return super().make_context(info_name, args, parent, **extra)
+        except _UsageError as error:
+            if is_json:
+                self.print_error_json("UsageError", error.format_message())  # type: ignore[attr-defined]
+            raise
+
+    def invoke(self, ctx: Any) -> Any:
+        """Runs the command."""
+        try:
+            return super().invoke(ctx)
+        except TfdbgArrowError as error:
+            summaries = _summaries(error)
+            typer.echo(f"tfdbg-arrow: {_message(error, summaries)}", err=True)
+            if ctx.params.get("json") or ctx.params.get("format_") == "json":
+                more = {"logdirs": summaries} if summaries else {}
+                self.print_error_json(type(error).__name__, str(error), **more)
+            raise typer.Exit(EXIT_ERROR) from None
+
+    def print_error_json(self, type_: str, message: str, **more: object) -> None:
+        """Prints an error as a JSON object."""
+        print_json(error_object(type_, message, **more))
+
+
+def error_object(type_: str, message: str, **more: object) -> dict[str, object]:
+    """Returns the JSON object of an error."""
+    return {"error": {"type": type_, "message": message, **more}}
+
+
+def _summaries(error: TfdbgArrowError) -> tuple[LogdirSummary, ...]:
+    if not isinstance(error, NoLogdirError) or not error.below.logdirs:
+        return ()
+    from tfdbg_arrow.query.logdirs import read_summaries
+
+    return read_summaries(error.below, max_read=_MAX_NAMED, max_seconds=_MAX_READ_S)
+
+
+def _message(error: TfdbgArrowError, summaries: tuple[LogdirSummary, ...]) -> str:
+    if isinstance(error, NoLogdirError) and summaries:
+        from tfdbg_arrow.storage.search import cut_text
+
+        number = number_of(len(summaries), "logdir is", "logdirs are")
+        lines = [f"{error.reason}; {number} below it, newest first:"]
+        lines += [f"{summary.path}  {', '.join(summary_facts(summary))}" for summary in summaries[:_MAX_NAMED]]
+        if len(summaries) > _MAX_NAMED:
+            lines.append(f"… and {len(summaries) - _MAX_NAMED:,} more; see: tfdbg-arrow info {error.below.path}")
+        if error.below.is_cut:
+            lines.append(f"There may be more: {cut_text(error.below)}.")
+        return "\n    ".join(map(printable, lines))
+    # The message about a statement in SQL has a line with the statement, and one with a mark below it.
+    return printable_lines(str(error), indent=4) if isinstance(error, QueryError) else printable(str(error))
+
+
+def summary_facts(summary: LogdirSummary) -> list[str]:
+    """Returns the number of runs of a logdir, the time of its last change, and whether it is bad, as texts."""
+    return [
+        "runs cannot be listed" if summary.num_runs is None else number_of(summary.num_runs, "run"),
+        f"changed {time_text(summary.wall_time_ns)} UTC",
+        BAD_TEXTS[summary.is_bad],
+    ]
+
+
+BAD_TEXTS = {True: "has bad tensors", False: "nothing is bad", None: "not read"}

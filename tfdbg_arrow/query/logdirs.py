@@ -1,0 +1,58 @@
+"""Summaries of the logdirs below a directory, read within a limit of time."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from tfdbg_arrow.errors import TfdbgArrowError
+from tfdbg_arrow.query.logdir import open_logdir
+from tfdbg_arrow.storage.search import LogdirsBelow
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogdirSummary:
+    """One of several logdirs.
+
+    Attributes:
+        path: The directory.
+        num_runs: Number of its runs; None if it cannot be listed.
+        wall_time_ns: When it was changed last, in nanoseconds since 1970-01-01T00:00:00Z.
+        is_bad: Whether it holds a tensor with a NaN or an infinity; None if it was not read.
+    """
+
+    path: str
+    num_runs: int | None
+    wall_time_ns: int
+    is_bad: bool | None
+
+
+def read_summaries(below: LogdirsBelow, *, max_read: int = 20, max_seconds: float = 2.0) -> tuple[LogdirSummary, ...]:
+    """Returns a summary of each logdir, in the same order.
+
+    Args:
+        below: The logdirs.
+        max_read: The number of logdirs that are opened; `is_bad` is None for the others.
+        max_seconds: No logdir is opened after this time.
+    """
+    end = time.monotonic() + max_seconds
+    return tuple(
+        LogdirSummary(
+            path=str(logdir.path),
+            num_runs=logdir.num_runs,
+            wall_time_ns=logdir.wall_time_ns,
+            is_bad=_is_bad(logdir.path, end - time.monotonic()) if index < max_read else None,
+        )
+        for index, logdir in enumerate(below.logdirs)
+    )
+
+
+def _is_bad(path: Path, seconds: float) -> bool | None:
+    if seconds <= 0:
+        return None
+    try:
+        with open_logdir(path) as logdir, logdir.within(seconds):
+            return bool(logdir.rows("SELECT 1 FROM tensor_health WHERE has_inf_or_nan LIMIT 1"))
+    except TfdbgArrowError:
+        return None

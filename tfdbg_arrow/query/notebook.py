@@ -1,0 +1,479 @@
+"""Answers as HTML for notebooks: cards and tables with the words of the command line.
+
+The HTML needs no script and no other file, and has at most MAX_BYTES. Everything from a logdir is escaped and made
+printable.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from html import escape
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from tfdbg_arrow.query.one_line import place_text, row_name, verification_text
+from tfdbg_arrow.query.wording import (
+    HOP_ROLES,
+    alert_text,
+    call_lines,
+    changed_text,
+    events_text,
+    facts_text,
+    frame_text,
+    headline_text,
+    hop_place_text,
+    hop_text,
+    input_health_text,
+    nonfinite_facts,
+    ops_text,
+    producer_text,
+    steps_text,
+    unobserved_text,
+)
+from tfdbg_arrow.safe_text import number_of, printable_line
+
+if TYPE_CHECKING:
+    from tfdbg_arrow.query.alert_rules.answer import Alert, AlertFinding, Alerts, RuleSummary
+    from tfdbg_arrow.query.bad_tensor import NonFinite
+    from tfdbg_arrow.query.coverage import Coverage
+    from tfdbg_arrow.query.explanation import Explanation, Growth, Reasons
+    from tfdbg_arrow.query.info import LogdirInfo
+    from tfdbg_arrow.query.integrity.diagnosis import Diagnosis
+    from tfdbg_arrow.query.integrity.verification import Verification
+    from tfdbg_arrow.query.model_health.answers import Curve, LayerHealth, TrainingCurves
+    from tfdbg_arrow.query.recorded import TensorHealth
+    from tfdbg_arrow.query.run_diff.answer import Diff
+    from tfdbg_arrow.query.tensor_history import HistoryRow
+    from tfdbg_arrow.query.trace_back import Provenance, TensorHop
+    from tfdbg_arrow.query.trace_forward import Spread
+
+MAX_BYTES = 20_000
+_MAX_TABLE_BYTES = 10_000
+_MAX_ROWS = 50
+_MAX_LINES = 10
+_MAX_TEXT = 300
+_BAD = "color:#c62828;font-weight:bold"
+_QUIET = "opacity:.65"
+_CELL = "text-align:left;vertical-align:top;padding:.1em .8em .1em 0"
+_SEVERITIES = {"error": _BAD, "warning": "color:#b26a00;font-weight:bold", "info": _QUIET}
+
+Cell = str | tuple[str, str]
+"""A text, or a text and its style."""
+
+
+def html_of(answer: object) -> str:
+    """Returns an answer as HTML."""
+    make = next(_CARDS[kind.__name__] for kind in type(answer).__mro__ if kind.__name__ in _CARDS)
+    return _card(make(answer))
+
+
+def rows_html(rows: Sequence[Any]) -> str:
+    """Returns a list of answers of one class as a table."""
+    if not rows:
+        return _card(iter([_line("nothing was found")]))
+    header, cells = next(_ROWS[kind.__name__] for kind in type(rows[0]).__mro__ if kind.__name__ in _ROWS)
+    # A list may hold other objects that the user added.
+    same = [row for row in rows if type(row) is type(rows[0])]
+    return _card(iter([_table(header, map(cells, same), len(same), max_bytes=MAX_BYTES - 1_000)]))
+
+
+def _text(value: str) -> str:
+    """Returns a text that is safe in HTML."""
+    shown = printable_line(value)
+    return escape(shown if len(shown) <= _MAX_TEXT else f"{shown[:_MAX_TEXT]}…")
+
+
+def _span(cell: Cell) -> str:
+    text, style = (cell, "") if isinstance(cell, str) else cell
+    return f'<span style="{style}">{_text(text)}</span>' if style else _text(text)
+
+
+def _line(*cells: Cell) -> str:
+    return f"<div>{''.join(map(_span, cells))}</div>"
+
+
+def _title(*cells: Cell) -> str:
+    return f'<div style="font-weight:bold;margin:.4em 0 .1em">{"".join(map(_span, cells))}</div>'
+
+
+def _code(text: str) -> str:
+    return f'<pre style="margin:0 0 0 1em;white-space:pre-wrap">{_text(text)}</pre>'
+
+
+def _card(parts: Iterator[str]) -> str:
+    """Returns the parts of an answer that fit into MAX_BYTES."""
+    start = '<div style="overflow-x:auto;line-height:1.4">'
+    shown, size = [start], len(start) + 100
+    for part in parts:
+        size += len(part.encode())
+        if size > MAX_BYTES:
+            shown.append(_line(("… the rest is not shown; the attributes have it", _QUIET)))
+            break
+        shown.append(part)
+    return "".join([*shown, "</div>"])
+
+
+def _table(
+    header: Sequence[str], rows: Iterable[Sequence[Cell]], number: int, *, max_bytes: int = _MAX_TABLE_BYTES
+) -> str:
+    """Returns the first rows as a table, and the number of the others.
+
+    Args:
+        header: The names of the columns.
+        rows: The cells of each row.
+        number: Number of rows.
+        max_bytes: About how many bytes the table may have.
+    """
+    head = "".join(f'<th style="{_CELL}">{_text(name)}</th>' for name in header)
+    body, size = [], len(head) + 200
+    for row in islice(rows, _MAX_ROWS):
+        text = "<tr>" + "".join(f'<td style="{_CELL}">{_span(cell)}</td>' for cell in row) + "</tr>"
+        size += len(text.encode())
+        if size > max_bytes:
+            break
+        body.append(text)
+    more = _line((f"… {number - len(body):,} more", _QUIET)) if number > len(body) else ""
+    return f'<table style="border-collapse:collapse"><tr>{head}</tr>{"".join(body)}</table>{more}'
+
+
+def _facts(facts: Iterable[tuple[str, Cell]]) -> str:
+    rows = "".join(
+        f'<tr><td style="{_CELL};{_QUIET}">{_text(name)}</td><td style="{_CELL}">{_span(value)}</td></tr>'
+        for name, value in facts
+    )
+    return f'<table style="border-collapse:collapse">{rows}</table>'
+
+
+def _lines(lines: Sequence[str]) -> Iterator[str]:
+    yield from (_line(line) for line in lines[:_MAX_LINES])
+    if len(lines) > _MAX_LINES:
+        yield _line((f"… {len(lines) - _MAX_LINES:,} more", _QUIET))
+
+
+def _nonfinite(found: NonFinite) -> Iterator[str]:
+    if found.is_expected:
+        yield _line("None of the bad values did harm. The first of them:")
+    kinds, _, where = headline_text(found).partition(" in ")
+    yield _title((kinds, _BAD), f" in {where}")
+    if found.source is not None:
+        yield _line(place_text(found.source))
+        yield _code(found.source.code or "")
+    yield _facts(nonfinite_facts(found))
+    if found.inputs:
+        yield _title("inputs")
+        rows = ((str(each.index), producer_text(each), input_health_text(each)) for each in found.inputs)
+        yield _table(("", "made by", "tensor"), rows, len(found.inputs), max_bytes=5_000)
+    frames = [frame_text(frame) for frame in found.stack if frame.is_user]
+    if frames:
+        yield _title("stack, innermost first")
+        yield from _lines(frames)
+    calls = call_lines(found)
+    if calls:
+        yield _title("called from, innermost first")
+        yield from _lines(calls)
+
+
+def _nonfinite_cells(found: NonFinite) -> tuple[Cell, ...]:
+    graph = "" if found.graph_name is None else found.graph_name
+    return str(found.event_index), _step(found.step), (headline_text(found), _BAD), graph, place_text(found.source)
+
+
+def _step(step: int | None) -> str:
+    return "" if step is None else f"{step:,}"
+
+
+def _health(health: TensorHealth) -> Iterator[str]:
+    yield _line(("event ", _QUIET), f"{health.event_index}: ", _tensor(health))
+
+
+def _tensor(health: TensorHealth) -> Cell:
+    return (facts_text(health), _BAD) if health.has_inf_or_nan else facts_text(health)
+
+
+def _history_cells(row: HistoryRow) -> tuple[Cell, ...]:
+    numbers = ("" if value is None else f"{value:.4g}" for value in (row.min_finite, row.max_finite, row.mean_finite))
+    return str(row.event_index), _step(row.step), row_name(row), _tensor(row), *numbers
+
+
+def _history_row(row: HistoryRow) -> Iterator[str]:
+    yield _table(_HISTORY, [_history_cells(row)], 1)
+
+
+def _reasons(found: Reasons) -> Iterator[str]:
+    explained = [each for each in (found.explanation, found.growth) if each is not None]
+    for each in explained:
+        yield from _reason(each)
+    if not explained:
+        yield _line("the counts do not prove why it went bad")
+
+
+def _reason(found: Explanation | Growth) -> Iterator[str]:
+    yield _line((found.sentence, "font-weight:bold"))
+    if found.repair is not None:
+        yield _line(f"To fix it: {found.repair}")
+
+
+def _hop_cells(hop: TensorHop) -> tuple[Cell, ...]:
+    note = HOP_ROLES.get(getattr(hop, "role", ""), "")
+    return hop_text(hop), hop_place_text(hop).strip(", "), _tensor(hop), place_text(hop.source), note
+
+
+def _hop(hop: TensorHop) -> Iterator[str]:
+    yield _table(_HOPS, [_hop_cells(hop)], 1)
+
+
+def _provenance(found: Provenance) -> Iterator[str]:
+    origin = found.origin
+    if origin is not None and origin.why is not None:
+        yield _line((origin.why, "font-weight:bold"))
+        if origin.repair is not None:
+            yield _line(f"To fix it: {origin.repair}")
+    if found.growth is not None:
+        yield from _reason(found.growth)
+    way = list(found.path)
+    yield _title(f"the path to the origin, {number_of(len(way), 'tensor')}, the last first")
+    yield _table(_HOPS, map(_hop_cells, reversed(way)), len(way))
+    if found.is_cut:
+        yield _line(f"The search stopped after {len(found.hops):,} tensors.")
+
+
+def _spread(found: Spread) -> Iterator[str]:
+    yield _title(f"{len(found.hops) - 1:,} tensors were computed from it and are bad")
+    if found.returned_by:
+        yield _line("returned to eager code by " + ", ".join(found.returned_by[:_MAX_LINES]))
+    if found.variables:
+        yield _line("written to variables " + ", ".join(f"#{each}" for each in found.variables[:_MAX_LINES]))
+    yield _table(_HOPS, map(_hop_cells, found.hops), len(found.hops))
+    if found.is_cut:
+        yield _line(f"The search stopped after {len(found.hops):,} tensors.")
+
+
+def _alert_cells(alert: Alert) -> tuple[Cell, ...]:
+    steps = steps_text(alert.first_step, alert.last_step)
+    severity = alert.severity, _SEVERITIES[alert.severity]
+    return severity, alert.kind, alert_text(alert), alert.message, steps, place_text(alert.source)
+
+
+def _alert(alert: Alert) -> Iterator[str]:
+    yield _table(_ALERTS, [_alert_cells(alert)], 1)
+
+
+def _finding_cells(finding: AlertFinding) -> tuple[Cell, ...]:
+    severity = finding.severity, _SEVERITIES[finding.severity]
+    number = "" if finding.num_alerts == 1 else f"{finding.num_alerts:,} times, first "
+    layer = "" if finding.layer is None else f", layer {finding.layer}"
+    steps = steps_text(finding.first_step, finding.last_step)
+    events = events_text(finding.first_event_index, finding.last_event_index, finding.num_events)
+    what = f"{number}{alert_text(finding.first)}{layer}"
+    return severity, finding.kind, what, finding.first.message, steps or events, place_text(finding.source)
+
+
+def _finding(finding: AlertFinding) -> Iterator[str]:
+    yield _table(_ALERTS, [_finding_cells(finding)], 1)
+
+
+def _rule_cells(rule: RuleSummary) -> tuple[Cell, ...]:
+    severity = rule.severity, _SEVERITIES[rule.severity]
+    steps = steps_text(rule.first_step, rule.last_step)
+    return severity, rule.kind, f"{rule.num_alerts:,}", f"{rule.num_places:,}", steps
+
+
+def _rule(rule: RuleSummary) -> Iterator[str]:
+    yield _table(_RULES, [_rule_cells(rule)], 1)
+
+
+def _alerts(found: Alerts) -> Iterator[str]:
+    if found.findings:
+        yield _table(_RULES, map(_rule_cells, found.summary), len(found.summary), max_bytes=6_000)
+        yield _title("findings")
+        yield _table(_ALERTS, map(_finding_cells, found.findings), len(found.findings))
+    elif not found.not_run:
+        yield _line("No rule found anything.")
+    for kind, error in found.not_run.items():
+        yield _line((f"The rule {kind} did not finish: {error}", _BAD))
+
+
+def _coverage(found: Coverage) -> Iterator[str]:
+    if found.summary is None:
+        yield _line("Every tensor that could be bad was looked at.")
+    else:
+        yield _line(("Not looked at: ", "font-weight:bold"), found.summary)
+    if found.unobserved:
+        rows = (
+            (each.run_id, each.graph_name or f"graph {each.graph_id}", unobserved_text(each), ops_text(each))
+            for each in found.unobserved
+        )
+        yield _table(("run", "graph", "not recorded", "ops"), rows, len(found.unobserved), max_bytes=7_000)
+    if found.changed:
+        yield _title("changed by TensorFlow's optimizer, and recorded as executed")
+        changed = ((each.graph_name or f"graph {each.graph_id}", changed_text(each)) for each in found.changed)
+        yield _table(("graph", "ops"), changed, len(found.changed), max_bytes=3_000)
+    if found.failed:
+        yield _title("raised an error")
+        failed = ((each.op_type, each.error_type, f"{each.num_executions:,}") for each in found.failed)
+        yield _table(("op or function", "error", "times"), failed, len(found.failed), max_bytes=3_000)
+    if found.stats:
+        yield _title("noted while recording")
+        stats = ((each.stat, each.subject, each.reason) for each in found.stats)
+        yield _table(("", "what", "reason"), stats, len(found.stats), max_bytes=4_000)
+
+
+def _diff(found: Diff) -> Iterator[str]:
+    from tfdbg_arrow.query.run_diff.answer import (
+        aligned_text,
+        apart_text,
+        diff_name,
+        difference_text,
+        differing_text,
+        outcome_text,
+        setting_text,
+        worst_text,
+    )
+
+    divergence = found.divergence
+    yield _title(outcome_text(found) if divergence is None else (outcome_text(found), _BAD))
+    yield _facts([("A", found.run_a), ("B", found.run_b)])
+    differing = differing_text(found)
+    if differing is not None:
+        yield _line(differing)
+    if divergence is not None:
+        difference, worst = difference_text(divergence), worst_text(divergence)
+        if difference is not None:
+            yield _line(difference)
+        sides = (
+            (side, diff_name(tensor), _step(tensor.step), facts_text(tensor), place_text(tensor.source))
+            for side, tensor in (("A", divergence.a), ("B", divergence.b))
+        )
+        yield _table(("", "tensor", "step", "elements", "line"), sides, 2)
+        if worst is not None:
+            yield _line(f"furthest apart: {worst}")
+        yield from _lines(divergence.notes)
+        if divergence.inputs:
+            yield _title("computed from" if divergence.is_proven else "computed from, as far as known")
+            inputs = ((diff_name(each.a), apart_text(each)) for each in divergence.inputs)
+            yield _table(("tensor", "difference"), inputs, len(divergence.inputs), max_bytes=3_000)
+        yield _line(f"{aligned_text(found)}, {found.num_differing:,} differ by more than the tolerance.")
+    for change in found.dtype_changes[:_MAX_LINES]:
+        yield _line(f"{change.num_tensors:,} tensors are {change.a} in A and {change.b} in B.")
+    yield from _lines(found.incomparable)
+    if found.environment:
+        yield _title("Other differences")
+        rows = (
+            (each.name, *(setting_text(each.name, value) for value in (each.a, each.b))) for each in found.environment
+        )
+        yield _table(("", "A", "B"), rows, len(found.environment), max_bytes=4_000)
+
+
+def _info(found: LogdirInfo) -> Iterator[str]:
+    yield _title(found.path)
+    tensors = number_of(found.num_tensors, "tensor")
+    bad = f"{found.num_nonfinite:,} of them bad"
+    yield _line(f"{found.bytes:,} bytes, {tensors}, ", (bad, _BAD if found.num_nonfinite else ""))
+    if found.unobserved is not None:
+        yield _line(f"not looked at: {found.unobserved}")
+    runs = (
+        (
+            run.run_id,
+            run.tensor_debug_mode or "no events",
+            run.worker or "",
+            "closed" if run.is_clean_end else "still recording, or ended without closing",
+            "; ".join(run.left_out),
+        )
+        for run in found.runs
+    )
+    yield _table(("run", "mode", "worker", "state", "incomplete"), runs, len(found.runs), max_bytes=8_000)
+    tables = ((each.name, f"{each.rows:,}", f"{each.parts:,}", f"{each.bytes:,}") for each in found.tables if each.rows)
+    number = sum(each.rows > 0 for each in found.tables)
+    yield _table(("table", "rows", "parts", "bytes"), tables, number, max_bytes=9_000)
+
+
+def _diagnosis(found: Diagnosis) -> Iterator[str]:
+    yield _title(found.path, ": nothing is wrong." if found.is_healthy else "")
+    rows = (
+        ((each.severity, _SEVERITIES[each.severity]), each.run_id or "", each.sentence, each.evidence, each.advice)
+        for each in found.findings
+    )
+    if found.findings:
+        yield _table(("", "run", "finding", "evidence", "advice"), rows, len(found.findings), max_bytes=18_000)
+
+
+def _verification(found: Verification) -> Iterator[str]:
+    state = verification_text(found)
+    yield _title(f"{found.path}: ", state if found.is_intact else (state, _BAD))
+    rows = (((each.kind, _BAD if each.is_damage else _QUIET), each.path, each.what) for each in found.deviations)
+    if found.deviations:
+        yield _table(("", "file", "what"), rows, len(found.deviations), max_bytes=17_000)
+
+
+def _layer_health(found: LayerHealth) -> Iterator[str]:
+    yield _title(found.sentence)
+    yield _line((f"run {found.run_id}, {_range(found)}", _QUIET))
+    rows = (
+        (
+            "\N{NO-BREAK SPACE}" * 4 * row.depth + row.name,
+            row.side,
+            f"{row.num_outputs:,}",
+            (f"{row.num_bad:,}", _BAD if row.num_bad else ""),
+            next((f"{column.first:,}" for column, number in zip(found.columns, bad, strict=True) if number), ""),
+        )
+        for row, bad in zip(found.rows, found.bad, strict=True)
+    )
+    header = ("layer", "side", "op outputs", "bad tensors", f"bad from {found.axis}")
+    yield _table(header, rows, len(found.rows), max_bytes=17_000)
+
+
+def _training_curves(found: TrainingCurves) -> Iterator[str]:
+    yield _line((f"run {found.run_id}, {_range(found)}", _QUIET))
+    header = ("", "first", "last", "least", "greatest", f"bad from {found.axis}", "of")
+    yield _table(header, (_curve_cells(curve, found) for curve in found.curves), len(found.curves), max_bytes=17_000)
+
+
+def _curve_cells(curve: Curve, found: TrainingCurves) -> Sequence[Cell]:
+    finite = [value for value in curve.values if value is not None and math.isfinite(value)]
+    known = [value for value in curve.values if value is not None]
+    numbers = [*(known[:1]), *(known[-1:]), *((min(finite), max(finite)) if finite else ())]
+    texts = [f"{value:.4g}" for value in numbers] + [""] * (4 - len(numbers))
+    first_bad = "" if curve.first_bad is None else f"{found.columns[curve.first_bad].first:,}"
+    return curve.title, *texts, (first_bad, _BAD), curve.source
+
+
+def _range(found: LayerHealth | TrainingCurves) -> str:
+    if not found.columns:
+        return f"no {found.axis}s"
+    return f"{found.axis}s {found.columns[0].first:,} to {found.columns[-1].last:,}"
+
+
+_HISTORY = ("event", "step", "op", "tensor", "min", "max", "mean")
+_HOPS = ("tensor", "where", "elements", "line", "")
+_ALERTS = ("", "rule", "what", "message", "when", "line")
+_RULES = ("", "rule", "alerts", "places", "steps")
+_BADS = ("event", "step", "what", "graph", "line")
+_CARDS: Mapping[str, Callable[[Any], Iterator[str]]] = {
+    "Alert": _alert,
+    "AlertFinding": _finding,
+    "Alerts": _alerts,
+    "Coverage": _coverage,
+    "Diagnosis": _diagnosis,
+    "Diff": _diff,
+    "Explanation": _reason,
+    "Growth": _reason,
+    "HistoryRow": _history_row,
+    "LayerHealth": _layer_health,
+    "LogdirInfo": _info,
+    "NonFinite": _nonfinite,
+    "Provenance": _provenance,
+    "Reasons": _reasons,
+    "RuleSummary": _rule,
+    "Spread": _spread,
+    "TensorHealth": _health,
+    "TensorHop": _hop,
+    "TrainingCurves": _training_curves,
+    "Verification": _verification,
+}
+"""What makes the parts of a card, by the name of the class, so that this module imports none of their modules."""
+_ROWS: Mapping[str, tuple[Sequence[str], Callable[[Any], Sequence[Cell]]]] = {
+    "HistoryRow": (_HISTORY, _history_cells),
+    "NonFinite": (_BADS, _nonfinite_cells),
+}
+"""The header of a table of rows, and what makes the cells of one row, by the name of the class."""

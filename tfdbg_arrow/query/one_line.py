@@ -1,0 +1,168 @@
+"""The texts of answers in one line, for `repr`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from tfdbg_arrow.query.wording import (
+    alert_text,
+    facts_text,
+    headline_text,
+    hop_place_text,
+    hop_text,
+    steps_text,
+)
+from tfdbg_arrow.safe_text import number_of, printable_line
+
+if TYPE_CHECKING:
+    from tfdbg_arrow.query.alert_rules.answer import Alert, AlertFinding, Alerts, RuleSummary
+    from tfdbg_arrow.query.bad_tensor import NonFinite
+    from tfdbg_arrow.query.coverage import Coverage
+    from tfdbg_arrow.query.info import LogdirInfo
+    from tfdbg_arrow.query.integrity.diagnosis import Diagnosis
+    from tfdbg_arrow.query.integrity.verification import Verification
+    from tfdbg_arrow.query.model_health.answers import LayerHealth, TrainingCurves
+    from tfdbg_arrow.query.recorded import TensorHealth
+    from tfdbg_arrow.query.run_diff.answer import Diff, DiffTensor
+    from tfdbg_arrow.query.stacks import Frame
+    from tfdbg_arrow.query.tensor_history import HistoryRow
+    from tfdbg_arrow.query.trace_back import Provenance, TensorHop
+    from tfdbg_arrow.query.trace_forward import Spread
+
+_MAX_TEXT = 200
+
+
+def text_of(answer: object) -> str:
+    """Returns an answer in one line of at most 200 characters."""
+    text = next(_TEXTS[kind.__name__] for kind in type(answer).__mro__ if kind.__name__ in _TEXTS)(answer)
+    text = printable_line(text)
+    return text if len(text) <= _MAX_TEXT else text[: _MAX_TEXT - 1] + "…"
+
+
+def place_text(source: Frame | None) -> str:
+    """Returns a line of code, such as `/home/me/train.py:9`; an empty text if it is not known."""
+    return "" if source is None else f"{source.file_path}:{source.lineno}"
+
+
+def _joined(*facts: str | None) -> str:
+    return ", ".join(fact for fact in facts if fact)
+
+
+def _nonfinite(found: NonFinite) -> str:
+    layer = None if found.layer is None else f"layer {found.layer}"
+    step = None if found.step is None else f"step {found.step}"
+    return _joined(headline_text(found), layer, step, f"event {found.event_index}", place_text(found.source))
+
+
+def row_name(row: HistoryRow | DiffTensor) -> str:
+    """Returns the op of a row, and the graph."""
+    slot = "" if row.output_slot is None else f":{row.output_slot}"
+    graph = "" if row.graph_name is None else f" in {row.graph_name}"
+    if row.op_name is None:
+        return f"{row.op_type or 'a tensor from outside'}{slot}{graph}"
+    return f"{row.op_name}{slot} ({row.op_type}){graph}"
+
+
+def _row(row: HistoryRow | DiffTensor) -> str:
+    step = None if row.step is None else f"step {row.step}"
+    return _joined(row_name(row), step, f"event {row.event_index}") + f": {facts_text(row)}"
+
+
+def _hop(hop: TensorHop) -> str:
+    return f"{hop_text(hop)}{hop_place_text(hop)}: {facts_text(hop)}"
+
+
+def _health(health: TensorHealth) -> str:
+    return f"event {health.event_index}: {facts_text(health)}"
+
+
+def _provenance(found: Provenance) -> str:
+    origin = "the origin is not known" if found.origin is None else f"from {hop_text(found.origin)}"
+    end = f" to {hop_text(found.hops[0])}" if found.hops else ""
+    return f"{origin}{end}: {number_of(len(found.path), 'tensor')} on the path"
+
+
+def _spread(found: Spread) -> str:
+    start = f"from {hop_text(found.hops[0])}: " if found.hops else ""
+    return f"{start}{len(found.hops) - 1:,} tensors were computed from it and are bad"
+
+
+def _alert(alert: Alert) -> str:
+    return f"{alert.severity} {alert.kind}: {alert_text(alert)}"
+
+
+def _finding(finding: AlertFinding) -> str:
+    times = "" if finding.num_alerts == 1 else f"{finding.num_alerts:,} times, first "
+    steps = steps_text(finding.first_step, finding.last_step)
+    return f"{finding.severity} {finding.kind}: {_joined(times + alert_text(finding.first), steps)}"
+
+
+def _alerts(found: Alerts) -> str:
+    rules = [f"{rule.severity} {rule.kind} ({rule.num_alerts:,})" for rule in found.summary]
+    return ", ".join(rules) or "nothing was found"
+
+
+def _rule(rule: RuleSummary) -> str:
+    alerts, places = number_of(rule.num_alerts, "alert"), number_of(rule.num_places, "place")
+    return f"{rule.severity} {rule.kind}: {_joined(alerts, places, steps_text(rule.first_step, rule.last_step))}"
+
+
+def _coverage(found: Coverage) -> str:
+    what = "every tensor that could be bad was looked at"
+    return f"of {found.path}: " + (what if found.summary is None else f"not looked at: {found.summary}")
+
+
+def _diff(found: Diff) -> str:
+    from tfdbg_arrow.query.run_diff.answer import outcome_text
+
+    return outcome_text(found)
+
+
+def _info(found: LogdirInfo) -> str:
+    runs, tensors = number_of(len(found.runs), "run"), number_of(found.num_tensors, "tensor")
+    return f"of {found.path}: {runs}, {tensors}, {found.num_nonfinite:,} of them bad"
+
+
+def _diagnosis(found: Diagnosis) -> str:
+    state = "nothing is wrong" if found.is_healthy else "; ".join(finding.sentence for finding in found.findings)
+    return f"of {found.path}: {state}"
+
+
+def verification_text(found: Verification) -> str:
+    """Returns whether a logdir is intact, and what was checked."""
+    size = f"runs: {found.num_runs:,}, parts: {found.num_parts:,}, rows: {found.num_rows:,}, bytes: {found.num_bytes:,}"
+    state = "nothing is damaged" if found.is_intact else f"damage in {found.num_damaged:,} places"
+    return f"{state} ({size})"
+
+
+def _layer_health(found: LayerHealth) -> str:
+    rows, columns = number_of(len(found.rows), "layer"), number_of(len(found.columns), "column")
+    return f"{found.sentence} ({rows}, {columns} of {found.axis}s)"
+
+
+def _curves(found: TrainingCurves) -> str:
+    return f"{', '.join(curve.name for curve in found.curves)} ({number_of(len(found.columns), 'column')})"
+
+
+_TEXTS: Mapping[str, Callable[[Any], str]] = {
+    "Alert": _alert,
+    "AlertFinding": _finding,
+    "Alerts": _alerts,
+    "Coverage": _coverage,
+    "Diagnosis": _diagnosis,
+    "Diff": _diff,
+    "DiffTensor": _row,
+    "HistoryRow": _row,
+    "LayerHealth": _layer_health,
+    "LogdirInfo": _info,
+    "NonFinite": _nonfinite,
+    "Provenance": _provenance,
+    "RuleSummary": _rule,
+    "Spread": _spread,
+    "TensorHealth": _health,
+    "TensorHop": _hop,
+    "TrainingCurves": _curves,
+    "Verification": lambda found: f"of {found.path}: {verification_text(found)}",
+}
+"""By the name of the class, so that this module imports none of their modules."""
