@@ -1,0 +1,324 @@
+"""layer_health: the health of each layer over the training; training_curves: loss, norms and shares over the training.
+
+* `answers.py`: the answers.
+* `columns.py`: the positions of a run, divided into columns.
+* `cells.py`: sums up the tensors of each layer or source line in each column, in one statement.
+* `layer_rows.py`: the tree of layers.
+* `series.py`: quantities that need single tensors: the loss, update ratios, saturated activations.
+* `origin.py`: where the first bad value began, and its way.
+* `sentences.py`: what happened, in a sentence.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tfdbg_arrow.errors import QueryError
+from tfdbg_arrow.query.bad_tensor import NonFinite
+from tfdbg_arrow.query.engine import Engine
+from tfdbg_arrow.query.logdir import opened
+from tfdbg_arrow.query.model_health.answers import Cell, Column, Curve, LayerHealth, LayerRow, Measure, TrainingCurves
+from tfdbg_arrow.query.model_health.cells import Group, Labels, read_groups, read_labels
+from tfdbg_arrow.query.model_health.columns import Axis, read_axis, read_columns, read_position
+from tfdbg_arrow.query.model_health.layer_rows import Node, Numbers, Sums, make_nodes, numbers, root, share
+from tfdbg_arrow.query.model_health.origin import choose_run, read_origin
+from tfdbg_arrow.query.model_health.sentences import bad_sentence, healthy_sentence
+from tfdbg_arrow.query.model_health.series import UpdateRatio, read_loss, read_saturated, read_update_ratios
+
+__all__ = [
+    "MAX_COLUMNS",
+    "Cell",
+    "Column",
+    "Curve",
+    "LayerHealth",
+    "LayerRow",
+    "Measure",
+    "TrainingCurves",
+    "layer_health",
+    "training_curves",
+]
+
+MAX_COLUMNS = 200
+_MAX_ROWS = 1000
+"""Maximum number of layers or lines that have rows of their own."""
+
+MEASURES = (
+    Measure(name="bad_share", title="Share of bad tensors", scale="share"),
+    Measure(name="max_abs", title="Largest magnitude", scale="log"),
+    Measure(name="mean", title="Mean", scale="signed"),
+    Measure(name="stddev", title="Standard deviation", scale="log"),
+    Measure(name="zero_share", title="Share of zeros", scale="share"),
+    Measure(name="norm", title="Norm", scale="log"),
+    Measure(name="update_ratio", title="Update relative to weights", scale="log"),
+)
+
+_CURVES = {
+    "loss": ("Loss", "signed"),
+    "gradient_norm": ("Norm of all gradients", "log"),
+    "weight_norm": ("Norm of all weights", "log"),
+    "update_ratio": ("Largest update relative to its weights", "log"),
+    "max_activation": ("Largest activation", "log"),
+    "zero_share": ("Share of zeros in activations", "share"),
+    "saturated_share": ("Share of saturated activations", "share"),
+    "bad_share": ("Share of bad tensors", "share"),
+}
+"""Title and scale by name."""
+
+
+def layer_health(
+    logdir: Engine | str | Path,
+    *,
+    run_id: str | None = None,
+    positions: tuple[int | None, int | None] = (None, None),
+    max_columns: int = MAX_COLUMNS,
+) -> LayerHealth | None:
+    """Returns the health of each layer over the training; None if the run has no tensors.
+
+    Each tensor counts in its row, see LayerRow, and in the rows of the layers around. The measures of a cell are:
+
+    * `bad_share`: bad tensors, as a share of those that are known to be bad or not bad;
+    * `max_abs`: the largest magnitude of a finite element;
+    * `mean`, `stddev`: of all finite elements together;
+    * `zero_share`: elements that are zero, as a share of all elements;
+    * `norm`: the Euclidean norm of the finite elements. Each op output counts with the mean square sum of its tensors
+      in the column, so the norm does not depend on the number of steps in a column; outputs of several graphs that
+      were traced from one function count as one. On the gradient side, only gradients of variables count, without bad
+      tensors, unless there are none in the row. A gradient of a variable is an output of a gradient op that an op of
+      the optimizer takes; or, if no optimizer takes any, that another op takes or a function returns to eager code;
+    * `update_ratio`: the greatest ratio of an update to its variable, by their root mean squares, as in the alert rule
+      `weight_update_ratio`, in the row of the op that reads the variable.
+
+    `max_abs`, `mean`, `stddev`, `norm` and `update_ratio` need the mode FULL_NUMERICS, `zero_share` FULL_HEALTH.
+
+    Args:
+        logdir: An open logdir or its path.
+        run_id: The run; None means the first run that went bad, else the last run.
+        positions: The first position, and the position after the last (zoom). None means from the start, or to the end.
+        max_columns: Maximum number of columns. If there are more positions, each column is a range of equal length.
+
+    Raises:
+        LogdirError: The path is not a readable logdir.
+        QueryError: There is no such run, or a number is below 1.
+        BrokenPartError: A part cannot be read.
+    """
+    with opened(logdir) as open_:
+        view = _read(open_, run_id=run_id, positions=positions, max_columns=max_columns)
+        if view is None:
+            return None
+        num_columns = len(view.columns)
+        ratios = [] if view.axis is None else read_update_ratios(view.logdir, view.axis, view.labels)
+        nodes = make_nodes(view.groups, ratios, num_columns)
+        origin = None if view.found is None else read_origin(view.logdir, view.found, view.labels)
+    rows = tuple(node.row() for node in nodes)
+    values = {measure.name: tuple(numbers(_measured(node, measure.name)) for node in nodes) for measure in MEASURES}
+    given = tuple(measure for measure in MEASURES if any(_has_any(of_row) for of_row in values[measure.name]))
+    row_of = {node.key: index for index, node in enumerate(nodes)}
+    path = () if origin is None else tuple(row_of[key] for key in origin.path if key in row_of)
+    first_row = None if origin is None or not origin.path else row_of.get(origin.path[0])
+    if origin is None:
+        total = _total(view)
+        text = healthy_sentence(
+            nodes,
+            values["max_abs"],
+            values["zero_share"],
+            num_measured=int(np.nansum(total["num_measured"])),
+            num_bad=int(np.nansum(total["num_bad"])),
+        )
+    else:
+        text = bad_sentence(origin, axis=view.axis_name, position=view.position)
+    return LayerHealth(
+        run_id=view.run_id,
+        axis=view.axis_name,
+        columns=view.columns,
+        rows=rows,
+        num_folded=view.labels.num_folded,
+        measures=given,
+        values={measure.name: values[measure.name] for measure in given},
+        bad=tuple(tuple(int(number) for number in np.nan_to_num(node.sums["num_bad"])) for node in nodes),
+        origin=None if first_row is None or view.first_bad is None else Cell(row=first_row, column=view.first_bad),
+        origin_event_index=None if view.found is None else view.found.event_index,
+        path=path,
+        sentence=text,
+    )
+
+
+def _measured(node: Node, name: str) -> Numbers:
+    """Returns a measure of a row, NaN where it is not known."""
+    sums = node.sums
+    match name:
+        case "bad_share":
+            return share(sums["num_bad"], sums["num_measured"])
+        case "zero_share":
+            return share(sums["num_zero"], sums["num_sized"])
+        case "stddev":
+            return root(share(sums["squares"], sums["num_elements"]))
+        case "norm":
+            is_of_variables = node.key.is_gradient and not np.isnan(sums["gradient_square"]).all()
+            return root(sums["gradient_square" if is_of_variables else "norm_square"])
+        case _:
+            return sums[name]
+
+
+def training_curves(
+    logdir: Engine | str | Path,
+    *,
+    run_id: str | None = None,
+    positions: tuple[int | None, int | None] = (None, None),
+    max_columns: int = MAX_COLUMNS,
+) -> TrainingCurves | None:
+    """Returns curves over the training; None if the run has no tensors.
+
+    The curves of a column are:
+
+    * `loss`: the mean of its values. They are the labels that the program set with `mark(loss=…)`. If there are none,
+      they are the values of the scalar output of a graph op that computes the loss: the output must have a gradient and
+      the role `loss`; or else the role `loss`; or else a gradient. Of several, the one that was computed most often
+      counts, and of these the one that was made last. If no graph has one, it is the last scalar of a position that an
+      eager op with the role `loss` computed, or else an eager op with a gradient. A finite value is known if the mode
+      is FULL_NUMERICS or the values were kept;
+    * `gradient_norm`: the norm of all gradients of variables, see `layer_health`; NaN if one is bad;
+    * `weight_norm`: the norm of all variables that a graph reads for a forward op or the loss, and adds to; NaN if one
+      is bad. Each variable counts with its first read in a graph;
+    * `update_ratio`: the greatest ratio of an update to one of these variables;
+    * `max_activation`, `zero_share`: the largest magnitude, and the share of zeros, in outputs of forward ops other
+      than constants and reads of variables;
+    * `saturated_share`: outputs of Sigmoid and Tanh in graphs that are saturated, as in the alert rule
+      `saturated_activation`;
+    * `bad_share`: bad tensors, as in `layer_health`.
+
+    Curves that the recording does not provide are omitted.
+
+    The arguments and errors are those of layer_health.
+    """
+    with opened(logdir) as open_:
+        view = _read(open_, run_id=run_id, positions=positions, max_columns=max_columns)
+        if view is None:
+            return None
+        curves: list[Curve] = []
+        if view.axis is not None:
+            loss = read_loss(view.logdir, view.axis, view.columns, run_id=view.run_id)
+            if loss is not None:
+                curves.append(_curve("loss", loss.values, loss.source))
+            ratios = read_update_ratios(view.logdir, view.axis, view.labels)
+            saturated = read_saturated(view.logdir, view.axis, run_id=view.run_id)
+            curves += _curves(view, ratios, saturated)
+    return TrainingCurves(
+        run_id=view.run_id,
+        axis=view.axis_name,
+        columns=view.columns,
+        curves=tuple(curves),
+        first_bad=view.first_bad,
+    )
+
+
+@dataclass(frozen=True)
+class _View:
+    """What both answers are made of.
+
+    Attributes:
+        logdir: The engine of the run.
+        run_id: The run.
+        axis_name: `step` or `execution`.
+        axis: The axis; None if no tensor has a position in the range.
+        columns: The columns.
+        labels: How ops become rows.
+        groups: The tensors by row and role.
+        found: The first bad tensor that did harm.
+        position: Its position; None if it has none.
+    """
+
+    logdir: Engine
+    run_id: str
+    axis_name: str
+    axis: Axis | None
+    columns: tuple[Column, ...]
+    labels: Labels
+    groups: list[Group]
+    found: NonFinite | None
+    position: int | None
+
+    @property
+    def first_bad(self) -> int | None:
+        """The column of that tensor; None if it has none."""
+        return None if self.axis is None else self.axis.column_of(self.position)
+
+
+def _read(
+    logdir: Engine, *, run_id: str | None, positions: tuple[int | None, int | None], max_columns: int
+) -> _View | None:
+    if max_columns < 1:
+        raise QueryError(f"max_columns is {max_columns}; expected 1 or more.")
+    run, found = choose_run(logdir, run_id)
+    if run is None:
+        return None
+    scope = logdir.of_run(run)
+    axis = read_axis(scope, run_id=run, positions=positions, max_columns=max_columns)
+    if axis is None:
+        return None
+    name = axis.name if isinstance(axis, Axis) else axis
+    labels = read_labels(scope, run_id=run, max_rows=_MAX_ROWS)
+    return _View(
+        logdir=scope,
+        run_id=run,
+        axis_name=name,
+        axis=axis if isinstance(axis, Axis) else None,
+        columns=read_columns(scope, axis, run_id=run) if isinstance(axis, Axis) else (),
+        labels=labels,
+        groups=read_groups(scope, axis, labels) if isinstance(axis, Axis) else [],
+        found=found,
+        position=None if found is None else read_position(scope, found.event_index, axis=name, run_id=run),
+    )
+
+
+def _total(view: _View) -> Sums:
+    total = Sums(len(view.columns))
+    for group in view.groups:
+        total.add(Sums.of(group.cells, len(view.columns)))
+    return total
+
+
+def _curves(view: _View, ratios: list[UpdateRatio], saturated: list[tuple[int, int, int]]) -> list[Curve]:
+    """Returns the curves that have a number in any column, without the loss."""
+    total = _total(view)
+    for ratio in ratios:
+        total.add_ratio(ratio)
+    saturable, flat = np.zeros(len(view.columns)), np.zeros(len(view.columns))
+    for column, number, number_flat in saturated:
+        saturable[column], flat[column] = number, number_flat
+    made = (
+        ("gradient_norm", root(total["gradient_square"]), total["num_bad_gradients"], "gradients of variables"),
+        ("weight_norm", root(total["weight_square"]), total["num_bad_weights"], "variables that are trained"),
+        ("update_ratio", total["weight_update_ratio"], None, "variables that are trained"),
+        ("max_activation", total["activation_max_abs"], None, "outputs of forward ops"),
+        (
+            "zero_share",
+            share(total["num_activation_zero"], total["num_activation_sized"]),
+            None,
+            "outputs of forward ops",
+        ),
+        ("saturated_share", share(flat, saturable), None, "outputs of Sigmoid and Tanh"),
+        ("bad_share", share(total["num_bad"], total["num_measured"]), None, "all tensors"),
+    )
+    curves = []
+    for name, of_columns, num_bad, source in made:
+        values = numbers(of_columns)
+        if _has_any(values):
+            is_bad = np.zeros(len(values)) if num_bad is None else np.nan_to_num(num_bad)
+            bad = tuple(math.nan if bad else value for bad, value in zip(is_bad, values, strict=True))
+            curves.append(_curve(name, bad, source))
+    return curves
+
+
+def _curve(name: str, values: tuple[float | None, ...], source: str) -> Curve:
+    title, scale = _CURVES[name]
+    first_bad = next((i for i, value in enumerate(values) if value is not None and not math.isfinite(value)), None)
+    return Curve(name=name, title=title, scale=scale, values=values, first_bad=first_bad, source=source)
+
+
+def _has_any(values: Iterable[float | None]) -> bool:
+    return any(value is not None for value in values)

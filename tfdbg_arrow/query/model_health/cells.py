@@ -1,0 +1,514 @@
+"""Cells: the tensors of a run, summed up for each layer or source line, side, role and column.
+
+One statement reads tensor_health. It first sums up the tensors of each op output in a column (`output`), without joins,
+and then joins the few results with the labels of their ops.
+
+A label consists of
+
+* `kind` and `path`: the row, see LayerRow. In a program with layers, ops outside all layers belong to a row for their
+  role; in a program without layers, ops belong to a row for the line of the user's code that created them, and if there
+  is none to a row for their role. A gradient has the row of its forward op.
+* `is_gradient`: whether the op is one of the view gradient_op, or an execution with that role.
+* `role`: the role of the op; for a gradient that of its forward op. NULL if unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tfdbg_arrow.query.engine import Engine
+from tfdbg_arrow.query.model_health.columns import Axis
+
+ROLES = ("forward", "gradient", "input", "loss", "metric", "optimizer")
+"""The roles that a recording gives to ops."""
+MAX_DEPTH = 12
+"""The greatest number of layers in each other that have rows of their own."""
+OTHER = "other"
+"""The path of ops outside layers whose role is unknown."""
+_NOT_ACTIVATIONS = "('BroadcastTo', 'Const', 'Fill', 'ReadVariableOp', 'Zeros', 'ZerosLike')"
+"""Op types whose outputs are no activations: those that the alert rule all_zero excludes."""
+
+
+@dataclass(frozen=True)
+class RowKey:
+    """A row of the map: its kind, its path, and whether it holds the gradients."""
+
+    kind: str
+    path: str
+    is_gradient: bool
+
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+        return self.path if self.kind == "role" else self.path.rpartition("/")[2]
+
+    @property
+    def depth(self) -> int:
+        """Number of layers around it."""
+        return self.path.count("/") if self.kind == "layer" else 0
+
+
+@dataclass(frozen=True)
+class CellSums:
+    """The tensors of one row, role and column. Values of elements are those of finite elements.
+
+    Attributes:
+        column: Index of the column.
+        num_tensors: Number of tensors.
+        num_measured: How many of them are known to be bad or not bad.
+        num_bad: How many are bad.
+        num_sized: Number of elements of tensors whose zeros were counted; None if there are none.
+        num_zero: How many of these are zero.
+        max_abs: Largest magnitude; None if it was not measured.
+        num_elements: Number of elements whose mean is known; None if there are none.
+        mean: Their mean.
+        squares: Sum of the squares of their distances from the mean.
+        norm_square: For each op output the mean, over its tensors in the column, of the sum of the squares of the
+            elements; the sum of these. None if it was not measured.
+        gradient_square: The same for gradients of variables, over tensors that are not bad.
+        num_bad_gradients: Number of bad gradients of variables.
+        weight_square: The same for reads of trained variables, over tensors that are not bad.
+        num_bad_weights: Number of bad reads of trained variables.
+        activation_max_abs: Largest magnitude of the activations.
+        num_activation_sized: As num_sized, for the activations.
+        num_activation_zero: As num_zero, for the activations.
+    """
+
+    column: int
+    num_tensors: int
+    num_measured: int
+    num_bad: int
+    num_sized: float | None
+    num_zero: float | None
+    max_abs: float | None
+    num_elements: float | None
+    mean: float | None
+    squares: float | None
+    norm_square: float | None
+    gradient_square: float | None
+    num_bad_gradients: int
+    weight_square: float | None
+    num_bad_weights: int
+    activation_max_abs: float | None
+    num_activation_sized: float | None
+    num_activation_zero: float | None
+
+
+@dataclass(frozen=True)
+class Group:
+    """The tensors of one row with one role.
+
+    Attributes:
+        key: The row.
+        role: The role; None if unknown.
+        num_outputs: Number of op outputs.
+        place: Sorts rows by when the program made their first op.
+        cells: The columns with tensors, in no particular order.
+    """
+
+    key: RowKey
+    role: str | None
+    num_outputs: int
+    place: tuple[int, int, int]
+    cells: list[CellSums]
+
+
+@dataclass(frozen=True)
+class Labels:
+    """How the ops of a run become rows.
+
+    Attributes:
+        run_id: The run.
+        kind: The kind of the rows: `layer`, `line` or `role`.
+        max_depth: The greatest number of layers in a path. What is deeper belongs to the layer around it.
+        num_folded: Number of layers or lines that have no row of their own.
+    """
+
+    run_id: str
+    kind: str
+    max_depth: int = MAX_DEPTH
+    num_folded: int = 0
+
+    def of_graph_ops(self) -> str:
+        """Returns the SELECT of the labels of graph ops, one row per op. Its parameters are the run."""
+        lines, line = "", "CAST(NULL AS STRING)"
+        if self.kind == "line":
+            line = f"coalesce({_line('fu')}, {_line('ru')})"
+            lines = (
+                "LEFT JOIN user_frame AS ru ON ru.run_id = r.run_id AND ru.stack_trace_id = r.stack_trace_id "
+                "LEFT JOIN user_frame AS fu ON fu.run_id = r.run_id AND fu.stack_trace_id = f.stack_trace_id "
+            )
+        return (
+            "SELECT graph_id, op_name, min(op_type) AS op_type, min(op_index) AS op_index, "
+            "min(wall_time_ns) AS wall_time_ns, max(is_gradient) AS is_gradient, "
+            f"min({self._kind()}) AS kind, min({self._path()}) AS path, min({_ROLE}) AS role FROM ("
+            "SELECT r.graph_id, r.op_name, r.op_type, r.op_index, o.wall_time_ns, "
+            "CASE WHEN g.op_name IS NULL THEN 0 ELSE 1 END AS is_gradient, coalesce(r.layer, f.layer) AS layer, "
+            "CASE WHEN g.op_name IS NULL THEN r.role ELSE f.role END AS any_role, "
+            f"{line} AS line FROM recorded_op AS r "
+            "LEFT JOIN graph_op AS o ON o.run_id = r.run_id AND o.graph_id = r.graph_id "
+            "AND o.op_name = coalesce(r.made_for, r.op_name) "
+            "LEFT JOIN gradient_op AS g ON g.run_id = r.run_id AND g.graph_id = r.graph_id AND g.op_name = r.op_name "
+            "LEFT JOIN graph_op AS f ON f.run_id = r.run_id AND f.graph_id = r.forward_graph_id "
+            f"AND f.op_name = r.forward_op_name {lines}WHERE r.run_id = ?) AS labelled GROUP BY graph_id, op_name"
+        )
+
+    def of_eager(self, source: str) -> str:
+        """Returns a SELECT that adds the labels to rows of eager tensors.
+
+        Args:
+            source: A SELECT with the columns scope, own_layer, own_role, stack_trace_id, forward_layer, forward_role,
+                forward_stack_trace_id, and others. Its parameters are the run.
+        """
+        lines, line = "", "CAST(NULL AS STRING)"
+        if self.kind == "line":
+            line = f"coalesce({_line('fu')}, {_line('ru')})"
+            lines = (
+                "LEFT JOIN user_frame AS ru ON ru.run_id = ? AND ru.stack_trace_id = r.stack_trace_id "
+                "LEFT JOIN user_frame AS fu ON fu.run_id = ? AND fu.stack_trace_id = r.forward_stack_trace_id "
+            )
+        is_gradient = "r.scope <> 'external' AND r.own_role = 'gradient'"
+        return (
+            f"SELECT labelled.*, {self._kind()} AS kind, {self._path()} AS path, {_ROLE} AS role FROM ("
+            f"SELECT r.*, CASE WHEN {is_gradient} THEN 1 ELSE 0 END AS is_gradient, "
+            "CASE WHEN r.scope <> 'external' THEN coalesce(r.own_layer, r.forward_layer) END AS layer, "
+            f"CASE WHEN r.scope = 'external' THEN 'input' WHEN {is_gradient} THEN r.forward_role ELSE r.own_role END "
+            f"AS any_role, CASE WHEN r.scope <> 'external' THEN {line} END AS line "
+            f"FROM ({source}) AS r {lines}) AS labelled"
+        )
+
+    def _kind(self) -> str:
+        return f"CASE WHEN {self._name()} IS NULL THEN 'role' ELSE '{self.kind}' END"
+
+    def _path(self) -> str:
+        return f"coalesce({self._name()}, {_ROLE}, '{OTHER}')"
+
+    def _name(self) -> str:
+        """Returns the SQL expression of the path of the layer, or of the line."""
+        if self.kind == "layer":
+            return _prefix(self.max_depth)
+        return "line" if self.kind == "line" else "CAST(NULL AS STRING)"
+
+
+_ROLE = f"CASE WHEN any_role IN {ROLES} THEN any_role END"
+
+
+def _prefix(depth: int) -> str:
+    """Returns the SQL expression of the path of the layer, up to a depth; it is never equal to that for depth 0."""
+    if not depth:
+        return "'/'"
+    return f"regexp_extract(layer, '^[^/]*(/[^/]*){{0,{depth - 1}}}', 0)"
+
+
+def _line(frame: str) -> str:
+    return f"{frame}.file_path || ':' || CAST({frame}.lineno AS STRING)"
+
+
+def read_labels(logdir: Engine, *, run_id: str, max_rows: int) -> Labels:
+    """Returns how the ops of a run become rows.
+
+    Args:
+        logdir: The logdir.
+        run_id: The run.
+        max_rows: Maximum number of layers, or of lines.
+    """
+    layers = (
+        "(SELECT layer FROM graph_op WHERE run_id = ? AND layer IS NOT NULL "
+        "UNION SELECT layer FROM execution WHERE run_id = ? AND layer IS NOT NULL) AS named"
+    )
+    depths = range(1, MAX_DEPTH + 1)
+    # For each depth, the number of rows of that depth, and of layers that are not deeper.
+    counts = ", ".join(
+        f"count(DISTINCT CASE WHEN {_prefix(depth)} <> {_prefix(depth - 1)} THEN {_prefix(depth)} END), "
+        f"count(CASE WHEN layer = {_prefix(depth)} THEN 1 END)"
+        for depth in depths
+    )
+    ((num_layers, *of_depths),) = logdir.rows(f"SELECT count(*), {counts} FROM {layers}", [run_id, run_id])
+    if num_layers:
+        max_depth, num_shown, num_paths = 0, 0, 0
+        for depth in depths:
+            num_paths += of_depths[2 * depth - 2]
+            if num_paths > max_rows:
+                break
+            max_depth, num_shown = depth, of_depths[2 * depth - 1]
+            if num_shown == num_layers:
+                break
+        return Labels(run_id, "layer" if max_depth else "role", max_depth or 1, num_layers - num_shown)
+    ((num_lines,),) = logdir.rows(
+        "SELECT count(*) FROM (SELECT DISTINCT s.file_path, s.lineno FROM user_frame AS s JOIN ("
+        "SELECT stack_trace_id FROM graph_op WHERE run_id = ? UNION SELECT stack_trace_id FROM execution "
+        "WHERE run_id = ?) AS used ON used.stack_trace_id = s.stack_trace_id WHERE s.run_id = ?) AS line",
+        [run_id] * 3,
+    )
+    if num_lines > max_rows:
+        return Labels(run_id, "role", num_folded=num_lines)
+    return Labels(run_id, "line")
+
+
+_EXECUTION_KEYS = "e.own_layer, e.own_role, e.stack_trace_id, e.forward_layer, e.forward_role, e.forward_stack_trace_id"
+_EXECUTIONS = """\
+    SELECT
+        e.execution_index, e.layer AS own_layer, e.role AS own_role, e.stack_trace_id, f.layer AS forward_layer,
+        f.role AS forward_role, f.stack_trace_id AS forward_stack_trace_id
+    FROM execution AS e
+    LEFT JOIN (
+        SELECT execution_index, layer, role, stack_trace_id
+        FROM execution
+        WHERE run_id = ? AND execution_index IN (SELECT forward_execution_index FROM execution WHERE run_id = ?)
+    ) AS f ON f.execution_index = e.forward_execution_index
+    WHERE e.run_id = ?"""
+"""Selects the executions of a run with what a label needs; each of its parameters is the run."""
+_STATISTICS = """\
+    count(*) AS num_tensors,
+    sum(CASE WHEN h.num_zero IS NOT NULL THEN CAST(h.size AS DOUBLE) END) AS num_sized,
+    sum(CAST(h.num_zero AS DOUBLE)) AS num_zero,
+    max(h.max_abs_finite) AS max_abs,
+    count(h.mean_finite) AS num_means,
+    avg(h.mean_finite) AS mean,
+    var_pop(h.mean_finite) AS mean_variance,
+    avg(h.stddev_finite * h.stddev_finite) AS variance"""
+_FINITE = "CAST(h.size AS DOUBLE) - h.num_nan - h.num_neg_inf - h.num_pos_inf"
+"""Number of finite elements. Tensors with equal numbers are grouped, so that their means have equal weights."""
+
+
+def _statement(axis: Axis, labels: Labels) -> str:
+    """Returns the statement of `read_groups`. Each of its parameters is the run."""
+    where = f"WHERE h.run_id = ? AND {axis.condition}"
+    eager = labels.of_eager(
+        f"SELECT h.scope, h.op_type, h.output_slot, {_EXECUTION_KEYS}, {axis.place} AS place, {_FINITE} AS num_finite, "
+        f"h.has_inf_or_nan AS is_bad, min(h.wall_time_ns) AS wall_time_ns,\n{_STATISTICS}\nFROM tensor_health AS h "
+        f"LEFT JOIN ({_EXECUTIONS}) AS e ON e.execution_index = h.execution_index {where} AND h.scope <> 'graph' "
+        f"GROUP BY h.scope, h.op_type, h.output_slot, {_EXECUTION_KEYS}, {axis.place}, {_FINITE}, h.has_inf_or_nan"
+    )
+    statistics = (
+        "num_tensors, num_sized, num_zero, max_abs, num_means, mean, mean_variance, variance, "
+        "num_finite * num_means * (variance + mean_variance + mean * mean) AS square_sum"
+    )
+    row = "kind, path, is_gradient, role"
+    return f"""\
+WITH label AS ({labels.of_graph_ops()}),
+family AS (
+    -- Graphs that were traced from one function have op outputs in common.
+    SELECT g.graph_id, min(g.graph_id) OVER (PARTITION BY g.graph_name, s.file_path, s.lineno) AS family
+    FROM graph AS g
+    LEFT JOIN user_frame AS s ON s.run_id = g.run_id AND s.stack_trace_id = g.stack_trace_id
+    WHERE g.run_id = ?
+),
+leaving AS (
+    -- An output of a gradient op that an op of another purpose takes.
+    SELECT DISTINCT i.graph_id, i.source_op_name AS op_name, i.source_output_slot AS output_slot,
+        CASE WHEN t.role = 'optimizer' THEN 1 ELSE 0 END AS is_for_optimizer
+    FROM graph_op_input AS i
+    JOIN label AS s ON s.graph_id = i.graph_id AND s.op_name = i.source_op_name AND s.is_gradient = 1
+    JOIN label AS t ON t.graph_id = i.graph_id AND t.op_name = i.op_name AND t.is_gradient = 0
+    WHERE i.run_id = ? AND NOT i.is_control
+    UNION
+    SELECT r.graph_id, r.op_name, r.output_slot, 0
+    FROM graph_function_output AS r
+    JOIN label AS s ON s.graph_id = r.graph_id AND s.op_name = r.op_name AND s.is_gradient = 1
+    WHERE r.run_id = ? AND r.graph_id IN (SELECT graph_id FROM execution WHERE run_id = ?)
+),
+variable_gradient AS (
+    SELECT DISTINCT graph_id, op_name, output_slot
+    FROM leaving
+    WHERE is_for_optimizer = (SELECT max(is_for_optimizer) FROM leaving)
+),
+weight_read AS ({_WEIGHT_READS}),
+graph_output AS (
+    SELECT
+        h.graph_id, h.op_name, h.output_slot, {axis.place} AS place, {_FINITE} AS num_finite,
+        h.has_inf_or_nan AS is_bad,
+{_STATISTICS}
+    FROM tensor_health AS h
+    {where} AND h.scope = 'graph'
+    GROUP BY h.graph_id, h.op_name, h.output_slot, {axis.place}, {_FINITE}, h.has_inf_or_nan
+),
+eager_output AS ({eager}),
+output AS (
+    SELECT
+        coalesce(l.kind, 'role') AS kind, coalesce(l.path, '{OTHER}') AS path,
+        coalesce(l.is_gradient, 0) AS is_gradient, l.role, coalesce(l.wall_time_ns, 0) AS wall_time_ns,
+        coalesce(l.op_index, 0) AS op_index,
+        c.family AS group_id, h.op_name, h.output_slot, h.graph_id, h.place, h.num_finite, h.is_bad,
+        CASE WHEN coalesce(l.is_gradient, 0) = 0 AND coalesce(l.role, 'forward') = 'forward'
+            AND l.op_type NOT IN {_NOT_ACTIVATIONS} THEN 1 ELSE 0 END AS is_activation,
+        CASE WHEN v.op_name IS NULL THEN 0 ELSE 1 END AS is_variable_gradient,
+        CASE WHEN w.op_name IS NULL THEN 0 ELSE 1 END AS is_weight,
+        {statistics}
+    FROM graph_output AS h
+    LEFT JOIN label AS l ON l.graph_id = h.graph_id AND l.op_name = h.op_name
+    LEFT JOIN family AS c ON c.graph_id = h.graph_id
+    LEFT JOIN variable_gradient AS v
+        ON v.graph_id = h.graph_id AND v.op_name = h.op_name AND v.output_slot = h.output_slot
+    LEFT JOIN weight_read AS w ON w.graph_id = h.graph_id AND w.op_name = h.op_name AND h.output_slot = 0
+    UNION ALL
+    SELECT
+        kind, path, is_gradient, role, wall_time_ns, 0, CASE WHEN scope <> 'external' THEN stack_trace_id END, op_type,
+        output_slot, NULL, place, num_finite, is_bad,
+        CASE WHEN is_gradient = 0 AND coalesce(role, 'forward') = 'forward' AND op_type NOT IN {_NOT_ACTIVATIONS}
+            THEN 1 ELSE 0 END,
+        0, 0, {statistics}
+    FROM eager_output
+),
+row_mean AS (
+    SELECT {row}, place, sum(num_finite * num_means * mean) / sum(num_finite * num_means) AS row_mean
+    FROM output
+    WHERE num_finite * num_means > 0
+    GROUP BY {row}, place
+),
+cell AS (
+    SELECT
+        {", ".join(f"o.{name}" for name in row.split(", "))}, o.place,
+        CAST(sum(num_tensors) AS BIGINT) AS num_tensors,
+        CAST(sum(CASE WHEN is_bad IS NOT NULL THEN num_tensors ELSE 0 END) AS BIGINT) AS num_measured,
+        CAST(sum(CASE WHEN is_bad THEN num_tensors ELSE 0 END) AS BIGINT) AS num_bad,
+        sum(num_sized) AS num_sized, sum(num_zero) AS num_zero, max(max_abs) AS max_abs,
+        nullif(sum(num_finite * num_means), 0) AS num_elements,
+        max(m.row_mean) AS mean,
+        sum(num_finite * num_means * (variance + mean_variance + (o.mean - m.row_mean) * (o.mean - m.row_mean)))
+            AS squares,
+        CAST(sum(CASE WHEN is_bad AND is_variable_gradient = 1 THEN num_tensors ELSE 0 END) AS BIGINT)
+            AS num_bad_gradients,
+        CAST(sum(CASE WHEN is_bad AND is_weight = 1 THEN num_tensors ELSE 0 END) AS BIGINT) AS num_bad_weights,
+        max(CASE WHEN is_activation = 1 THEN max_abs END) AS activation_max_abs,
+        sum(CASE WHEN is_activation = 1 THEN num_sized END) AS num_activation_sized,
+        sum(CASE WHEN is_activation = 1 THEN num_zero END) AS num_activation_zero
+    FROM output AS o
+    LEFT JOIN row_mean AS m
+        ON m.kind = o.kind AND m.path = o.path AND m.is_gradient = o.is_gradient AND m.role IS NOT DISTINCT FROM o.role
+        AND m.place = o.place
+    GROUP BY {", ".join(f"o.{name}" for name in row.split(", "))}, o.place
+),
+square AS (
+    -- The mean square sum of each op output.
+    SELECT
+        {row}, place, group_id, op_name, output_slot, is_variable_gradient, is_weight,
+        sum(square_sum) / nullif(sum(num_means), 0) AS square_sum,
+        sum(CASE WHEN NOT is_bad THEN square_sum END) / nullif(sum(CASE WHEN NOT is_bad THEN num_means END), 0)
+            AS good_square_sum
+    FROM output
+    GROUP BY {row}, place, group_id, op_name, output_slot, is_variable_gradient, is_weight
+),
+norm AS (
+    SELECT
+        {row}, place, sum(square_sum) AS norm_square,
+        sum(CASE WHEN is_variable_gradient = 1 THEN good_square_sum END) AS gradient_square,
+        sum(CASE WHEN is_weight = 1 THEN good_square_sum END) AS weight_square
+    FROM square
+    GROUP BY {row}, place
+),
+made AS (
+    SELECT {row}, count(*) AS num_outputs, min(wall_time_ns) AS wall_time_ns, min(graph_id) AS graph_id,
+        min(op_index) AS op_index
+    FROM (
+        SELECT {row}, graph_id, group_id, op_name, output_slot, min(wall_time_ns) AS wall_time_ns,
+            min(op_index) AS op_index
+        FROM output
+        GROUP BY {row}, graph_id, group_id, op_name, output_slot
+    ) AS distinct_output
+    GROUP BY {row}
+)
+SELECT
+    c.kind, c.path, c.is_gradient, c.role, d.num_outputs, d.wall_time_ns, coalesce(d.graph_id, 0), d.op_index,
+    c.place, c.num_tensors, c.num_measured, c.num_bad, c.num_sized, c.num_zero, c.max_abs, c.num_elements, c.mean,
+    c.squares, n.norm_square, n.gradient_square, c.num_bad_gradients, n.weight_square, c.num_bad_weights,
+    c.activation_max_abs, c.num_activation_sized, c.num_activation_zero
+FROM cell AS c
+JOIN norm AS n
+    ON n.kind = c.kind AND n.path = c.path AND n.is_gradient = c.is_gradient AND n.role IS NOT DISTINCT FROM c.role
+    AND n.place = c.place
+JOIN made AS d
+    ON d.kind = c.kind AND d.path = c.path AND d.is_gradient = c.is_gradient AND d.role IS NOT DISTINCT FROM c.role"""
+
+
+_WEIGHT_READS = """\
+    -- The first read, outside the optimizer, of each variable that its graph adds to, as in the alert rule
+    -- weight_update_ratio.
+    SELECT graph_id, op_name
+    FROM (
+        SELECT
+            r.graph_id, r.op_name,
+            row_number() OVER (PARTITION BY r.graph_id, i.source_op_name ORDER BY r.op_index, r.op_name) AS number
+        FROM label AS r
+        JOIN graph_op_input AS i
+            ON i.run_id = ? AND i.graph_id = r.graph_id AND i.op_name = r.op_name AND i.input_index = 0
+            AND NOT i.is_control
+        JOIN (
+            SELECT DISTINCT w.graph_id, j.source_op_name
+            FROM graph_op AS w
+            JOIN graph_op_input AS j
+                ON j.run_id = w.run_id AND j.graph_id = w.graph_id AND j.op_name = w.op_name AND j.input_index = 0
+                AND NOT j.is_control
+            WHERE w.run_id = ? AND w.op_type IN ('AssignAddVariableOp', 'AssignSubVariableOp')
+        ) AS u ON u.graph_id = i.graph_id AND u.source_op_name = i.source_op_name
+        WHERE r.op_type = 'ReadVariableOp' AND coalesce(r.role, 'forward') IN ('forward', 'loss') AND r.is_gradient = 0
+    ) AS numbered
+    WHERE number = 1"""
+
+
+def read_groups(logdir: Engine, axis: Axis, labels: Labels) -> list[Group]:
+    """Returns the tensors of a run by row and role, in no particular order."""
+    statement = _statement(axis, labels)
+    groups: dict[tuple[RowKey, str | None], Group] = {}
+    for kind, path, is_gradient, role, num_outputs, wall_time_ns, graph_id, op_index, *sums in logdir.rows(
+        statement, [labels.run_id] * statement.count("?")
+    ):
+        key = RowKey(kind, path, bool(is_gradient))
+        group = groups.get((key, role))
+        if group is None:
+            group = groups[key, role] = Group(key, role, num_outputs, (wall_time_ns, graph_id, op_index), [])
+        group.cells.append(CellSums(*sums))
+    return list(groups.values())
+
+
+def read_keys(logdir: Engine, labels: Labels, event_indexes: Sequence[int]) -> dict[int, RowKey]:
+    """Returns the rows of tensors, by event_index."""
+    if not event_indexes:
+        return {}
+    among = f"h.run_id = ? AND h.event_index IN ({', '.join(map(str, event_indexes))})"
+    eager = labels.of_eager(
+        f"SELECT h.event_index, h.scope, {_EXECUTION_KEYS} FROM tensor_health AS h "
+        f"LEFT JOIN ({_EXECUTIONS}) AS e ON e.execution_index = h.execution_index WHERE {among} AND h.scope <> 'graph'"
+    )
+    statement = (
+        f"WITH label AS ({labels.of_graph_ops()}) "
+        f"SELECT h.event_index, coalesce(l.kind, 'role'), coalesce(l.path, '{OTHER}'), coalesce(l.is_gradient, 0) "
+        "FROM tensor_health AS h LEFT JOIN label AS l ON l.graph_id = h.graph_id AND l.op_name = h.op_name "
+        f"WHERE {among} AND h.scope = 'graph' "
+        f"UNION ALL SELECT event_index, kind, path, is_gradient FROM ({eager}) AS eager"
+    )
+    rows = logdir.rows(statement, [labels.run_id] * statement.count("?"))
+    return {event_index: RowKey(kind, path, bool(is_gradient)) for event_index, kind, path, is_gradient in rows}
+
+
+def row_condition(path: str, side: str | None, *, run_id: str) -> tuple[str, list[object]]:
+    """Returns the tensors of a layer, with all that is inside it, as an SQL condition on tensor_health AS h.
+
+    Args:
+        path: The path of the layer, or the role of a row of ops outside all layers.
+        side: `forward` or `gradient`; None means both.
+        run_id: The run.
+
+    Returns:
+        The condition, and its parameters.
+    """
+    labels = Labels(run_id, "layer")
+    chosen = f"(path = ? OR substr(path, 1, {len(path) + 1}) = ?)"
+    given: list[object] = [path, f"{path}/"]
+    if side is not None:
+        chosen += f" AND is_gradient = {int(side == 'gradient')}"
+    of_graphs = labels.of_graph_ops()
+    of_eager = labels.of_eager(
+        f"SELECT 'execution' AS scope, e.execution_index, {_EXECUTION_KEYS} FROM ({_EXECUTIONS}) AS e"
+    )
+    condition = (
+        "(h.scope = 'graph' AND (h.graph_id, h.op_name) IN "
+        f"(SELECT graph_id, op_name FROM ({of_graphs}) AS label WHERE {chosen}) "
+        "OR h.scope = 'execution' AND h.execution_index IN "
+        f"(SELECT execution_index FROM ({of_eager}) AS eager WHERE {chosen})"
+    )
+    parameters = [*[run_id] * of_graphs.count("?"), *given, *[run_id] * of_eager.count("?"), *given]
+    if path == "input" and side != "gradient":
+        condition += " OR h.scope = 'external'"
+    return condition + ")", parameters

@@ -1,0 +1,124 @@
+"""Axis: the positions of a run's tensors, divided into the columns of a map or of curves."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+
+from tfdbg_arrow.query.engine import Engine
+from tfdbg_arrow.query.model_health.answers import Column
+
+_POSITION_OF = {"step": "step", "execution": "execution_index"}
+"""The column of tensor_health that holds the position, by axis."""
+_MAX_BIGINT = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class Axis:
+    """The positions that are shown, in columns of equal width.
+
+    Attributes:
+        name: `step` or `execution`.
+        first: The first position.
+        last: The last position.
+        width: Number of positions in a column; the last column can have fewer.
+    """
+
+    name: str
+    first: int
+    last: int
+    width: int
+
+    @property
+    def num_columns(self) -> int:
+        """Number of columns."""
+        return (self.last - self.first) // self.width + 1
+
+    @property
+    def position(self) -> str:
+        """The SQL expression of the position of a row h of tensor_health."""
+        return f"h.{_POSITION_OF[self.name]}"
+
+    @property
+    def condition(self) -> str:
+        """The SQL condition that selects the rows h of tensor_health with a position on the axis."""
+        return f"{self.position} >= {self.first} AND {self.position} <= {self.last}"
+
+    @property
+    def place(self) -> str:
+        """The SQL expression of the index of the column of a row h that meets the condition."""
+        position = self.position
+        if self.last - self.first > _MAX_BIGINT:  # a difference of two positions can overflow
+            starts = (self.first + index * self.width for index in range(1, self.num_columns))
+            branches = " ".join(f"WHEN {position} < {start} THEN {index}" for index, start in enumerate(starts))
+            return f"CASE {branches} ELSE {self.num_columns - 1} END" if branches else "CAST(0 AS INTEGER)"
+        offset = f"({position} - ({self.first}))"
+        # The quotient of two multiples of the width is exact, which a quotient of arbitrary large numbers is not.
+        return f"CAST(round(({offset} - {offset} % {self.width}) / {self.width}) AS INTEGER)"
+
+    def column_of(self, position: int | None) -> int | None:
+        """Returns the index of the column of a position; None if it is not on the axis."""
+        if position is None or not self.first <= position <= self.last:
+            return None
+        return (position - self.first) // self.width
+
+
+def read_axis(
+    logdir: Engine, *, run_id: str, positions: tuple[int | None, int | None], max_columns: int
+) -> Axis | str | None:
+    """Returns the axis of a run; only its name if no tensor has a position in the range; None without tensors."""
+    ((num_rows, num_steps),) = logdir.rows("SELECT count(*), count(step) FROM tensor_health WHERE run_id = ?", [run_id])
+    if not num_rows:
+        return None
+    name = "step" if num_steps else "execution"
+    position = _POSITION_OF[name]
+    first, end = positions
+    conditions, parameters = ["run_id = ?"], [run_id]
+    for bound, operator in ((first, ">="), (end, "<")):
+        if bound is not None:
+            conditions.append(f"{position} {operator} {int(bound)}")
+    ((least, greatest),) = logdir.rows(
+        f"SELECT min({position}), max({position}) FROM tensor_health WHERE {' AND '.join(conditions)}", parameters
+    )
+    if least is None:
+        return name
+    return Axis(name, least, greatest, -(-(greatest - least + 1) // max_columns))
+
+
+def read_columns(logdir: Engine, axis: Axis, *, run_id: str) -> tuple[Column, ...]:
+    """Returns the columns of an axis."""
+    rows = logdir.rows(
+        f"SELECT {axis.place} AS place, min(h.event_index), max(h.event_index) FROM tensor_health AS h "
+        f"WHERE h.run_id = ? AND {axis.condition} GROUP BY {axis.place}",
+        [run_id],
+    )
+    events = {place: (first, last) for place, first, last in rows}
+    return tuple(
+        Column(
+            first=axis.first + index * axis.width,
+            last=min(axis.first + (index + 1) * axis.width - 1, axis.last),
+            first_event_index=events.get(index, (None, None))[0],
+            last_event_index=events.get(index, (None, None))[1],
+        )
+        for index in range(axis.num_columns)
+    )
+
+
+def read_position(logdir: Engine, event_index: int, *, axis: str, run_id: str) -> int | None:
+    """Returns the position of a tensor; None if it has none."""
+    rows = logdir.rows(
+        f"SELECT {_POSITION_OF[axis]} FROM tensor_health WHERE run_id = ? AND event_index = ? LIMIT 1",
+        [run_id, event_index],
+    )
+    return None if not rows or rows[0][0] is None else int(rows[0][0])
+
+
+def column_of_event(columns: tuple[Column, ...], event_index: int) -> int | None:
+    """Returns the last column that began before an event; None if none did."""
+    begun = sorted(
+        (column.first_event_index, index)
+        for index, column in enumerate(columns)
+        if column.first_event_index is not None
+    )
+    found = bisect_right(begun, (event_index, len(columns)))
+    return begun[found - 1][1] if found else None

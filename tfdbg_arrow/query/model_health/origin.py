@@ -1,0 +1,104 @@
+"""Where the first bad value of a run began, the rows on its way to its effect, and what had grown before."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from itertools import islice
+
+from tfdbg_arrow.query.bad_tensor import BadTensorReader, NonFinite
+from tfdbg_arrow.query.engine import Engine
+from tfdbg_arrow.query.explanation import Growth, read_reasons
+from tfdbg_arrow.query.flow.sinks import EFFECTS
+from tfdbg_arrow.query.info import check_run, read_runs
+from tfdbg_arrow.query.model_health.cells import Labels, RowKey, read_keys
+from tfdbg_arrow.query.nonfinite_search import first_nonfinite
+from tfdbg_arrow.query.recorded import KINDS, TensorEvent
+
+_MAX_BATCHES = 4
+"""Number of batches of tensors that did the harm to search from."""
+_MAX_FOLLOWED = 2000
+"""Number of bad tensors to follow back from them."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The tensor with which it began.
+
+    Attributes:
+        found: The tensor.
+        path: The rows on its way to its effect, without repetitions; the first is its own.
+        growth: What had grown until then; None if nothing had, or if magnitudes were not recorded.
+    """
+
+    found: NonFinite
+    path: tuple[RowKey, ...]
+    growth: Growth | None
+
+
+def choose_run(logdir: Engine, run_id: str | None) -> tuple[str | None, NonFinite | None]:
+    """Returns a run and its first bad tensor that did harm; see `layer_health` for the choice. None if there is none.
+
+    Raises:
+        QueryError: There is no such run.
+    """
+    check_run(logdir, run_id)
+    found = first_nonfinite(logdir, run_id=run_id)
+    harmful = None if found is None or found.is_expected else found
+    if run_id is not None:
+        return run_id, harmful
+    if harmful is not None:
+        return harmful.run_id, harmful
+    runs = read_runs(logdir)
+    return (runs[-1].run_id if runs else None), None
+
+
+def read_origin(logdir: Engine, found: NonFinite, labels: Labels) -> Origin:
+    """Returns what is known about the first bad tensor."""
+    way = _way(logdir, found)
+    key_of = read_keys(logdir, labels, way)
+    path = dict.fromkeys(key_of[event] for event in way if event in key_of)
+    reasons = read_reasons(logdir, found.event_index, run_id=found.run_id)
+    return Origin(found=found, path=tuple(path), growth=reasons.growth)
+
+
+def _way(logdir: Engine, found: NonFinite) -> list[int]:
+    """Returns the shortest way from a bad tensor to one that did the harm, as rows of tensor_health.
+
+    The search goes back from the first tensors that did the harm, over at most _MAX_FOLLOWED tensors. If it does not
+    reach the bad tensor, the way continues from the earliest tensor that it reached: a bad value that a forward op left
+    out comes back in a gradient.
+    """
+    if found.effect not in EFFECTS[:-1]:
+        return [found.event_index]
+    reader = BadTensorReader(logdir, run_id=found.run_id, kinds=KINDS)
+    with reader.flow.lock:
+        used_by: dict[int, int | None] = {}
+        roots: list[TensorEvent] = []
+        for batch in islice(reader.sinks.batches(found.effect), _MAX_BATCHES):
+            waiting = deque(batch)
+            used_by.update((row.event_index, used_by.get(row.event_index)) for row in batch)
+            seen: set[int] = set()
+            while waiting and len(used_by) < _MAX_FOLLOWED and found.event_index not in used_by:
+                row = waiting.popleft()
+                if row.event_index in seen:
+                    continue
+                seen.add(row.event_index)
+                sources = [source for source in reader.flow.recent_sources_of(row) if source.has_inf_or_nan]
+                for source in sources:
+                    if source.event_index not in used_by:
+                        used_by[source.event_index] = row.event_index
+                        waiting.append(source)
+                if not sources:
+                    roots.append(row)
+            if found.event_index in used_by or roots:
+                break
+        if found.event_index in used_by:
+            start: int | None = found.event_index
+        else:
+            start = min(roots, key=reader.origins.order).event_index if roots else None
+    way = [found.event_index]
+    while start is not None:
+        way.append(start)
+        start = used_by[start]
+    return list(dict.fromkeys(way))

@@ -1,0 +1,124 @@
+"""The sentence that says what happened in a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tfdbg_arrow.query.model_health.cells import RowKey
+from tfdbg_arrow.query.model_health.layer_rows import Node
+from tfdbg_arrow.query.model_health.origin import Origin
+
+MIN_FACTOR = 10.0
+"""The least factor by which the largest magnitude of a layer changed for the sentence to name the layer."""
+MIN_ZERO_CHANGE = 0.5
+"""The same for the difference of two shares of zeros."""
+
+
+def bad_sentence(origin: Origin, *, axis: str, position: int | None) -> str:
+    """Returns the sentence about a run in which a bad value did harm.
+
+    Args:
+        origin: The first bad tensor that did harm.
+        axis: The axis of the columns.
+        position: The position of the tensor; None if it has none.
+    """
+    subject = _subject(origin.path[0]) if origin.path else "an unknown op"
+    text = f"{subject} went bad first"
+    if not origin.found.is_origin:
+        text = f"as far as it is known, {text}"
+    if position is not None:
+        text += f", in {axis} {position:,}"
+    elif axis == "step":
+        text += ", before the first step"
+    text = text[0].upper() + text[1:]
+    if origin.growth is None:
+        return text + "."
+    sentence = origin.growth.sentence
+    return f"{text}; {sentence[0].lower()}{sentence[1:]}"
+
+
+def healthy_sentence(
+    nodes: Sequence[Node],
+    max_abs: Sequence[Sequence[float | None]],
+    zero_share: Sequence[Sequence[float | None]],
+    *,
+    num_measured: int,
+    num_bad: int,
+) -> str:
+    """Returns the sentence about a run in which no bad value did harm.
+
+    Args:
+        nodes: The rows.
+        max_abs: The largest magnitude by row and column; empty if it was not measured.
+        zero_share: The share of zeros by row and column; empty if it was not measured.
+        num_measured: Number of tensors that are known to be bad or not bad.
+        num_bad: Number of bad tensors.
+    """
+    if not nodes:
+        return "No tensor was recorded in these columns."
+    if not num_measured:
+        return "The recording does not tell whether tensors are bad."
+    what = "No tensor is bad"
+    if num_bad:
+        tensors = "1 tensor is" if num_bad == 1 else f"{num_bad:,} tensors are"
+        what = f"No bad value is known to have done harm ({tensors} bad)"
+    grown = _most_changed(
+        nodes, max_abs, lambda first, last: max(first, last) / min(first, last) if first and last else 0
+    )
+    if grown is not None and grown.amount >= MIN_FACTOR:
+        verb = "grew" if grown.last > grown.first else "fell"
+        return (
+            f"{what}; the largest magnitude of {_subject(grown.key)} changed most: it {verb} from {grown.first:.3g} to "
+            f"{grown.last:.3g}, by a factor of {grown.amount:,.3g}."
+        )
+    zeros = _most_changed(nodes, zero_share, lambda first, last: abs(last - first))
+    if zeros is not None and zeros.amount >= MIN_ZERO_CHANGE:
+        verb = "grew" if zeros.last > zeros.first else "fell"
+        return (
+            f"{what}; the share of zeros in {_subject(zeros.key)} changed most: it {verb} from {zeros.first:.0%} to "
+            f"{zeros.last:.0%}."
+        )
+    if grown is not None:
+        sort = "line" if any(node.key.kind == "line" for node in nodes) else "layer"
+        return f"{what}, and the largest magnitude of no {sort} changed by a factor of {MIN_FACTOR:g} or more."
+    return f"{what}."
+
+
+@dataclass(frozen=True)
+class _Change:
+    """How much a row changed from the first column with a number to the last one."""
+
+    key: RowKey
+    first: float
+    last: float
+    amount: float
+
+
+def _most_changed(
+    nodes: Sequence[Node],
+    values: Sequence[Sequence[float | None]],
+    amount_of: Callable[[float, float], float],
+) -> _Change | None:
+    """Returns the layer or line that changed most on the forward side, the innermost one if several did."""
+    best: _Change | None = None
+    for node, of_row in zip(nodes, values, strict=False):
+        known = [value for value in of_row if value is not None]
+        if node.key.kind == "role" or node.key.is_gradient or node.role != "forward" or len(known) < 2:
+            continue
+        change = _Change(node.key, known[0], known[-1], amount_of(known[0], known[-1]))
+        if best is None or (change.amount, change.key.depth) > (best.amount, best.key.depth):
+            best = change
+    return best
+
+
+def _subject(key: RowKey) -> str:
+    if key.kind == "layer":
+        name = f"`{key.path}`"
+    elif key.kind == "line":
+        name = f"line `{key.name}`"
+    elif key.path == "input":
+        name = "an input"
+    else:
+        name = f"an op outside all layers and lines ({key.path})"
+    return f"the gradient of {name}" if key.is_gradient else name
