@@ -1,0 +1,133 @@
+"""What each address of a viewer answers, independent of the server around it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from tfdbg_arrow.errors import TfdbgArrowError
+from tfdbg_arrow.query import Logdir
+from tfdbg_arrow.query.logdir.statements import Question
+from tfdbg_arrow.query.sql_sandbox import Sandbox
+from tfdbg_arrow.viewer.answer import Answer
+from tfdbg_arrow.viewer.links import ServerLinks
+from tfdbg_arrow.viewer.page import NoSuchPageError, PageKind, Parameters, Shell, read_shell, status_of
+from tfdbg_arrow.viewer.pages import PAGES
+from tfdbg_arrow.viewer.pages.sql import read_csv, sql_page
+from tfdbg_arrow.viewer.reading import Reader
+from tfdbg_arrow.viewer.rendering import json_text, render, render_page, static_files
+
+_LOG = logging.getLogger(__name__)
+
+
+class Site:
+    """The pages of a logdir as HTML and as JSON, and the files that they load.
+
+    Args:
+        reader: Reads the logdir.
+        links: The links in the pages.
+        sandbox: Runs SQL; None means that there is no SQL page.
+    """
+
+    def __init__(self, reader: Reader, *, links: ServerLinks | None = None, sandbox: Sandbox | None = None) -> None:
+        self.reader = reader
+        self._links = links or ServerLinks()
+        self._sandbox = sandbox
+        self._kinds = PAGES if sandbox is None else (*PAGES, sql_page(sandbox))
+        self._kind_of = {kind.name: kind for kind in self._kinds} | {"": PAGES[0]}
+
+    def answer(self, path: str, query: Mapping[str, str]) -> Answer:
+        """Returns the response to a request; errors are responses too.
+
+        Args:
+            path: The path below the site's root. It begins with `/`.
+            query: The parameters.
+        """
+        try:
+            return self._answer(path, query)
+        except Exception as error:
+            return failed(error, path, query)
+
+    def _answer(self, path: str, query: Mapping[str, str]) -> Answer:
+        name = path.removeprefix("/")
+        if name.startswith("static/"):
+            return static_answer(name.removeprefix("static/"))
+        if name == "state.json":
+            return json_answer({"state": self.reader.state()})
+        if name == "sql.csv" and self._sandbox is not None:
+            text = read_csv(self._sandbox, Parameters(query))
+            return Answer.of_text(text, subtype="csv", headers={"content-disposition": "attachment"})
+        kind = self._kind_of.get(name.removesuffix(".json"))
+        if kind is None or name == ".json":
+            raise NoSuchPageError(f"there is no page {path}")
+        return self._page(kind, path, query)
+
+    def _page(self, kind: PageKind, path: str, query: Mapping[str, str]) -> Answer:
+        parameters = Parameters({name: text for name, text in query.items() if name != "format"})
+
+        def read(logdir: Logdir) -> tuple[Any, list[Question]]:
+            with logdir.questions.noted() as questions:
+                return kind.read(logdir, parameters), questions
+
+        def shell_of() -> Shell:
+            return self.reader.read(("shell", parameters.key), lambda logdir: read_shell(logdir, parameters))
+
+        state = self.reader.state()  # before the page is read, so the page shows this state or a newer one
+        if kind.read_known is not None and not _is_json(path, query) and not parameters.flag("wait"):
+            shell = shell_of()
+            questions: list[Question] = []
+            page = kind.read_known(self.reader.background, shell.run_id, parameters)
+        else:
+            page, questions = self.reader.read((kind.name, parameters.key), read)
+            if _is_json(path, query):
+                return json_answer(page)
+            shell = shell_of()
+        text = render_page(
+            kind, page, shell=shell, links=self._links, kinds=self._kinds, questions=questions, state=state
+        )
+        return Answer.of_text(text, subtype="html")
+
+
+def static_answer(name: str) -> Answer:
+    """Returns a file that pages load.
+
+    Raises:
+        NoSuchPageError: There is no such file.
+    """
+    found = static_files().get(name)
+    if found is None:
+        raise NoSuchPageError(f"there is no file {name!r}.")
+    content, content_type = found
+    is_text = content_type.startswith("text/")
+    return Answer(content=content, content_type=f"{content_type}; charset=utf-8" if is_text else content_type)
+
+
+def json_answer(value: Any, *, status: int = 200) -> Answer:
+    """Returns a value as JSON."""
+    return Answer(status=status, content=json_text(value).encode(), content_type="application/json")
+
+
+def failed(error: Exception, path: str, query: Mapping[str, str], *, home: str = "") -> Answer:
+    """Returns an error as an HTML page, or as JSON if the request asked for JSON. A defect is also logged.
+
+    Args:
+        error: The error.
+        path: The path below the site's root.
+        query: The parameters.
+        home: The path of the first page below the root, without a leading `/`.
+    """
+    if isinstance(error, TfdbgArrowError):
+        status, message = status_of(error), str(error)
+    else:
+        _LOG.error("the page %s could not be made", path, exc_info=error)
+        status, message = 500, f"This is a bug in the viewer ({type(error).__name__}); see its log."
+    if _is_json(path, query):
+        return json_answer({"error": {"status": status, "message": message}}, status=status)
+    root = "../" * (path.count("/") - 1) or "./"
+    text = render("failure.html", status=status, message=message, root=root, home=root + home)
+    return Answer.of_text(text, subtype="html", status=status)
+
+
+def _is_json(path: str, query: Mapping[str, str]) -> bool:
+    return path.endswith(".json") or query.get("format") == "json"
