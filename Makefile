@@ -8,6 +8,8 @@
 #   make exhaustive  the tests that take long: every mode beside Debugger V2's, 1,000 kills of a recording
 #   make third-party  record programs over other libraries (keras-hub, TensorFlow Probability …), and test the graphs for GPUs
 #                   with a TensorFlow that has kernels for GPUs; downloads 1 GB the first time
+#   make matrix    run the demo and the tests of recording with each supported TensorFlow and Python, and write docs/versions.md;
+#                   MATRIX_ARGS='--python 3.12 --tensorflow 2.18' chooses; it takes hours and 3 GB of disk for each combination
 #   make readers   read logdirs, and exports as Delta and Iceberg tables, with other programs, in an environment of their own
 #   make coverage  the branches of recovery, manifest and compaction: fails where one is not taken by their tests
 #   make mutation  change these modules in some thousand places, one at a time, and list what no test notices
@@ -51,7 +53,7 @@ CHROMIUM := /usr/bin/chromium
 
 MODULES := $(STAMPS)/modules
 
-.PHONY: FORCE demo test slow exhaustive third-party readers coverage mutation lint docs format protos clean distclean
+.PHONY: FORCE demo test slow exhaustive third-party matrix readers coverage mutation lint docs format protos clean distclean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -72,6 +74,9 @@ third-party: $(THIRD_PARTY)/.stamps/package
 	$(THIRD_PARTY)/bin/python -m pytest tests/third_party --durations 10
 	# This environment has the full TensorFlow, with kernels for GPUs, which also tells without a GPU what can run on one.
 	$(THIRD_PARTY)/bin/python -m pytest tests/writer/test_device_summaries.py -k gpu
+
+matrix: | $(STAMPS)/venv
+	$(BIN)/python tools/matrix.py --write $(MATRIX_ARGS)
 
 readers: $(READERS)/.stamps/package
 	$(READERS)/bin/python -m pytest tests/readers --durations 10

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import json
 import pkgutil
 import re
@@ -17,6 +18,7 @@ import pytest
 
 import tfdbg_arrow
 import tfdbg_arrow.query
+from tfdbg_arrow._version import SUPPORTED_TENSORFLOW
 from tfdbg_arrow.errors import install_command
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -32,6 +34,34 @@ def test_importing_loads_neither_tensorflow_nor_duckdb(module: str) -> None:
     heavy = {"tensorflow", "keras", "duckdb", "polars", "starlette", "pyspark"}
     loaded = python(f"import {module}, sys, json; print(json.dumps(sorted(sys.modules)))")
     assert heavy & set(json.loads(loaded)) == set()
+
+
+def test_supported_versions_are_the_same_everywhere() -> None:
+    spec = importlib.util.spec_from_file_location("matrix", ROOT / "tools" / "matrix.py")
+    assert spec is not None
+    assert spec.loader is not None
+    matrix = importlib.util.module_from_spec(spec)
+    sys.modules["matrix"] = matrix  # dataclasses look their module up
+    spec.loader.exec_module(matrix)
+    versions = sorted(matrix.COMBINATIONS, key=lambda version: int(version.partition(".")[2]))
+    first, last = versions[0], versions[-1]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    end = f"2.{int(last.partition('.')[2]) + 1}"
+    assert project["optional-dependencies"]["tensorflow"] == [f"tensorflow>={first},<{end}"]
+    assert f"{first} to {last}" == SUPPORTED_TENSORFLOW
+    for document in ("README.md", "docs/recording.md"):
+        assert re.findall(r"TensorFlow (\d+\.\d+ to \d+\.\d+)", (ROOT / document).read_text()) == [SUPPORTED_TENSORFLOW]
+    workflow = (ROOT / ".github" / "workflows" / "matrix.yml").read_text()
+    jobs = {(tensorflow, python) for tensorflow in versions for python in ("3.11", "3.12", "3.13")}
+    excluded = set(re.findall(r'{tensorflow: "(.*)", python: "(.*)"}', workflow))
+    assert f"tensorflow: {json.dumps(versions)}" in workflow
+    assert jobs - excluded == {
+        (tensorflow, python) for tensorflow, pythons in matrix.COMBINATIONS.items() for python in pythons
+    }
+    tested = re.findall(
+        r"^\| (\d+\.\d+)\.\S+ \| (\d+\.\d+)\.", (ROOT / "docs" / "versions.md").read_text(), re.MULTILINE
+    )
+    assert set(tested) <= jobs - excluded
 
 
 def test_recording_does_not_need_duckdb() -> None:

@@ -1,5 +1,7 @@
-"""The package's version, said once: the build reads it from here, and so does `tfdbg_arrow.__version__`."""
+"""The version of the package, which the build also reads from here, and the versions of TensorFlow that it supports."""
 
 from __future__ import annotations
 
 __version__ = "0.2.0"
+SUPPORTED_TENSORFLOW = "2.18 to 2.21"
+"""The versions of TensorFlow that can be recorded; `make matrix` tests them."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tfdbg_arrow._version import SUPPORTED_TENSORFLOW
 from tfdbg_arrow.errors import RecordingError
 from tfdbg_arrow.spool.journal import Journal
 from tfdbg_arrow.spool.records import RECORD_DTYPE, Records
@@ -41,12 +42,12 @@ class OnNonFinite(IntEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Handlers:
-    """The callbacks of a backend. Only `on_nonfinite` may raise an error.
+    """The callbacks of a backend. Only `on_nonfinite` and `on_error` may raise an error.
 
     Attributes:
         covers_op: `(op_type)`: returns what is recorded of the tensors of eager ops of this type: 0 nothing, 1 their
             facts, 2 also their elements, for all dtypes. None means 1 for all.
-        on_error: `(what, error)`: called when something could not be recorded.
+        on_error: `(what, error)`: called when something could not be recorded. It raises an error of the program again.
         on_nonfinite: `(op_type, inputs, bad)`: called after an eager op or call. `bad` lists the bad tensors since the
             last call, as (tensor id, output slot or -1 for an external tensor, event index or -1). It is called if
             there are bad tensors, and for all ops while set_watching() is on. Errors that it raises go to the program.
@@ -111,7 +112,8 @@ class Backend(ABC):
             core.load_tensorflow(*library_paths())
         except RuntimeError as error:
             raise RecordingError(
-                f"the native core does not fit this version of TensorFlow: {error}; recording supports 2.17 to 2.21"
+                f"the native core does not fit this version of TensorFlow: {error}; recording supports "
+                f"{SUPPORTED_TENSORFLOW}"
             ) from error
         self.core = core
         self._paths = (paths.spool, paths.values)
@@ -126,7 +128,8 @@ class Backend(ABC):
             settings.when_full == "wait",
         )
         self.recording.set_journal(journal.descriptor)
-        self._append_lock = threading.Lock()
+        # Reentrant, because a signal handler may end the recording while the same thread appends.
+        self._append_lock = threading.RLock()
         self._is_open = False
 
     @abstractmethod
@@ -138,6 +141,10 @@ class Backend(ABC):
         self.core.set_stack_handler(lambda stack_id, frames: self.stack_table.add(stack_id, [frames]))
         self.recording.start()
         self._is_open = True
+
+    def is_recording(self) -> bool:
+        """Returns True while the core records something in the calling thread; then the thread must not call stop()."""
+        return bool(self.core.is_in_session())
 
     def stop(self) -> None:
         """Stops recording; events in the spool can still be drained."""

@@ -14,6 +14,7 @@ from tensorflow.python.eager import context as eager_context
 from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.ops.control_flow_v2_func_graphs import WhileBodyFuncGraph
 
+from tfdbg_arrow._version import SUPPORTED_TENSORFLOW
 from tfdbg_arrow.errors import RecordingError
 from tfdbg_arrow.writer.graphs.node_defs import MARK
 
@@ -49,7 +50,7 @@ def load_optimizer(path: str, device_types: Sequence[str]) -> None:
         except (AttributeError, tf.errors.OpError) as error:
             raise RecordingError(
                 f"TensorFlow {tf.__version__} does not accept the graph optimizer of {path}: {error}; recording "
-                "supports TensorFlow 2.17 to 2.21"
+                f"supports TensorFlow {SUPPORTED_TENSORFLOW}"
             ) from error
         _loaded_for.append(device_type)
 

@@ -121,7 +121,7 @@ class Observation:
         self.observer = observer
         self.is_active = False
         self._callback_lists: list[list[Any]] = []
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._are_others_elsewhere = False
 
     def begin(self) -> None:

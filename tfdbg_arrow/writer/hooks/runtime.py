@@ -12,6 +12,7 @@ from tensorflow.python.framework import config as framework_config
 from tensorflow.python.framework import op_def_registry
 from tensorflow.python.framework import ops as framework_ops
 
+from tfdbg_arrow._version import SUPPORTED_TENSORFLOW
 from tfdbg_arrow.errors import RecordingError
 from tfdbg_arrow.writer.hooks.exports import strip_function
 from tfdbg_arrow.writer.hooks.unobserved import local_task
@@ -68,7 +69,7 @@ def library_paths() -> tuple[str, str, str]:
     """Returns the paths of TensorFlow's framework, runtime and Python binding libraries.
 
     Raises:
-        RecordingError: They are not where TensorFlow 2.17 to 2.21 have them.
+        RecordingError: They are not where the supported versions of TensorFlow have them.
     """
     root = os.path.dirname(tf.__file__)
     found: list[str] = []
@@ -81,7 +82,7 @@ def library_paths() -> tuple[str, str, str]:
         if not paths:
             raise RecordingError(
                 f"TensorFlow {tf.__version__} in {root} has no library {patterns[0]}; recording supports "
-                "TensorFlow 2.17 to 2.21"
+                f"TensorFlow {SUPPORTED_TENSORFLOW}"
             )
         found.append(paths[0])
     return found[0], found[1], found[2]

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "session.h"
@@ -188,20 +189,14 @@ bool tell_nonfinite(PyObject* op_type, PyObject* inputs) {
   return result != nullptr;
 }
 
-// Passes an exception of our own code to the Python side; the program must not see it.
-void report_error(const char* what) {
-  if (g_handlers.on_error != nullptr) {
-    PyObject *type, *value, *traceback;
-    PyErr_Fetch(&type, &value, &traceback);
-    PyErr_NormalizeException(&type, &value, &traceback);
-    PyObject* result = PyObject_CallFunction(g_handlers.on_error, "sO", what, value != nullptr ? value : Py_None);
-    Py_XDECREF(result);
-    Py_XDECREF(type);
-    Py_XDECREF(value);
-    Py_XDECREF(traceback);
-  }
-  PyErr_Clear();
-}
+// An exception of the program that arrived while this thread recorded, such as a KeyboardInterrupt. It waits until the
+// record is complete. References are held.
+struct HeldError {
+  PyObject* type = nullptr;
+  PyObject* value = nullptr;
+  PyObject* traceback = nullptr;
+};
+thread_local HeldError t_held;
 
 Wanted wanted_of(int32_t name, PyObject* op_type) {
   if (g_handlers.covers_op == nullptr) return Wanted::kFacts;
@@ -213,6 +208,7 @@ Wanted wanted_of(int32_t name, PyObject* op_type) {
     Py_XDECREF(answer);
     if (level < 0 || level > 2) {
       report_error("the filter on op types");
+      if (t_held.type != nullptr) return Wanted::kFacts;  // the filter was interrupted: ask again at the next op
       level = 1;
     }
     // The handler ran Python code, so another thread may have resized the vector.
@@ -472,6 +468,43 @@ void set_eager_handlers(PyObject* covers_op, PyObject* on_error, PyObject* on_no
 
 void set_watching(bool watching) { g_is_watching = watching; }
 
+void report_error(const char* what) {
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
+  PyErr_NormalizeException(&type, &value, &traceback);
+  if (value != nullptr && traceback != nullptr) PyException_SetTraceback(value, traceback);
+  const bool is_ours = type == nullptr || PyErr_GivenExceptionMatches(type, PyExc_Exception);
+  if (is_ours) {
+    PyObject* handler = Py_XNewRef(g_handlers.on_error);
+    PyObject* result =
+        handler == nullptr ? Py_NewRef(Py_None)
+                           : PyObject_CallFunction(handler, "sO", what, value != nullptr ? value : Py_None);
+    Py_XDECREF(handler);
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(traceback);
+    if (result != nullptr) {
+      Py_DECREF(result);
+      return;
+    }
+    PyErr_Fetch(&type, &value, &traceback);  // the handler raises the errors of the program again
+  }
+  std::swap(type, t_held.type);
+  std::swap(value, t_held.value);
+  std::swap(traceback, t_held.traceback);
+  Py_XDECREF(type);
+  Py_XDECREF(value);
+  Py_XDECREF(traceback);
+}
+
+bool raise_held() {
+  if (t_held.type == nullptr) return false;
+  const HeldError held = t_held;
+  t_held = {};
+  PyErr_Restore(held.type, held.value, held.traceback);
+  return true;
+}
+
 PyObject* op_callback(PyObject*, PyObject* const* args, Py_ssize_t nargs, PyObject* keyword_names) {
   if (nargs < 4) Py_RETURN_NONE;
   record_op(args, nargs, keyword_names);
@@ -483,6 +516,7 @@ PyObject* op_callback(PyObject*, PyObject* const* args, Py_ssize_t nargs, PyObje
     op_type = t_calls.back().op_type;
   }
   PyErr_Clear();
+  if (raise_held()) return nullptr;
   if (!is_paused() && !tell_nonfinite(op_type, args[1])) return nullptr;
   // TensorFlow passes the result of one callback to the next callback as the op's outputs.
   return Py_NewRef(args[3]);
@@ -503,6 +537,11 @@ int64_t begin_call(PyObject* function_name, PyObject* inputs_object, int64_t num
   record_external(*session, inputs.data(), inputs.size(), execution_index);
   record_execution(*session, name, inputs.data(), inputs.size(), num_outputs, execution_index, 0);
   if (PyErr_Occurred() != nullptr) report_error("recording a call");
+  if (t_held.type != nullptr) {  // the caller raises it, so the call never runs, and end_call() is not called
+    Py_DECREF(t_calls.back().op_type);
+    t_calls.pop_back();
+    session->calls.remove(execution_index);
+  }
   return execution_index;
 }
 

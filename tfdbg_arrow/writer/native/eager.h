@@ -13,11 +13,18 @@ namespace tfdbg_arrow {
 struct EagerHandlers {
   PyObject* covers_op = nullptr;    // (op_type) -> int: 0 records no tensors of it, 1 all, 2 also elements; None: 1
   PyObject* on_nonfinite = nullptr;  // (op_type, inputs, bad outputs and inputs) -> None: may raise; None: not called
-  PyObject* on_error = nullptr;     // (what) -> None: an exception was caught; sys.exc_info returns it
+  PyObject* on_error = nullptr;     // (what, error) -> None: an exception was caught; raises it if it is not ours
 };
 void set_eager_handlers(PyObject* covers_op, PyObject* on_error, PyObject* on_nonfinite);
 // Sets whether `on_nonfinite` is called for every eager op, or only if there are bad tensors.
 void set_watching(bool watching);
+
+// Takes the current exception: one of our own code goes to `on_error`, and the program never sees it. All other
+// exceptions, such as a KeyboardInterrupt or what a signal handler of the program raised, wait for raise_held().
+void report_error(const char* what);
+// Raises the exception that waits in the calling thread; returns false if there is none. Every function that Python
+// calls, and that may have called report_error(), ends with it.
+bool raise_held();
 
 // The op callback: (op_type, inputs, attrs, outputs, op_name=None, graph=None) -> None.
 PyObject* op_callback(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* keyword_names);

@@ -112,10 +112,6 @@ bool is_check(std::string_view op) {
   return op == "CheckNumerics" || op == "CheckNumericsV2" || op == "Assert" || op == "EnsureShape";
 }
 
-bool has_op(const GraphView& graph, std::string_view op) {
-  return std::any_of(graph.nodes.begin(), graph.nodes.end(), [op](const NodeView& node) { return node.op == op; });
-}
-
 // Adds record ops to one graph.
 class Editor {
  public:
@@ -127,7 +123,6 @@ class Editor {
         session_(session),
         run_(graph, session.generation),
         judge_(graph, matcher, run_, session),
-        has_sums_(has_op(graph, "AddN")),
         name_prefix_(kRecordNodePrefix) {
     if (run_.is_found()) {
       // A session caches kernels by the names of their nodes, across all graphs that it runs.
@@ -370,7 +365,6 @@ class Editor {
         .attr_int("node", how.key)
         .attr_int("generation", session_.generation)
         .attr_int("argument", match.argument)
-        .attr_bool("may_hold", !has_sums_)
         .attr_bool("keep", how.keep)
         .attr_bool("decides", how.stops)
         .attr_bool("is_watch", how.is_watch)
@@ -439,7 +433,6 @@ class Editor {
   std::unordered_map<std::string, int32_t> keys_;             // of the recorded tensors, by name
   std::unordered_map<std::string_view, size_t> index_of_;     // of the nodes, by name
   std::vector<std::string> waited_for_;  // control inputs of the node that stands for a run of a session
-  const bool has_sums_;  // AddN adds in another order if another op holds one of its terms
   std::string name_prefix_;  // of the record ops
   std::unordered_set<std::string_view> taken_names_;  // names that a record op could have
   std::string added_;

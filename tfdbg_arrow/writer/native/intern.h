@@ -44,7 +44,10 @@ class StringTable {
     return unwritten_.empty();
   }
 
-  // For a forked child, where a thread that the child does not have may hold the lock. Points the child's descriptor to
+  void lock() { mutex_.lock(); }
+  void unlock() { mutex_.unlock(); }
+
+  // For a forked child. Points the child's descriptor to
   // another file, so that only the parent holds the lock on the journal, and writes of the child are discarded.
   void forget_journal() {
     let_go_of(journal_);

@@ -253,7 +253,7 @@ class Recording {
 PyMethodDef g_op_callback = {"op_callback", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(op_callback)),
                              METH_FASTCALL | METH_KEYWORDS,
                              "op_callback(op_type, inputs, attrs, outputs, op_name=None, graph=None)\n\n"
-                             "TensorFlow's op callback. Records; raises only what `on_nonfinite` raises; returns `outputs`."};
+                             "TensorFlow's op callback. Records; raises only errors of the program; returns `outputs`."};
 
 // Returns the layout of a record as (name, offset, size) of each field, which the Python side compares with its own.
 nb::list record_layout() {
@@ -311,6 +311,11 @@ nb::bytes as_bytes(const std::vector<T>& values) {
   return nb::bytes(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T));
 }
 
+// Raises the exception of the program that arrived while the calling thread recorded, if there is one.
+void throw_held() {
+  if (raise_held()) throw nb::python_error();
+}
+
 // Returns the columns in the order of Scan in scan.py, then the first record of each new slot, bytes consumed, status.
 nb::tuple scan_debug_events(DebugEventScanner& scanner, nb::bytes data, size_t max_records) {
   DebugEventColumns found;
@@ -336,7 +341,11 @@ NB_MODULE(_core, m) {
 
   // Also covers forks by C libraries: a forked child does not take part in the recording. After os.fork(), Python calls
   // it again.
-  pthread_atfork(nullptr, nullptr, &forget_session);
+  strings();
+  pthread_atfork(&lock_strings, &unlock_strings, [] {
+    unlock_strings();
+    forget_session();
+  });
 
   nb::exception<std::system_error>(m, "SpoolError", PyExc_OSError);
 
@@ -398,13 +407,17 @@ NB_MODULE(_core, m) {
   m.def("set_watching", &set_watching, nb::arg("watching"));
   m.def("set_local_task", [](const std::string& task) { set_local_task(task); }, nb::arg("task"));
   m.def("begin_call", [](nb::handle name, nb::handle inputs, int64_t num_outputs, nb::handle runs_as) {
-    return begin_call(name.ptr(), inputs.ptr(), num_outputs, runs_as.ptr());
+    const int64_t execution_index = begin_call(name.ptr(), inputs.ptr(), num_outputs, runs_as.ptr());
+    throw_held();
+    return execution_index;
   });
   m.def("end_call", [](int64_t execution_index, nb::handle outputs, nb::handle error_type) {
     end_call(execution_index, outputs.ptr(), error_type.ptr());
+    throw_held();
   }, nb::arg("execution_index"), nb::arg("outputs").none(), nb::arg("error_type").none());
   m.def("record_failed_op", [](nb::handle op_type, nb::handle inputs, nb::handle error_type) {
     record_failed_op(op_type.ptr(), inputs.ptr(), error_type.ptr());
+    throw_held();
   }, nb::arg("op_type"), nb::arg("inputs"), nb::arg("error_type"));
   nb::class_<Scope>(m, "Scope")
       .def_ro("layer", &Scope::layer)
@@ -426,7 +439,12 @@ NB_MODULE(_core, m) {
   m.def("write_unwritten_strings", [] { return strings().write_unwritten(); });
   m.def("set_stack_handler", [](nb::handle on_new_stack) { set_stack_handler(on_new_stack.ptr()); },
         nb::arg("on_new_stack").none());
-  m.def("intern_stack", &intern_stack, nb::arg("skip"));
+  m.def("intern_stack", [](int skip) {
+    const int64_t id = intern_stack(skip);
+    throw_held();
+    return id;
+  }, nb::arg("skip"));
+  m.def("is_in_session", &is_in_session);
   m.attr("op_callback") = nb::steal(PyCFunction_New(&g_op_callback, nullptr));
   m.def("record_layout", &record_layout);
   m.attr("NUM_SUMMARY_COLUMNS") = static_cast<int>(kNumSummaryColumns);

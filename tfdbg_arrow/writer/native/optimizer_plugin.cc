@@ -1,6 +1,6 @@
 // The graph optimizer that TensorFlow loads as a plugin, and calls with each graph that it is about to run.
 //
-// Source: tensorflow/c/experimental/grappler/grappler.h, version 0.0.1 (TensorFlow 2.17 to 2.21).
+// Source: tensorflow/c/experimental/grappler/grappler.h, version 0.0.1 (TensorFlow 2.18 to 2.21).
 #include <algorithm>
 #include <atomic>
 #include <cstddef>

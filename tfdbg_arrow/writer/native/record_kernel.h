@@ -5,7 +5,6 @@
 #include <atomic>
 #include <cstdint>
 #include <cstring>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -18,17 +17,6 @@ namespace tfdbg_arrow {
 
 constexpr int kMaxRank = 254;  // TensorShape::MaxDimensions()
 
-// A large tensor that was passed as argument twice, at the same address. It is measured only once. Holding it prevents
-// writes to its buffer, because TensorFlow writes in place only if it has the only reference. tf.data passes the whole
-// dataset to its functions in every call.
-struct HeldArgument {
-  size_t index = 0;  // index of the function's argument
-  std::mutex mutex;
-  const void* data = nullptr;  // address in the last call
-  TF_Tensor* held = nullptr;
-  Record measured;
-};
-
 // The constant data of a kernel. There is one instance per node of an instantiated (inlined) graph.
 struct RecordKernel {
   std::vector<int64_t> nodes;   // key of each tensor in the Python registry
@@ -40,7 +28,6 @@ struct RecordKernel {
   int32_t call_site = 0;
   bool has_call_site = false;
   std::atomic<int32_t> device{-1};  // interned when the kernel first runs
-  std::vector<HeldArgument> arguments;  // one for each tensor if the tensors are arguments, otherwise empty
   int64_t argument = kNoValue;  // only RecordThrough: the argument index of the tensor in the outermost function
   bool is_watch = false;  // only RecordThrough: the tensor is one of `sources`, and gets a row only if it is bad
   std::vector<int64_t> sources;
@@ -51,9 +38,6 @@ struct RecordKernel {
 };
 
 constexpr int kInt64 = 9;  // TF_INT64
-
-// Measuring smaller arguments again is faster than looking them up.
-constexpr int64_t kMinHeldSize = 1 << 14;
 
 class Status {
  public:

@@ -23,14 +23,12 @@ void* create_record_through(TF_OpKernelConstruction* construction) {
   auto kernel = std::make_unique<RecordKernel>();
   Status status;
   int64_t node = 0;
-  bool may_hold = false;
   bool decides = false;
   std::string call_site;
   if (!read_int(construction, "node", &node, &status) ||
       !read_int(construction, "generation", &kernel->generation, &status) ||
       !read_int(construction, "argument", &kernel->argument, &status) ||
       !read_bool(construction, "keep", &kernel->keep, &status) ||
-      !read_bool(construction, "may_hold", &may_hold, &status) ||
       !read_bool(construction, "decides", &decides, &status) ||
       !read_bool(construction, "is_watch", &kernel->is_watch, &status) ||
       !read_list(construction, "sources", &kernel->sources, &status) ||
@@ -42,10 +40,6 @@ void* create_record_through(TF_OpKernelConstruction* construction) {
   kernel->nodes = {node};
   kernel->decides = {decides ? 1 : 0};
   kernel->call_site = strings().intern(call_site);
-  if (may_hold && kernel->argument >= 0) {
-    kernel->arguments = std::vector<HeldArgument>(1);
-    kernel->arguments[0].index = static_cast<size_t>(kernel->argument);
-  }
   return kernel.release();
 }
 
@@ -64,48 +58,7 @@ void* create_call_token(TF_OpKernelConstruction* construction) {
   return kernel.release();
 }
 
-void delete_kernel(void* opaque) {
-  auto* kernel = static_cast<RecordKernel*>(opaque);
-  if (kernel == nullptr) return;
-  for (HeldArgument& argument : kernel->arguments) {
-    if (argument.held != nullptr) tf_api().TF_DeleteTensor(argument.held);
-  }
-  delete kernel;
-}
-
-// Like describe_tensor, but reuses the facts of an argument that has not changed.
-// Returns true if it holds the tensor.
-bool describe_argument(Session& session, HeldArgument* argument, int dtype, int rank, const int64_t* dims,
-                       TF_Tensor* tensor, bool keep, Record* record) {
-  const TensorFlowApi& tf = tf_api();
-  const void* data = tf.TF_TensorData(tensor);
-  const int64_t size = num_elements(rank, dims);
-  std::unique_lock<std::mutex> lock(argument->mutex, std::try_to_lock);
-  keep = keep || session.mode == Mode::kFullTensor;
-  if (size < kMinHeldSize || rank > kNumInlineDims || keep || !lock.owns_lock()) {
-    describe_tensor(session, dtype, rank, dims, data, keep, record);
-    return false;
-  }
-  const Record& last = argument->measured;
-  if (argument->held != nullptr && argument->data == data && last.dtype == dtype && last.rank == rank &&
-      std::equal(dims, dims + rank, last.tensor.dims)) {
-    record->dtype = last.dtype;
-    record->rank = last.rank;
-    record->size = last.size;
-    record->flags |= last.flags;
-    record->tensor = last.tensor;
-    return false;
-  }
-  if (argument->held != nullptr) tf.TF_DeleteTensor(argument->held);
-  argument->held = nullptr;
-  describe_tensor(session, dtype, rank, dims, data, keep, record);
-  bool came_again = argument->data == data;
-  argument->data = data;
-  if (!came_again) return false;
-  argument->measured = *record;
-  argument->held = tensor;
-  return true;
-}
+void delete_kernel(void* opaque) { delete static_cast<RecordKernel*>(opaque); }
 
 // Notes which execution the step belongs to. The record is not covered, and does not become a row.
 void compute_call_token(void* opaque, TF_OpKernelContext* context) {
@@ -128,20 +81,14 @@ void compute_call_token(void* opaque, TF_OpKernelContext* context) {
   tf.TF_DeleteTensor(tensor);
 }
 
-// The result of record_tensor().
-struct Recorded {
-  bool is_held = false;   // whether the kernel holds the tensor from now on; otherwise the caller owns it
-  bool is_failed = false;  // whether the step failed because of it
-};
-
-// Records one tensor.
-Recorded record_tensor(RecordKernel* kernel, TF_OpKernelContext* context, TF_Tensor* tensor) {
-  if (is_paused()) return {};
+// Records one tensor. Returns true if the step failed because of it.
+bool record_tensor(RecordKernel* kernel, TF_OpKernelContext* context, TF_Tensor* tensor) {
+  if (is_paused()) return false;
   SessionGuard session;
-  if (!session || kernel->generation != session->generation) return {};
+  if (!session || kernel->generation != session->generation) return false;
   const TensorFlowApi& tf = tf_api();
   const int dtype = tf.TF_TensorType(tensor);
-  if (!session->covers(dtype, kernel->keep)) return {};
+  if (!session->covers(dtype, kernel->keep)) return false;
   const int rank = std::min(tf.TF_NumDims(tensor), kMaxRank);
   int64_t dims[kMaxRank];
   for (int d = 0; d < rank; ++d) dims[d] = tf.TF_Dim(tensor, d);
@@ -151,14 +98,11 @@ Recorded record_tensor(RecordKernel* kernel, TF_OpKernelContext* context, TF_Ten
   if (kernel->argument >= 0) {
     record.execution_index = session->calls.find(static_cast<size_t>(kernel->argument), data);
   }
-  bool is_held = false;
-  if (kernel->arguments.empty()) {
-    describe_tensor(*session, dtype, rank, dims, data, kernel->keep, &record);
-  } else {
-    is_held = describe_argument(*session, &kernel->arguments[0], dtype, rank, dims, tensor, kernel->keep, &record);
-  }
+  // An argument is measured in each call, even if it is at the address of the call before: what TensorFlow does not
+  // write, the program can write through an array that shares the memory.
+  describe_tensor(*session, dtype, rank, dims, data, kernel->keep, &record);
   const bool is_bad = (record.flags & kBad) != 0;
-  if (kernel->is_watch && !is_bad) return {is_held, false};
+  if (kernel->is_watch && !is_bad) return false;
   Judge judge(*kernel, *session);
   const int64_t known = kernel->is_watch ? session->bad_events.last_of(kernel->sources, record.step_id) : kNoValue;
   if (known != kNoValue) {
@@ -169,7 +113,7 @@ Recorded record_tensor(RecordKernel* kernel, TF_OpKernelContext* context, TF_Ten
     if (is_bad && session->on_nonfinite != OnNonFinite::kRecord) session->bad_events.add(record, last_event_index());
     judge.see(0, record, last_event_index());
   }
-  return {is_held, judge.decide(context)};
+  return judge.decide(context);
 }
 
 void compute_record_through(void* opaque, TF_OpKernelContext* context) {
@@ -178,10 +122,9 @@ void compute_record_through(void* opaque, TF_OpKernelContext* context) {
   TF_Tensor* tensor = nullptr;
   tf.TF_GetInput(context, 0, &tensor, status.get());
   if (status.ok() && tensor != nullptr) {
-    Recorded recorded;
-    if (opaque != nullptr) recorded = record_tensor(static_cast<RecordKernel*>(opaque), context, tensor);
-    if (!recorded.is_failed) tf.TF_SetOutput(context, 0, tensor, status.get());
-    if (!recorded.is_held) tf.TF_DeleteTensor(tensor);
+    const bool is_failed = opaque != nullptr && record_tensor(static_cast<RecordKernel*>(opaque), context, tensor);
+    if (!is_failed) tf.TF_SetOutput(context, 0, tensor, status.get());
+    tf.TF_DeleteTensor(tensor);
   }
   if (!status.ok()) tf.TF_OpKernelContext_Failure(context, status.get());
 }
@@ -190,9 +133,8 @@ void compute_record_constant(void* opaque, TF_OpKernelContext* context) {
   TF_Tensor* tensor = nullptr;
   tf_api().TF_GetInput(context, 0, &tensor, thread_status().get());
   if (tensor == nullptr) return;
-  Recorded recorded;
-  if (opaque != nullptr) recorded = record_tensor(static_cast<RecordKernel*>(opaque), context, tensor);
-  if (!recorded.is_held) tf_api().TF_DeleteTensor(tensor);
+  if (opaque != nullptr) record_tensor(static_cast<RecordKernel*>(opaque), context, tensor);
+  tf_api().TF_DeleteTensor(tensor);
 }
 
 void no_outputs(TF_ShapeInferenceContext*, TF_Status*) {}
@@ -228,7 +170,7 @@ void register_single_op(std::string_view name, bool hands_on) {
   TF_OpDefinitionBuilder* builder = tf.TF_NewOpDefinitionBuilder(std::string(name).c_str());
   tf.TF_OpDefinitionBuilderAddInput(builder, "tensor: T");
   if (hands_on) tf.TF_OpDefinitionBuilderAddOutput(builder, "same: T");
-  for (const char* attr : {"T: type", "node: int", "generation: int", "argument: int", "may_hold: bool", "keep: bool",
+  for (const char* attr : {"T: type", "node: int", "generation: int", "argument: int", "keep: bool",
                            "decides: bool", "is_watch: bool", "sources: list(int)", "has_call_site: bool", "call_site: string"}) {
     tf.TF_OpDefinitionBuilderAddAttr(builder, attr);
   }

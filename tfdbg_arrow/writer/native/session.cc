@@ -38,6 +38,8 @@ std::atomic<int> g_next_shard{0};
 std::atomic<const std::string*> g_local_task{nullptr};
 
 thread_local int64_t t_last_event_index = kNoValue;
+// How many guards the calling thread holds.
+thread_local int64_t t_num_guards = 0;
 
 int own_shard() {
   thread_local int shard = g_next_shard.fetch_add(1, std::memory_order_relaxed) % kShards;
@@ -62,10 +64,16 @@ bool is_remote(std::string_view device) {
 SessionGuard::SessionGuard() {
   // Sequentially consistent, like retract_session(): either that function sees this user, or this user sees null.
   g_shards[own_shard()].users.fetch_add(1, std::memory_order_seq_cst);
+  ++t_num_guards;
   session_ = g_session.load(std::memory_order_seq_cst);
 }
 
-SessionGuard::~SessionGuard() { g_shards[own_shard()].users.fetch_sub(1, std::memory_order_release); }
+SessionGuard::~SessionGuard() {
+  --t_num_guards;
+  g_shards[own_shard()].users.fetch_sub(1, std::memory_order_release);
+}
+
+bool is_in_session() { return t_num_guards != 0; }
 
 void publish_session(Session* session) {
   g_is_paused.store(false);
@@ -83,6 +91,7 @@ void forget_session() {
   strings().forget_journal();
   g_session.store(nullptr, std::memory_order_seq_cst);
   for (auto& shard : g_shards) shard.users.store(0, std::memory_order_seq_cst);
+  g_shards[own_shard()].users.store(t_num_guards, std::memory_order_seq_cst);  // the child has only this thread
 }
 
 bool has_session() { return g_session.load(std::memory_order_relaxed) != nullptr; }
@@ -91,6 +100,9 @@ StringTable& strings() {
   static StringTable* table = new StringTable();  // never freed: kernels may outlive static destructors
   return *table;
 }
+
+void lock_strings() { strings().lock(); }
+void unlock_strings() { strings().unlock(); }
 
 int64_t wall_time_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch())

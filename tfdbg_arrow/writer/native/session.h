@@ -173,9 +173,12 @@ bool is_remote(std::string_view device);
 inline std::atomic<bool> g_is_paused{false};
 inline bool is_paused() { return g_is_paused.load(std::memory_order_relaxed); }
 
+// Returns true if the calling thread holds a guard, so that it must not wait in retract_session().
+bool is_in_session();
+
 // Publishes a session; the caller still owns it.
 void publish_session(Session* session);
-// Unpublishes it, and waits until no thread uses it.
+// Unpublishes it, and waits until no thread uses it. The calling thread must not hold a guard.
 void retract_session();
 // For a forked child: forgets the session without touching its memory, which the parent uses.
 void forget_session();
@@ -183,6 +186,10 @@ bool has_session();
 
 // The process-wide names that the IDs in records refer to.
 StringTable& strings();
+// For a fork: no thread changes the names from lock_strings() to unlock_strings(), so the child gets a whole table and a
+// free lock.
+void lock_strings();
+void unlock_strings();
 
 int64_t wall_time_ns();
 

@@ -4,6 +4,8 @@
 #include <utility>
 #include <vector>
 
+#include "eager.h"
+
 namespace tfdbg_arrow {
 namespace {
 
@@ -28,7 +30,7 @@ std::unordered_map<Frames, int64_t, FramesHash>& ids() {
 int64_t g_next_id = 0;
 PyObject* g_on_new_stack = nullptr;
 
-// Passes a new stack to the handler. The handler should not raise; its errors never reach the program.
+// Passes a new stack to the handler.
 void tell(int64_t id, const Frames& frames) {
   if (g_on_new_stack == nullptr) return;
   PyObject *type, *value, *traceback;
@@ -42,7 +44,7 @@ void tell(int64_t id, const Frames& frames) {
     else PyList_SET_ITEM(list, static_cast<Py_ssize_t>(i), pair);
   }
   PyObject* result = list == nullptr ? nullptr : PyObject_CallFunction(handler, "LO", static_cast<long long>(id), list);
-  if (result == nullptr) PyErr_WriteUnraisable(handler);
+  if (result == nullptr) report_error("recording a stack");
   Py_XDECREF(result);
   Py_XDECREF(list);
   Py_DECREF(handler);

@@ -1,6 +1,6 @@
 // The functions of TensorFlow's C API that the core uses, declared here by hand and looked up when the first recording
 // starts. So the build needs no TensorFlow header and no TensorFlow library, and one build works with all versions
-// whose C API has these functions (tested: 2.17 to 2.21).
+// whose C API has these functions (tested: 2.18 to 2.21).
 // Source: tensorflow/c/{tf_status,tf_tensor,ops,kernels}.h, tensorflow/c/eager/c_api.h,
 // tensorflow/c/tf_tstring.h.
 #pragma once

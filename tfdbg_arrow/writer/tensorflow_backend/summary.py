@@ -68,7 +68,7 @@ _FLAGS = {
     TensorDebugMode.FULL_NUMERICS: int(Flag.COVERED | Flag.CHECKED | Flag.COUNTS | Flag.SIGNS | Flag.NUMERICS),
 }
 """The flags of every tensor that is measured in a mode."""
-# Neither Cast nor Bitcast takes these float8 dtypes (TensorFlow 2.17 to 2.21). Strings have no health.
+# Neither Cast nor Bitcast takes these float8 dtypes (TensorFlow 2.18 to 2.21). Strings have no health.
 _OPAQUE_DTYPES = frozenset(("float8_e4m3fnuz", "float8_e4m3b11fnuz", "float8_e5m2fnuz", "string"))
 
 
