@@ -20,8 +20,10 @@ if TYPE_CHECKING:
         diff,
         first_nan,
         first_nonfinite,
+        layer_health,
         nonfinite,
         open_logdir,
+        training_curves,
         verify,
     )
     from tfdbg_arrow.stop import capture, enable
@@ -35,6 +37,7 @@ _NAMES_OF = {
     "tfdbg_arrow.query.bad_tensor": ["NonFinite"],
     "tfdbg_arrow.query.integrity.verification": ["Verification", "verify"],
     "tfdbg_arrow.query.logdir": ["Logdir", "open_logdir"],
+    "tfdbg_arrow.query.model_health": ["layer_health", "training_curves"],
     "tfdbg_arrow.query.nonfinite_search": ["first_nan", "first_nonfinite", "nonfinite"],
     "tfdbg_arrow.query.run_diff": ["Diff", "diff"],
     "tfdbg_arrow.stop": ["capture", "enable"],
@@ -63,10 +66,12 @@ __all__ = [
     "first_nonfinite",
     "flush",
     "is_recording",
+    "layer_health",
     "mark",
     "nonfinite",
     "open_logdir",
     "recover",
+    "training_curves",
     "upgrade",
     "verify",
 ]

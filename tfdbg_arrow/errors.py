@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tfdbg_arrow.query import NonFinite
+    from tfdbg_arrow.storage.search import LogdirsBelow
 
 
 class TfdbgArrowError(Exception):
@@ -40,6 +41,20 @@ class NonFiniteError(TfdbgArrowError, ArithmeticError):
 
 class LogdirError(TfdbgArrowError):
     """A path is not a logdir that can be read or written."""
+
+
+class NoLogdirError(LogdirError):
+    """A directory is not a logdir. The message names the logdirs below it.
+
+    Attributes:
+        reason: Why it is not a logdir, without the advice.
+        below: The logdirs below the directory.
+    """
+
+    def __init__(self, message: str, *, reason: str, below: LogdirsBelow) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.below = below
 
 
 class FormatVersionError(LogdirError):

@@ -32,6 +32,36 @@ def printable_line(text: str) -> str:
     return printable(text.expandtabs(4))
 
 
+def printable_lines(text: str, *, indent: int) -> str:
+    """Returns a text of several lines, each escaped as by `printable`.
+
+    DuckDB marks a place of a line by `^` in the next line. The mark stays below its place.
+
+    Args:
+        text: The text.
+        indent: Number of spaces before each line but the first. Thus, no line of a message looks like a new message.
+    """
+    lines = text.split("\n")
+    for index in range(1, len(lines)):
+        if lines[index].strip() and not lines[index].strip(" ^"):
+            lines[index] = " " * _escaped_width(lines[index - 1], lines[index].index("^")) + lines[index]
+    first, *rest = map(printable, lines)
+    return "\n".join([first, *((" " * indent + line).rstrip() for line in rest)])
+
+
+def _escaped_width(line: str, width: int) -> int:
+    """Returns by how much escaping widens the first columns of a line. An escaped character had no width before."""
+    extra = 0
+    for character in line:
+        if unicodedata.category(character) in _UNPRINTABLE:
+            extra += len(_escape(character))
+        elif width <= 0:
+            break
+        elif not unicodedata.combining(character):
+            width -= 2 if unicodedata.east_asian_width(character) in "WF" else 1
+    return extra
+
+
 def number_of(count: int | None, noun: str, plural: str | None = None) -> str:
     """Returns a number with its noun, such as `1 zero` or `2,000 zeros`; None counts as 0."""
     return f"{count or 0:,} {noun if count == 1 else plural or noun + 's'}"

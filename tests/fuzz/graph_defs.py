@@ -28,7 +28,6 @@ ATTRIBUTES = {
     "node",
     "generation",
     "argument",
-    "may_hold",
     "keep",
     "decides",
     "is_watch",
@@ -155,10 +154,9 @@ def check_edit(original: Any, edited: Any, *, stops: bool = False) -> None:
     assert [*others, *records] == [*edited.node], "record ops are behind all others"
     names = {node.name for node in original.node}
     assert len(names | {record.name for record in records}) == len(names) + len(records), "their names are new"
-    has_sums = any(node.op == "AddN" for node in original.node)
     keys = {record.attr["node"].i for record in records if not record.attr["is_watch"].b}
     for record in records:
-        _check_record(record, has_sums=has_sums)
+        _check_record(record)
         assert keys.issuperset(record.attr["sources"].list.i)
         assert not record.attr["is_watch"].b or record.attr["decides"].b
     if len(names) == len(original.node):
@@ -195,7 +193,7 @@ def _is_host(device: str) -> bool:
     return not found or rest.partition(":")[0] in ("", "CPU")
 
 
-def _check_record(record: Any, *, has_sums: bool) -> None:
+def _check_record(record: Any) -> None:
     assert len(record.input) == 1
     assert canonical(record.input[0]) == record.input[0]
     assert not record.input[0].startswith("^")
@@ -205,7 +203,6 @@ def _check_record(record: Any, *, has_sums: bool) -> None:
     assert set(record.attr) == ATTRIBUTES
     assert record.attr["generation"].i == GENERATION
     assert record.attr["T"].type > 0
-    assert record.attr["may_hold"].b == (not has_sums)
     assert -(2**31) <= record.attr["node"].i < 2**31
 
 

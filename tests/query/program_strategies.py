@@ -1,13 +1,16 @@
-"""Hypothesis strategies for programs. The least important parts shrink away first."""
+"""Random programs: as a Hypothesis strategy, of which the least important parts shrink away first, or from a seed."""
 
 from __future__ import annotations
 
 import math
+import random
+from collections.abc import Callable
 from typing import TypeVar
 
 from hypothesis import strategies as st
 
 from .programs import (
+    TENSORFLOW_ONLY,
     Constant,
     EagerCall,
     EagerOp,
@@ -23,12 +26,7 @@ from .programs import (
 
 _UNARY = ("Neg", "Identity", "Reverse", "SelectV2", "Log", "Sqrt", "Exp", "Unpack")
 _BINARY = ("AddV2", "Mul", "Sub", "RealDiv")
-_ELEMENTS = st.sampled_from([1.0, 0.0, -2.0, 0.5])
-_POISONS = st.one_of(
-    st.none(),
-    st.none(),
-    st.builds(Poison, st.sampled_from([math.nan, math.inf, -math.inf]), st.sampled_from([-1, 0, 1])),
-)
+_ELEMENTS = [1.0, 0.0, -2.0, 0.5]
 _MAX_DEPTH = 3
 
 _T = TypeVar("_T")
@@ -37,13 +35,27 @@ _T = TypeVar("_T")
 @st.composite
 def programs(draw: st.DrawFn, *, max_ops: int = 6, max_statements: int = 7) -> Program:
     """Generates programs of functions that call each other, loops, branches, variables and eager ops."""
-    return _Writer(draw, max_ops=max_ops).program(max_statements)
+    return _Writer(lambda least, greatest: draw(st.integers(least, greatest)), max_ops=max_ops).program(max_statements)
+
+
+def random_program(seed: int, *, max_ops: int = 6, max_statements: int = 7) -> Program:
+    """Generates the program of a seed, for TensorFlow. It also has gradients and the ops of TENSORFLOW_ONLY."""
+    draw = random.Random(seed).randint
+    return _Writer(draw, max_ops=max_ops, is_for_tensorflow=True).program(max_statements)
 
 
 class _Writer:
-    def __init__(self, draw: st.DrawFn, *, max_ops: int) -> None:
-        self._draw = draw
+    """Writes one program.
+
+    Args:
+        number: Draws an integer between two others, both included. The smallest stands for the simplest program.
+        is_for_tensorflow: Whether to use what only TensorFlow can run, and the interpreter cannot.
+    """
+
+    def __init__(self, number: Callable[[int, int], int], *, max_ops: int, is_for_tensorflow: bool = False) -> None:
+        self._number = number
         self._max_ops = max_ops
+        self._is_for_tensorflow = is_for_tensorflow
         self._next_tensor = 100
         self._num_graphs = 0
         self._variables: list[Variable] = []
@@ -72,15 +84,20 @@ class _Writer:
 
     def _statement(self) -> Statement:
         kinds = ["call", "call", "op", "constant", *(["read", "assign", "assign_add"] if self._variables else [])]
+        if self._is_for_tensorflow:
+            kinds += ["gradient", "gradient"]
         kind = self._choice(kinds)
         if kind == "constant":
             return self._constant()
         if kind == "call":
             return self._call(self._choice(self._functions))
+        if kind == "gradient":
+            return self._gradient()
         if kind == "op":
-            op_type = self._choice([*_BINARY, *(name for name in _UNARY if name != "Unpack")])
+            only = TENSORFLOW_ONLY if self._is_for_tensorflow else ()
+            op_type = self._choice([*_BINARY, *(name for name in _UNARY if name != "Unpack"), *only])
             inputs = tuple(self._choice(self._eager) for _ in range(2 if op_type in _BINARY else 1))
-            poison = None if op_type == "Identity" else self._draw(_POISONS)
+            poison = None if op_type == "Identity" else self._poison()
             return self._with_output(EagerOp(op_type, inputs, self._new_eager(), poison=poison))
         variable = self._choice(self._variables)
         if kind == "read":
@@ -101,6 +118,14 @@ class _Writer:
         outputs = tuple(self._new_eager() for _ in graph.results)
         self._eager += outputs
         return EagerCall(graph, arguments, outputs)
+
+    def _gradient(self) -> EagerCall:
+        """Returns a call of a function, with the gradient of its first result by its first argument or a variable."""
+        call = self._call(self._choice(self._functions))
+        target = self._choice([call.arguments[0], *self._variables])
+        gradient = self._new_eager()
+        self._eager.append(gradient)
+        return EagerCall(call.graph, call.arguments, call.outputs, gradient, target)
 
     def _with_output(self, op: EagerOp) -> EagerOp:
         assert op.output is not None
@@ -141,14 +166,17 @@ class _Writer:
             kinds += ["read", "read", "assign", "assign_add"]
         if self._functions:
             kinds += ["call", "call"]
+        if self._functions and self._is_for_tensorflow:
+            kinds += ["gradient", "gradient", "train"]
         if depth < _MAX_DEPTH:
             kinds += ["branch", "loop", "loop"]
         kind = self._choice(kinds)
         if kind == "op":
-            op_type = self._choice([*_BINARY, *_UNARY])
+            only = TENSORFLOW_ONLY if self._is_for_tensorflow else ()
+            op_type = self._choice([*_BINARY, *_UNARY, *only])
             # The first input is one of the latest tensors, which makes chains likely.
             inputs = [self._choice(tensors[-3:]), *([self._choice(tensors)] if op_type in _BINARY else [])]
-            poison = None if op_type == "Identity" else self._draw(_POISONS)
+            poison = None if op_type == "Identity" else self._poison()
             dtypes = ("float32",) * (2 if op_type == "Unpack" else 1)
             # Ops that only pass a tensor on have no gradient.
             known = [
@@ -169,6 +197,11 @@ class _Writer:
             callee = self._choice(self._functions)
             arguments = [self._choice(tensors[-3:]) for _ in callee.arguments]
             tensors += graph.called(callee, arguments, name=self._choice(["StatefulPartitionedCall", "scope/call"]))
+        elif kind in ("gradient", "train"):
+            callee = self._choice(self._functions)
+            arguments = [self._choice(tensors[-3:]) for _ in callee.arguments]
+            target = graph.capture(self._choice(self._variables)) if kind == "train" else arguments[0]
+            tensors += graph.differentiated(callee, arguments, target=target)
         elif kind == "branch":
             tensors += self._branch(graph, tensors, depth=depth)
         else:
@@ -211,14 +244,17 @@ class _Writer:
 
     # Draws.
 
-    def _number(self, least: int, greatest: int) -> int:
-        return self._draw(st.integers(least, greatest))
+    def _poison(self) -> Poison | None:
+        rarity = 4 if self._is_for_tensorflow else 2
+        if self._number(0, rarity) < rarity:
+            return None
+        return Poison(self._choice([math.nan, math.inf, -math.inf]), self._choice([-1, 0, 1]))
 
     def _choice(self, options: list[_T]) -> _T:
         return options[self._number(0, len(options) - 1)]
 
     def _elements(self) -> tuple[float, ...]:
-        return (self._draw(_ELEMENTS), self._draw(_ELEMENTS))
+        return (self._choice(_ELEMENTS), self._choice(_ELEMENTS))
 
     def _new_id(self) -> int:
         self._next_tensor += 1
@@ -228,4 +264,4 @@ class _Writer:
         return EagerSymbol(self._new_id())
 
 
-__all__ = ["Source", "programs"]
+__all__ = ["Source", "programs", "random_program"]

@@ -13,6 +13,25 @@ from dataclasses import dataclass, field
 from typing import Any
 
 NUM_ELEMENTS = 2
+TENSORFLOW_ONLY = (
+    "Float16",
+    "BFloat16",
+    "Float64",
+    "Complex64",
+    "Integers",
+    "Empty",
+    "EmptyMean",
+    "EmptyMask",
+    "Cumulative",
+    "Broadcast",
+    "TensorArray",
+    "TensorList",
+    "OldTensorArray",
+    "OldStack",
+    "LocalGradient",
+    "SecondGradient",
+)
+"""Stands for groups of ops with one input and one output that TensorFlow can run and the interpreter cannot."""
 
 
 @dataclass(frozen=True)
@@ -154,6 +173,18 @@ class Graph:
         )
         return self._outputs(first, len(callee.results))
 
+    def differentiated(self, callee: Graph, arguments: Iterable[Symbol], *, target: Symbol) -> list[Symbol]:
+        """Adds a call of a function, and the gradient of its first result, and returns both. TensorFlow only.
+
+        Args:
+            callee: The function.
+            arguments: Its arguments.
+            target: An argument, or a variable, to which the gradient is then applied.
+        """
+        inputs = (target, *arguments, *(self.capture(source) for source, _ in callee.captures))
+        first = self.add("Gradient", inputs, dtypes=("float32",) * 2, calls=(("f", 0, callee),))
+        return self._outputs(first, 2)
+
     def branched(self, predicate: Symbol, branches: list[Graph]) -> list[Symbol]:
         """Adds an If or a Case and returns its results. All branches must have the same number of results."""
         self._unite(branches)
@@ -233,11 +264,18 @@ class EagerOp:
 
 @dataclass(frozen=True, eq=False)
 class EagerCall:
-    """A call of a function from eager code."""
+    """A call of a function from eager code.
+
+    Attributes:
+        gradient: The gradient of the first output by `target`, or None. TensorFlow only.
+        target: An argument or a variable.
+    """
 
     graph: Graph
     arguments: tuple[EagerSymbol, ...]
     outputs: tuple[EagerSymbol, ...]
+    gradient: EagerSymbol | None = None
+    target: EagerSymbol | Variable | None = None
 
 
 Statement = Constant | EagerOp | EagerCall

@@ -10,7 +10,7 @@ from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query import open_logdir
 from tfdbg_arrow.query.display.graph_borders import Border, Iterations, borders, called_graphs, callers
 from tfdbg_arrow.query.display.graph_ops import OpFilter, op_facts, op_window
-from tfdbg_arrow.query.display.graph_runs import graph_path, graph_run, graph_tree, inner_runs
+from tfdbg_arrow.query.display.graph_runs import graph_list, graph_path, graph_run, inner_runs, user_names
 
 from .builder import CLEAN, CPU, NAN, RunBuilder
 
@@ -50,20 +50,47 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run.write(tmp_path_factory.mktemp("logdir"))
 
 
-def test_graphs_are_listed_below_their_outer_graph(path: Path) -> None:
+def test_graphs_are_listed_by_bad_tensors_then_by_size_and_those_that_never_ran_last(path: Path) -> None:
     with open_logdir(path) as logdir:
-        tree = graph_tree(logdir, run_id="run-a")
-        found = graph_tree(logdir, run_id="run-a", name="O", limit=1)
+        graphs = graph_list(logdir, run_id="run-a")
+        found = graph_list(logdir, run_id="run-a", name="O", limit=1)
         way = graph_path(logdir, 2, run_id="run-a")
-    assert [(row.graph_name, row.level, row.num_ops, row.num_tensors, row.num_bad) for row in tree.rows] == [
-        ("step", 0, 7, 2, 1),
-        ("double", 1, 3, 1, 0),
-        ("body", 1, 5, 3, 2),
-        ("cond", 1, 2, 0, 0),
-        ("yes", 1, 2, 1, 1),
+    rows = [
+        (row.graph_name, row.outer_name, row.num_ops, row.num_tensors, row.num_bad, row.has_run) for row in graphs.rows
     ]
-    assert ([row.graph_name for row in found.rows], found.num_graphs) == (["double"], 3)
+    assert rows == [
+        ("body", "step", 5, 3, 2, True),
+        ("step", None, 7, 2, 1, True),
+        ("yes", "step", 2, 1, 1, True),
+        ("double", "step", 3, 1, 0, True),
+        ("cond", "step", 2, 0, 0, False),
+    ]
+    assert (graphs.num_graphs, graphs.num_never_run) == (5, 1)
+    assert ([row.graph_name for row in found.rows], found.num_graphs, found.num_never_run) == (["body"], 3, 1)
     assert [one.graph_name for one in way] == ["step", "body"]
+
+
+def test_graphs_of_keras_have_the_name_of_the_models_method(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    trainer = "/site/keras/src/backend/tensorflow/trainer.py"
+    names = (("fit", "one_step_on_data"), ("predict", "one_step_on_data"), ("fit", "multi_step_on_iterator"))
+    for number, (method, name) in enumerate((*names, ("fit", "helper"))):
+        graph = run.graph(name).op("x", "Relu")
+        run.rows["graph_op"][-1].update(layer=None if number == 2 else "digits/dense", role="forward")
+        stack = run.stack(
+            (trainer, 5, f"TensorFlowTrainer.{method}", None, "framework"), ("/a.py", 1, "main", None, "user")
+        )
+        run.rows["graph"][graph.graph_id]["stack_trace_id"] = stack
+    with open_logdir(run.write(tmp_path)) as logdir:
+        assert user_names(logdir, run_id="run-a") == {
+            0: "train_step of digits",
+            1: "predict_step of digits",
+            2: "train_function",
+        }
+        found = graph_list(logdir, run_id="run-a", name="predict").rows
+    assert [(row.graph_id, row.user_name, row.graph_name) for row in found] == [
+        (1, "predict_step of digits", "one_step_on_data")
+    ]
 
 
 def test_queries_end_on_a_cycle_of_outer_graphs(tmp_path: Path) -> None:
@@ -73,7 +100,7 @@ def test_queries_end_on_a_cycle_of_outer_graphs(tmp_path: Path) -> None:
     for row, outer in zip(run.rows["graph"], (2, 0, 1), strict=True):
         row["outer_graph_id"] = outer
     with open_logdir(run.write(tmp_path)) as logdir:
-        assert [row.graph_name for row in graph_tree(logdir, run_id="run-a").rows] == ["g0", "g1", "g2"]
+        assert [row.graph_name for row in graph_list(logdir, run_id="run-a").rows] == ["g0", "g1", "g2"]
         assert [one.graph_name for one in graph_path(logdir, 0, run_id="run-a")] == ["g1", "g2", "g0"]
         assert graph_path(logdir, 7, run_id="run-a") == ()
 

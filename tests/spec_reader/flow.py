@@ -6,7 +6,7 @@ import functools
 import itertools
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import polars
@@ -19,6 +19,12 @@ _LOOP = frozenset({"cond", "body"})
 _BRANCHES = frozenset({"then_branch", "else_branch", "branches"})
 _BORDER_NODES = frozenset({"Identity", "Switch", "Merge", "Enter", "Exit", "NextIteration"})
 _NEVER_BAD = re.compile(r"bool|string|q?u?int\d+")
+TAKING = re.compile(r"(TensorArray(Read|Gather|Concat)|StackPop)(V\d)?")
+_STORING = re.compile(r"(TensorArray(Write|Scatter|Split)|StackPush)(V\d)?")
+_PASSING = frozenset(
+    {"CheckNumerics", "EnsureShape", "Identity", "IdentityN", "PreventGradient", "Snapshot", "StopGradient"}
+)
+_CONTAINERS = ("EmptyTensorList", "Optional", "TensorList")
 _MAX_PATH = 10_000
 
 Row = dict[str, Any]
@@ -58,7 +64,7 @@ class Flow:
     def __init__(self, run_id: str, tables: dict[str, polars.DataFrame]) -> None:
         self.run_id = run_id
         self._tables = tables
-        self.start: int = min((row["wall_time_ns"] for row in self._rows("run")), default=0)
+        self.start: int = min((row["wall_time_ns"] for row in self.rows("run")), default=0)
         self._graphs = self._by("graph", "graph_id")
         self._ops = self._by("graph_op", "graph_id", "op_name")
         self._outputs = self._by("graph_op_output", "graph_id", "op_name", "output_slot")
@@ -68,34 +74,35 @@ class Flow:
         self._made = self._by("execution_output", "execution_index", "output_slot")
         self._arguments = self._by("graph_function_input", "function_name", "op_name")
         self._results = self._by("graph_function_output", "function_name", "output_index")
-        self._functions = _grouped(self._rows("graph_function"), "graph_id")
-        self._edges = _grouped(self._rows("graph_op_input"), "graph_id", "op_name")
-        self._calls = _grouped((row for row in self._rows("graph_call") if row["is_inline"]), "graph_id", "op_name")
+        self._functions = _grouped(self.rows("graph_function"), "graph_id")
+        self._edges = _grouped(self.rows("graph_op_input"), "graph_id", "op_name")
+        self._calls = _grouped((row for row in self.rows("graph_call") if row["is_inline"]), "graph_id", "op_name")
         self._callers = _grouped(itertools.chain(*self._calls.values()), "callee_graph_id")
         self._nodes = {
             (row["graph_id"], row["call_site"], row["op_name"] or row["node_name"]): row
-            for row in self._rows("executed_op")
+            for row in self.rows("executed_op")
         }
-        nodes = (row for row in self._rows("executed_op") if row["op_name"] is None)
+        nodes = (row for row in self.rows("executed_op") if row["op_name"] is None)
         computing = (row for row in nodes if row["op_type"] not in _BORDER_NODES)
         self._nodes_made_for = _grouped(computing, "graph_id", "call_site", "made_for")
         self._node_of_name = self._by("executed_op", "executed_graph_id", "node_name")
-        self._node_edges = _grouped(self._rows("executed_op_input"), "executed_graph_id", "node_name")
+        self._node_edges = _grouped(self.rows("executed_op_input"), "executed_graph_id", "node_name")
         self.health: dict[Tensor, Row] = {}
         self._seen: dict[Context, tuple[int, int | None]] = {}
         """Each context with a row, with its smallest `event_index` and its `execution_index`."""
         self._sites: dict[int | None, dict[str | None, list[Context]]] = defaultdict(lambda: defaultdict(list))
-        for row in sorted(self._rows("tensor_health"), key=lambda row: row["event_index"]):
+        for row in sorted(self.rows("tensor_health"), key=lambda row: row["event_index"]):
             self._add(row)
         for is_in_loop in (False, True):
             for context in list(self._seen):
                 self._add_callers(context, is_in_loop=is_in_loop)
 
-    def _rows(self, table: str) -> list[Row]:
+    def rows(self, table: str) -> list[Row]:
+        """Returns the rows of a table."""
         return self._tables[table].to_dicts() if table in self._tables else []
 
     def _by(self, table: str, *columns: str) -> dict[Any, Row]:
-        return {_key_of(row, columns): row for row in self._rows(table)}
+        return {_key_of(row, columns): row for row in self.rows(table)}
 
     def _add(self, row: Row) -> None:
         if row["scope"] != "graph":
@@ -118,6 +125,26 @@ class Flow:
             if context not in self._seen:
                 self._seen[context] = seen
                 self._sites[context.step_id][context.call_site].append(context)
+
+    def execution(self, execution_index: int) -> Row:
+        """Returns the row of an execution."""
+        return self._executions[execution_index]
+
+    def op_type(self, tensor: Tensor) -> str | None:
+        """Returns the type of the op that made a tensor with a row."""
+        op_type: str | None = self.health[tensor]["op_type"]
+        return op_type
+
+    def stored(self, graph_id: int) -> set[str | int]:
+        """Returns the ops whose outputs are put into a TensorArray or a stack in a graph."""
+        ops = (row for row in self._ops.values() if row["graph_id"] == graph_id and _STORING.fullmatch(row["op_type"]))
+        return {edge["source_op_name"] for row in ops for edge in self._edges[graph_id, row["op_name"]]}
+
+    def written_values(self) -> Iterator[Tensor]:
+        """Yields the tensors that ops wrote to variables."""
+        for writes in self._writes.values():
+            for _, op_type, values in writes:
+                yield from values if op_type != "MakeIterator" else ()
 
     # Inputs
 
@@ -143,6 +170,31 @@ class Flow:
             elif not _NEVER_BAD.fullmatch(dtype or ""):
                 found.append(source)
         return found
+
+    def is_known(self, tensor: Tensor) -> bool:
+        """Returns whether all inputs of a tensor's op are known, so that an origin is proven to be one."""
+        seen: set[Tensor] = set()
+        waiting = [tensor]
+        while waiting:
+            at = waiting.pop()
+            if self._across(at) == [] or (at.context is not None and not self._is_op_known(at)):
+                return False
+            if at is not tensor and at.context is not None and self._across(at) is None and not self._hands_on(at):
+                return False
+            new = [source for source in self.inputs(at) if source not in self.health and source not in seen]
+            seen.update(new)
+            waiting += new
+        return True
+
+    def _is_op_known(self, tensor: Tensor) -> bool:
+        row = self._ops.get((tensor.context.graph_id, tensor.op))
+        return row is not None and TAKING.fullmatch(row["op_type"]) is None
+
+    def _hands_on(self, tensor: Tensor) -> bool:
+        """Returns whether a tensor without a row is determined by the inputs of its op."""
+        op_type = self._ops[tensor.context.graph_id, tensor.op]["op_type"]
+        is_absorbed = tensor.context.graph_id in self._recorded_sites and self._node(tensor) is None
+        return is_absorbed or op_type in _PASSING or op_type.startswith(_CONTAINERS)
 
     def _dtype(self, tensor: Tensor) -> str | None:
         if tensor in self.health:
@@ -213,7 +265,7 @@ class Flow:
 
     @functools.cached_property
     def _graph_of(self) -> dict[str, int]:
-        return {row["function_name"]: row["graph_id"] for row in self._rows("graph_function")}
+        return {row["function_name"]: row["graph_id"] for row in self.rows("graph_function")}
 
     @functools.cached_property
     def _roots(self) -> dict[tuple[int | None, int], Context]:
@@ -272,10 +324,61 @@ class Flow:
         found = []
         for call in body or calls:
             callees = [other for other in self._callees(context, call) if self._caller(other) == (context, call)]
+            if not callees and call["attribute"] not in _LOOP | _BRANCHES:  # it ran and left no rows
+                site = f"{context.call_site}/{op}" if context.call_site else str(op)
+                callees = [context._replace(call_site=site + _suffix(call), graph_id=call["callee_graph_id"])]
             if body and not callees:
                 return self._edge_inputs(context, op)[slot : slot + 1] if slot is not None else []
             last = max((other.iteration or 0 for other in callees), default=0) if body else context.iteration
             found += self._result({other._replace(iteration=last) for other in callees}, slot, call["function_name"])
+        if not found and calls[0]["attribute"] in _BRANCHES:
+            return self._silent_result(context, calls, slot)
+        return found
+
+    def _source(self, tensor: Tensor) -> Tensor:
+        """Returns where a tensor without a row comes from, across borders and Identity."""
+        for _ in range(_MAX_PATH):
+            across = None if tensor in self.health else self._across(tensor)
+            if across is None and tensor not in self.health and tensor.context is not None:
+                row = self._ops.get((tensor.context.graph_id, tensor.op), {})
+                across = self._edge_inputs(tensor.context, tensor.op) if row.get("op_type") == "Identity" else None
+            if not across or len(across) > 1:
+                break
+            tensor = across[0]
+        return tensor
+
+    def _silent_result(self, context: Context, calls: list[Row], slot: int | None) -> list[Tensor]:
+        """Returns the result of branches without rows if all that can have run return the same tensor."""
+        if any(self._caller(other) == (context, each) for each in calls for other in self._callees(context, each)):
+            return []
+        start = f"{context.call_site}/" if context.call_site else ""
+        found = set()
+        for call in calls:
+            if not self._leaves_rows(context, call):
+                site = start + call["op_name"] + _suffix(call)
+                callee = context._replace(call_site=site, graph_id=call["callee_graph_id"])
+                found.update(map(self._source, self._result([callee], slot, call["function_name"])))
+        return list(found) if len(found) == 1 else []
+
+    def _leaves_rows(self, context: Context, call: Row) -> bool:
+        """Returns whether a branch has a row of its own whenever it runs."""
+        graph_id = call["callee_graph_id"]
+        if graph_id not in self._recorded_sites:
+            return any(row["is_recorded"] for key, row in self._outputs.items() if key[0] == graph_id)
+        start = re.escape(context.call_site + "/" if context.call_site else "")
+        patterns = [start + _tail(call, name) for name in ("", r"_\d+")]
+        return any(re.fullmatch(pattern, site) for pattern in patterns for site in self._recorded_sites[graph_id])
+
+    @functools.cached_property
+    def _recorded_sites(self) -> dict[int, set[str]]:
+        """Returns, by graph that was optimized, the call sites with a node that has rows."""
+        found: dict[int, set[str]] = {}
+        for row in self.rows("executed_op"):
+            if row["graph_id"] is not None:
+                sites = found.setdefault(row["graph_id"], set())
+                outputs = (self._outputs.get((row["graph_id"], row["op_name"], slot)) for slot in range(64))
+                if row["op_name"] is not None and any(each["is_recorded"] for each in outputs if each is not None):
+                    sites.add(row["call_site"])
         return found
 
     # Contexts
@@ -336,6 +439,14 @@ class Flow:
             return False
         outer = context._replace(graph_id=level[0]["graph_id"], call_site=level[1])
         return level[0]["attribute"] in _LOOP or self._is_in_loop(outer)
+
+    def is_in_loop_in_loop(self, tensor: Tensor) -> bool:
+        """Returns whether the op of a tensor ran in a loop that another loop contains."""
+        num_loops, at = 0, tensor.context
+        while at is not None and (level := self._level_of(at)):
+            num_loops += level[0]["attribute"] in _LOOP
+            at = at._replace(graph_id=level[0]["graph_id"], call_site=level[1])
+        return num_loops > 1
 
     def _entry(self, outer: Context, call: Row, frame_id: int | None) -> tuple[int | None, int | None]:
         """Returns the frame and the iteration in which the frame of a loop was entered."""
@@ -410,17 +521,17 @@ class Flow:
     def _content(self, handle: int | None, order: tuple[int, ...]) -> list[Tensor]:
         """Returns the tensors that determine what a resource held at a point of the program."""
         found: list[Tensor] = []
-        for at, is_replacing, values in reversed(self._writes.get(handle, ())):
+        for at, op_type, values in reversed(self._writes.get(handle, ())):
             if at < order:
                 found += values
-                if is_replacing:
+                if op_type in _REPLACING:
                     return found
         return [*found, Tensor(None, handle, None)] if handle is not None else found
 
     @functools.cached_property
-    def _writes(self) -> dict[int | None, list[tuple[tuple[int, ...], bool, list[Tensor]]]]:
-        """The writes to each resource in the order of the program: (order, whether it replaces, values)."""
-        found: dict[int | None, list[tuple[tuple[int, ...], bool, list[Tensor]]]] = defaultdict(list)
+    def _writes(self) -> dict[int | None, list[tuple[tuple[int, ...], str, list[Tensor]]]]:
+        """The writes to each resource in the order of the program: (order, op type, values)."""
+        found: dict[int | None, list[tuple[tuple[int, ...], str, list[Tensor]]]] = defaultdict(list)
         for index, execution in self._executions.items():
             if _WRITER.fullmatch(execution["op_type"]):
                 inputs = self._execution_inputs(index)
@@ -440,7 +551,7 @@ class Flow:
         values = [source for i, source in enumerate(inputs) if i not in handles]
         for handle in handles:
             if handle < len(inputs):
-                found[self._handle(inputs[handle])].append((order, op_type in _REPLACING, values))
+                found[self._handle(inputs[handle])].append((order, op_type, values))
 
 
 def _key_of(row: Row, columns: tuple[str, ...]) -> Any:
@@ -454,13 +565,12 @@ def _grouped(rows: Iterable[Row], *columns: str) -> dict[Any, list[Row]]:
     return found
 
 
+def _suffix(call: Row) -> str:
+    """Returns what follows the name of the calling op in a call site."""
+    suffixes = {"then_branch": "/then", "else_branch": "/else", "cond": "/cond", "body": "/body"}
+    return f"/branch{call['branch_index']}" if call["attribute"] == "branches" else suffixes.get(call["attribute"], "")
+
+
 def _tail(call: Row, number: str) -> str:
     """Returns a pattern for what a call adds to the call site of its op. `number` may follow the name of the op."""
-    suffix = {
-        "then_branch": "/then",
-        "else_branch": "/else",
-        "branches": f"/branch{call['branch_index']}",
-        "cond": "/cond",
-        "body": "/body",
-    }.get(call["attribute"], "")
-    return rf"{re.escape(call['op_name'])}{number}{suffix}(?:/_\d+)?"
+    return rf"{re.escape(call['op_name'])}{number}{_suffix(call)}(?:/_\d+)?"

@@ -21,7 +21,7 @@ from typing import Any
 
 import polars
 
-from tests.spec_reader.flow import Flow, Row, Tensor
+from tests.spec_reader.flow import TAKING, Flow, Row, Tensor
 
 MAJOR_VERSIONS = (1, 2)
 _RUN_ID = re.compile(r"(?=.*[A-Za-z])[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
@@ -124,11 +124,12 @@ def open_logdir(logdir: Path) -> list[Run]:
 class Run(Flow):
     """One run: its origins, and the first of them."""
 
+    @functools.cache  # noqa: B019
     def origins(self) -> dict[Tensor, frozenset[str]]:
         """Returns the origins and the kinds that each of them made, in the order of `event_index`."""
         found = {}
         for tensor, row in self.health.items():
-            made = _kinds(row)
+            made = self.kinds_of_row(row)
             if made:
                 made -= frozenset().union(*map(self.kinds, self.inputs(tensor)))
             if made:
@@ -138,28 +139,39 @@ class Run(Flow):
     def first(self) -> Origin | None:
         """Returns the first origin, in the order of the program, that has no other origin before it by data flow."""
         origins = self.origins()
-        for tensor in sorted(origins, key=self._position):
-            before = itertools.chain(self.ancestors(tensor), self._unlinked(tensor))
+        for tensor in sorted(origins, key=self.position):
+            before = itertools.chain(self.ancestors(tensor), self.unlinked(tensor))
             if not any(source in origins for source in before):
                 return self.describe(tensor, origins[tensor])
         return None
 
-    def _unlinked(self, tensor: Tensor) -> list[Tensor]:
-        """Returns the tensors that an element of a pipeline, or the result of a call without rows, may be made of."""
+    def unlinked(self, tensor: Tensor) -> list[Tensor]:
+        """Returns the tensors that may come before a tensor although no row links them to it.
+
+        The tensor is an element of a pipeline, the result of a call without rows, or was in a TensorArray or a stack.
+        """
         row = self.health[tensor]
         is_call = row["op_type"] in self._graph_of and (row["execution_index"], -1) not in self._roots
-        if not is_call and not (row["op_type"] or "").startswith(_PIPELINE_ENDS):
-            return []
         rows = itertools.takewhile(lambda item: item[1]["event_index"] < row["event_index"], self.health.items())
-        return [source for source, other in rows if other["scope"] == "graph" and other["execution_index"] is None]
+        if is_call or (row["op_type"] or "").startswith(_PIPELINE_ENDS):
+            return [source for source, other in rows if other["scope"] == "graph" and other["execution_index"] is None]
+        if tensor.context is None or TAKING.fullmatch(row["op_type"] or "") is None:
+            return []
+        stored = self.stored(tensor.context.graph_id)
+        here = (row["graph_id"], row["execution_index"])
+        return [
+            source
+            for source, other in rows
+            if (other["graph_id"], other["execution_index"]) == here and source.op in stored
+        ]
 
-    def _position(self, tensor: Tensor) -> tuple[Any, ...]:
+    def position(self, tensor: Tensor) -> tuple[Any, ...]:
         """Returns a key that orders tensors as the program computes them."""
         row = self.health[tensor]
         is_in_graph = tensor.context is not None and tensor.context.step_id is not None
         is_known = is_in_graph or row["execution_index"] in self._executions
         order = self._order(tensor.context, tensor.op if is_in_graph else row["execution_index"]) if is_known else ()
-        is_gradient = self._code(tensor).get("role") == "gradient"
+        is_gradient = self.code(tensor).get("role") == "gradient"
         start = order[0] if order else row["event_index"]
         return start, is_gradient, order[1:], row["output_slot"] or 0, row["event_index"]
 
@@ -183,9 +195,11 @@ class Run(Flow):
     def kinds(self, tensor: Tensor) -> frozenset[str]:
         """Returns the kinds that a tensor holds. For a tensor without a row, its nearest ancestors with rows decide."""
         if tensor in self.health:
-            return _kinds(self.health[tensor])
+            return self.kinds_of_row(self.health[tensor])
         nearest = self.ancestors(tensor, is_through_rows=False)
-        return frozenset().union(*(_kinds(self.health[source]) for source in nearest if source in self.health))
+        return frozenset().union(
+            *(self.kinds_of_row(self.health[source]) for source in nearest if source in self.health)
+        )
 
     def describe(self, tensor: Tensor, kinds: frozenset[str]) -> Origin:
         """Returns an origin with its names and the line of the user's innermost frame."""
@@ -198,10 +212,10 @@ class Run(Flow):
             graph_name=self._graphs.get(row["graph_id"], {}).get("graph_name"),
             output_slot=row["output_slot"],
             kinds=kinds,
-            line=self._lines_of_stacks.get(self._code(tensor).get("stack_trace_id")),
+            line=self._lines_of_stacks.get(self.code(tensor).get("stack_trace_id")),
         )
 
-    def _code(self, tensor: Tensor) -> Row:
+    def code(self, tensor: Tensor) -> Row:
         """Returns the row of the op or of the execution that made a tensor."""
         row = self.health[tensor]
         if tensor.context is None:
@@ -213,15 +227,16 @@ class Run(Flow):
     def _lines_of_stacks(self) -> dict[int | None, str]:
         frames = self._by("stack_frame", "stack_frame_id")
         lines: dict[int | None, str] = {}
-        for row in sorted(self._rows("stack_trace"), key=lambda row: row["depth"]):
+        for row in sorted(self.rows("stack_trace"), key=lambda row: row["depth"]):
             frame = frames.get(row["stack_frame_id"])
             if frame is not None and frame["owner"] == "user":
                 lines.setdefault(row["stack_trace_id"], f"{frame['file_path']}:{frame['lineno']}")
         return lines
 
-
-def _kinds(row: Row) -> frozenset[str]:
-    if row["num_nan"] is None:  # CURT_HEALTH does not tell the kinds apart
-        return frozenset(("nan", "inf") if row["has_inf_or_nan"] else ())
-    is_infinite = (row["num_neg_inf"] or 0) + (row["num_pos_inf"] or 0) > 0
-    return frozenset(("nan",) * (row["num_nan"] > 0) + ("inf",) * is_infinite)
+    @staticmethod
+    def kinds_of_row(row: Row) -> frozenset[str]:
+        """Returns the kinds that a row holds."""
+        if row["num_nan"] is None:  # CURT_HEALTH does not tell the kinds apart
+            return frozenset(("nan", "inf") if row["has_inf_or_nan"] else ())
+        is_infinite = (row["num_neg_inf"] or 0) + (row["num_pos_inf"] or 0) > 0
+        return frozenset(("nan",) * (row["num_nan"] > 0) + ("inf",) * is_infinite)

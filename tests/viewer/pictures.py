@@ -43,6 +43,7 @@ def targets(logdir: Path, bug: str, fixed: str) -> dict[str, str]:
     tensor = {"run": bug, "event": first.event_index}
     return {
         "overview": "/?" + urlencode({"run": bug}),
+        "model": "/model?" + urlencode({"run": bug}),
         "graph": "/graph?" + urlencode(tensor),
         "timeline": "/executions?" + urlencode({"run": bug, "bad": 1}),
         "history": "/history?" + urlencode(tensor),

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
-from tfdbg_arrow.query import open_logdir
-from tfdbg_arrow.viewer.pages.alerts import AlertsPage, read_alerts
+import pytest
+from playwright.sync_api import expect
+
+from tfdbg_arrow.query import Logdir, open_logdir
+from tfdbg_arrow.viewer.pages import alerts as alerts_page
+from tfdbg_arrow.viewer.pages.alerts import AlertsPage, read_alerts, read_known_alerts
+from tfdbg_arrow.viewer.reading import Reader
 
 from ..query.builder import NAN, RunBuilder
 from . import logdirs
+from .browser import chromium, watched_page
+from .serving import TOKEN, serving
 
 
 def alerts(path: Path, **asked: Any) -> AlertsPage:
@@ -46,3 +56,79 @@ def test_the_limit_applies_to_the_list_and_not_to_the_count(tmp_path: Path) -> N
         run.tensor(graph, f"op{number}", NAN)
     (group,) = alerts(run.write(tmp_path), rule="nonfinite", limit=2).groups
     assert (len(group.alerts), group.num_found) == (2, 5)
+
+
+def test_rules_fill_in_as_they_finish_in_the_background(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = logdirs.log_of_zero(tmp_path)
+    with open_logdir(path) as logdir:
+        whole = read_alerts(logdir)
+    may_end = threading.Event()
+    run_rules = alerts_page.run_rules
+
+    def slow(logdir: Logdir, kinds: list[str], **settings: Any) -> alerts_page.RuleRuns:
+        if kinds != ["nonfinite_origin"]:
+            assert may_end.wait(60)
+        return run_rules(logdir, kinds, **settings)
+
+    monkeypatch.setattr(alerts_page, "run_rules", slow)
+    with contextlib.closing(Reader(path)) as reader:
+        while not (page := read_known_alerts(reader.background, wait_s=0.1)).groups:
+            pass
+        assert [group.kind for group in page.groups] == ["nonfinite_origin"]
+        assert "nonfinite" in page.pending_rules
+        assert (page.num_found, page.silent_rules) == (2, ())
+        may_end.set()
+        page = read_known_alerts(reader.background, wait_s=60)
+    assert page == whole
+
+
+def test_results_are_shown_until_the_rules_ran_over_the_new_state(tmp_path: Path) -> None:
+    with contextlib.closing(Reader(logdirs.log_of_zero(tmp_path))) as reader:
+        known = read_known_alerts(reader.background, rule="nonfinite", wait_s=60)
+        assert (known.num_found, known.pending_rules) == (3, ())
+        logdirs.log_of_zero(tmp_path, run_id="run-b")
+        assert read_known_alerts(reader.background, rule="nonfinite", wait_s=0).num_found == 3
+        assert read_known_alerts(reader.background, rule="nonfinite", wait_s=60).num_found == 6
+
+
+def test_a_rule_that_fails_is_unfinished(tmp_path: Path) -> None:
+    with contextlib.closing(Reader(logdirs.log_of_zero(tmp_path), timeout_s=0.0)) as reader:
+        page = read_known_alerts(reader.background, rule="nonfinite", wait_s=60)
+    assert (page.groups, page.pending_rules, page.unfinished_rules) == ((), (), ("nonfinite",))
+
+
+@pytest.mark.slow
+def test_the_page_in_a_browser_with_and_without_javascript(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(alerts_page, "WAIT_S", 0.0)
+    run_rules = alerts_page.run_rules
+
+    def slow(*arguments: Any, **settings: Any) -> alerts_page.RuleRuns:
+        time.sleep(0.1)
+        return run_rules(*arguments, **settings)
+
+    monkeypatch.setattr(alerts_page, "run_rules", slow)
+    path = logdirs.log_of_zero(tmp_path)
+    for has_script in (True, False):
+        with (
+            serving(path) as served,
+            chromium() as browser,
+            watched_page(browser, java_script_enabled=has_script) as page,
+        ):
+            page.goto(f"{served.url}/alerts?token={TOKEN}")
+            expect(page.get_by_role("heading", name="nonfinite 3")).to_be_visible(timeout=30_000)
+            expect(page.locator("[data-pending]")).to_have_count(0, timeout=30_000)
+            expect(page.locator(".rule-counts tbody tr")).to_have_count(2)
+            assert page.url.endswith("wait=1") != has_script
+
+
+def test_many_places_of_a_rule_are_folded(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    graph = run.graph("f")
+    for number in range(8):
+        graph.op(f"op{number}", "Mul", stack=run.stack(("/a.py", number + 1, "f", None, "user")))
+        run.tensor(graph, f"op{number}", NAN)
+    with serving(run.write(tmp_path)) as served:
+        text = served.ask("/alerts?rule=nonfinite&wait=1").text
+    shown, _, folded = text.partition('class="more-places"')
+    assert (shown.count("data-alert"), folded.count("data-alert")) == (5, 3)
+    assert "3 more places" in folded

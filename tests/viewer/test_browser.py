@@ -46,6 +46,7 @@ def test_keyboard_navigation_from_the_first_page_to_the_source_line_of_an_alert(
         page.keyboard.press("g")
         page.keyboard.press("a")
         page.wait_for_url("**/alerts")
+        expect(page.locator("[data-pending]")).to_have_count(0, timeout=30_000)  # all rules have finished
         page.keyboard.press("n")
         page.keyboard.press("n")
         expect(page.locator(":focus")).to_have_text("Sqrt:0")
@@ -58,6 +59,7 @@ def test_keyboard_navigation_from_the_first_page_to_the_source_line_of_an_alert(
 def test_keys_for_opening_and_moving_and_the_folded_stack_trace(browser: Browser, served: Served) -> None:
     with watched_page(browser) as page:
         page.goto(f"{served.url}/alerts?token={TOKEN}")
+        expect(page.locator("[data-pending]")).to_have_count(0, timeout=30_000)  # all rules have finished
         page.keyboard.press("j")
         page.keyboard.press("Enter")
         page.wait_for_url("**/tensor?**event=3")

@@ -14,6 +14,7 @@ from tfdbg_arrow.viewer.pages.executions import ExecutionsPage, read_executions
 
 from ..query.builder import CLEAN, NAN, RunBuilder
 from . import logdirs
+from .serving import serving
 
 
 @pytest.fixture(scope="module")
@@ -111,3 +112,24 @@ def test_a_run_of_many_threads_is_one_timeline(tmp_path: Path) -> None:
         run.rows["execution"][-1]["thread_id"] = thread_id
     page = executions(run.write(tmp_path), ExecutionFilter(thread_id=2999))
     assert (indexes(page), page.num_matching) == ([2999], 1)
+
+
+def test_handles_of_captured_variables_are_folded(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    graph = run.graph("one_step_on_data").op("x")
+    trainer = "/site/keras/src/backend/tensorflow/trainer.py"
+    run.rows["graph"][0]["stack_trace_id"] = run.stack((trainer, 5, "TensorFlowTrainer.fit", None, "framework"))
+    made = run.execution("Mul", outputs={0: "float32"})
+    run.eager(made, CLEAN, tensor_id=0)
+    handles = range(1, 38)
+    run.execution("VarHandleOp", outputs=dict.fromkeys(handles, "resource"))
+    call = run.execution("__inference_one_step_on_data_7", inputs=[0, *handles], graph=graph)
+    with serving(run.write(tmp_path)) as served:
+        text = served.ask(f"/executions?execution={call}").text
+    detail = text[text.index("data-detail") : text.index("Outputs <span")]
+    before, _, folded = detail.partition('<details class="handles">')
+    assert (before.count("<li>"), folded.count("<li>")) == (1, 37)
+    assert "and 37 captured variables" in folded
+    assert '</span> train_step <span class="quiet">function' in detail
+    assert "__inference_one_step_on_data_7" in detail
+    assert 'train_step</a> <span class="quiet">one_step_on_data, function</span>' in text

@@ -57,8 +57,12 @@ def box(page: GraphPage, name: str, kind: str | None = None) -> Box:
 
 def test_the_lists_of_graphs_and_ops(logdir: Logdir) -> None:
     page = read(logdir)
-    assert page.tree is not None
-    assert [(row.graph_name, row.level) for row in page.tree.rows] == [("step", 0), ("double", 1), ("body", 1)]
+    assert page.graphs is not None
+    assert [(row.graph_name, row.outer_name) for row in page.graphs.rows] == [
+        ("step", None),
+        ("body", "step"),
+        ("double", "step"),
+    ]
     assert (page.graph, page.ops, page.focus) == (None, None, None)
     page = read_graph(logdir, GraphView(graph_id=0), OpFilter(name="use1"), run_id="run-a", limit=3)
     assert page.ops is not None

@@ -44,8 +44,26 @@ def training(path: Path, *, num_steps: int = 5, bad: tuple[int, ...] = (3,)) -> 
     return run.write(path)
 
 
+def test_the_axis_is_the_training_step_unless_a_bad_tensor_has_none(tmp_path: Path) -> None:
+    def axis(name: str, *steps: int | None, bad: tuple[int | None, ...] = ()) -> str:
+        run = RunBuilder("run-a")
+        graph = run.graph("f").op("x", "Mul")
+        for step in steps:
+            run.tensor(graph, "x", {**(NAN if step in bad else CLEAN), "step": step})
+        return history(run.write(tmp_path / name), event_index=0).axis
+
+    assert axis("steps", 0, 1) == "step"
+    assert axis("build", None, 0, 1) == "step"
+    assert axis("bad build", None, 0, 1, bad=(None,)) == "event"
+    assert axis("no steps", None, None) == "event"
+    with serving(training(tmp_path / "training")) as served:
+        for query, expected in (("", "step"), ("&first_event=3", "event"), ("&axis=event", "event")):
+            found = served.ask(f"/history.json?graph=0&op=x{query}").json
+            assert (found["axis"], found["first"]) == (expected, 3 if "first" in query else None)
+
+
 def test_the_history_of_an_op_by_event(tmp_path: Path) -> None:
-    page = history(training(tmp_path), graph_id=0, op_name="x", output_slot=0)
+    page = history(training(tmp_path), graph_id=0, op_name="x", output_slot=0, axis="event")
     assert (page.graph_name, page.op_type, page.mode, page.series.is_exact) == ("loss", "Mul", "FULL_NUMERICS", True)
     assert [bucket.num_bad for bucket in page.series.buckets] == [0, 0, 0, 0, 0, 0, 0, 1, 0, 0]
     assert page.series.nan.greatest[6:8] == (0.0, 0.5)
@@ -148,7 +166,7 @@ def test_the_plot_in_a_browser(tmp_path: Path) -> None:
     with serving(training(tmp_path)) as served, chromium() as browser:
         with watched_page(browser, color_scheme="light") as page:
             page.goto(f"{served.url}/?token={TOKEN}")
-            page.goto(f"{served.url}/history?graph=0&op=x&slot=0")
+            page.goto(f"{served.url}/history?graph=0&op=x&slot=0&axis=event")
             canvas = page.locator(".history canvas")
             expect(canvas).to_have_count(2)
             expect(page.locator(".history .still").first).to_be_hidden()
@@ -176,7 +194,7 @@ def test_the_plot_in_a_browser(tmp_path: Path) -> None:
             page.wait_for_url("**first_step=0&last_step=3")
         with watched_page(browser, java_script_enabled=False) as page:
             page.goto(f"{served.url}/?token={TOKEN}")
-            page.goto(f"{served.url}/history?graph=0&op=x&slot=0")
+            page.goto(f"{served.url}/history?graph=0&op=x&slot=0&axis=event")
             expect(page.locator(".history svg.still").first).to_be_visible()
             expect(page.locator("#summary")).to_have_text(SUMMARY)
 

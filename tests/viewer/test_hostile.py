@@ -22,9 +22,9 @@ from .serving import Served, serving
 ELEMENTS = frozenset(
     re.findall(
         r"\w+",
-        """a b body button code datalist dd details dialog div dl dt figcaption figure footer form g h1 h2 h3 head
-        header html input kbd label li link main meta nav noscript ol option p polyline pre rect script section select
-        span summary svg table tbody td textarea th thead title tr ul""",
+        """a b body button circle code datalist dd details dialog div dl dt figcaption figure footer form g h1 h2 h3
+        head header html input kbd label li link main meta nav noscript ol option p polyline pre rect script section
+        select span summary svg table tbody td text textarea th thead title tr ul""",
     )
 )
 FORBIDDEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
@@ -88,7 +88,7 @@ SQL = [f"/sql?query={quote(TEXTS)}", f"/sql?query={quote(f'SELECT 1 AS {chr(34)}
 @pytest.mark.parametrize(
     "target",
     [
-        *("/", "/alerts", "/tensors", "/source", "/provenance?event=1"),
+        *("/", "/?training=1", "/model", "/alerts", "/tensors", "/source", "/provenance?event=1"),
         *(*EVENTS, *SOURCES, "/tensors?name=%3Cb%3E", *GRAPHS, *OPS, *EXECUTIONS),
         *(*HISTORIES, "/history?op_type=%3Cb%3E", "/runs", "/diff", *SQL),
     ],

@@ -62,3 +62,25 @@ def test_without_the_packages_of_the_viewer_there_is_no_report(tmp_path: Path) -
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("MissingDependencyError")
     assert install_command("viewer") in done.stdout
+
+
+def test_answers_of_a_hostile_logdir_are_text_in_the_page_of_a_notebook(tmp_path: Path) -> None:
+    with open_logdir(logdirs.hostile(tmp_path / "logdir")) as logdir:
+        found = logdir.first_nonfinite()
+        assert found is not None
+        answers = [
+            found,
+            logdir.nonfinite(),
+            logdir.provenance(found.event_index, run_id=found.run_id),
+            logdir.alerts(),
+        ]
+        answers += [logdir.history(".*"), logdir.coverage(), logdir.info()]
+        cells = [answer._repr_html_() for answer in answers]
+    notebook = tmp_path / "notebook.html"
+    notebook.write_text("<!doctype html><meta charset='utf-8'><title>notebook</title>" + "<hr>".join(cells), "utf-8")
+    with chromium() as browser, watched_page(browser) as page:
+        page.goto(notebook.as_uri())
+        assert page.title() == "notebook"
+        assert page.locator("script, img, iframe, a, form, link").count() == 0
+        expect(page.get_by_role("table").first).to_be_visible()
+        assert page.locator("hr").count() == len(cells) - 1

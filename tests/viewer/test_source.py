@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from tfdbg_arrow.viewer.pages.source import read_source
 
 from ..query.builder import CLEAN, NAN, RunBuilder
 from . import logdirs
+from .serving import serving
 
 
 def use(lineno: int, *, ops: int = 0, executions: int = 0, bad: int = 0, first: int | None = None, op: str) -> LineUse:
@@ -87,3 +89,44 @@ def test_the_page_of_a_run_without_source(tmp_path: Path) -> None:
     with open_logdir(logdirs.healthy(tmp_path)) as logdir:
         page = read_source(logdir, run_id="run-a")
     assert (page.file_path, page.lines, page.files) == (None, (), ())
+
+
+def test_it_began_where_the_first_bad_value_did_harm(tmp_path: Path) -> None:
+    path = logdirs.log_of_zero(tmp_path)
+    with open_logdir(path) as logdir:
+        found = logdir.first_nonfinite()
+        page = read_source(logdir, run_id="run-a")
+        assert found is not None
+        assert found.source is not None
+        origin = page.origin
+    assert origin is not None
+    assert (origin.file_path, origin.lineno, origin.event_index) == (
+        found.source.file_path,
+        found.source.lineno,
+        found.event_index,
+    )
+    assert (origin.op_type, origin.is_origin) == ("Log", True)
+    with serving(path) as served:
+        text = served.ask("/source").text
+    (row,) = re.findall(r'<span id="L7"[^>]*>.*', text)
+    assert 'class="row bad origin"' in row
+    assert "It began here: Log, step 1" in row
+    assert text.count("began-here") == 1
+
+
+def test_the_file_where_it_began_comes_first(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    for number, name in enumerate(("/a.py", "/b.py")):
+        run.add("source_file", source_file_id=number, file_path=name, source_text="x\n")
+    graph = run.graph("f").op("Log", "Log", stack=run.stack(("/b.py", 1, "f", None, "user")))
+    graph.op("Neg", "Neg", ["Log"], stack=run.stack(("/a.py", 1, "f", None, "user")))
+    run.tensor(graph, "Log", NAN)
+    run.tensor(graph, "Neg", NAN)
+    with open_logdir(run.write(tmp_path)) as logdir:
+        page = read_source(logdir, run_id="run-a")
+    assert ([file.file_path for file in page.files], page.file_path) == (["/b.py", "/a.py"], "/b.py")
+
+
+def test_nothing_is_marked_in_a_healthy_run(tmp_path: Path) -> None:
+    with open_logdir(logdirs.healthy(tmp_path)) as logdir:
+        assert read_source(logdir, run_id="run-a").origin is None

@@ -122,3 +122,17 @@ def test_running_a_query_with_the_keyboard_and_copying_it(served: Served) -> Non
         page.locator(".questions summary").click()
         page.locator(".questions").get_by_role("link", name="Run on the SQL page").first.click()
         expect(page.locator(".result tbody tr").first).to_be_visible()
+
+
+def test_a_long_cell_is_cut_and_unfolds_and_a_wide_result_scrolls_in_its_card(served: Served) -> None:
+    columns = ", ".join(f"'{'word ' * 6}' AS c{number}" for number in range(30))
+    query = quote(f"SELECT repeat('long ', 300) || 'end' AS text, {columns}")
+    with chromium() as browser, watched_page(browser, viewport={"width": 400, "height": 700}) as page:
+        page.goto(f"{served.url}/sql?query={query}&token={TOKEN}")
+        cell = page.locator(".result details.cell")
+        expect(cell.locator(".short")).to_have_text("long " * 16 + "…")
+        expect(cell.locator("pre")).to_be_hidden()
+        cell.locator("summary").click()
+        expect(cell.locator("pre")).to_have_text("long " * 300 + "end")
+        assert page.evaluate("document.documentElement.scrollWidth") == 400
+        assert page.locator(".scrolled").evaluate("(e) => e.scrollWidth > e.clientWidth")

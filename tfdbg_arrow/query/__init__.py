@@ -9,8 +9,11 @@ The names below are imported on first use.
 * `alert_rules`, `run_diff`, `coverage.py`: anomalies in a run, differences between two runs, and tensors that were not
   recorded.
 * `integrity`: finds damage of a logdir, and reads the rest.
+* `model_health`: layers over steps, and curves over steps.
 * `display`, `tensor_history.py`, `values.py`: graphs, rows and series for display.
 * `exports`, `results.py`: the same data for other tools.
+* `displayed.py`, `notebook.py`, `one_line.py`: how answers show themselves in notebooks and terminals.
+* `logdirs.py`: the logdirs below a directory.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from typing import TYPE_CHECKING
 from tfdbg_arrow.facade import lazy_names
 
 if TYPE_CHECKING:
-    from tfdbg_arrow.query.alert_rules.answer import Alert, AlertFinding, Alerts, alerts
+    from tfdbg_arrow.query.alert_rules.answer import Alert, AlertFinding, Alerts, RuleSummary, alerts
     from tfdbg_arrow.query.alert_rules.rules import Parameter, Rule, builtin_rules
     from tfdbg_arrow.query.bad_tensor import CallSite, Forward, InputTensor, NonFinite, Producer
     from tfdbg_arrow.query.capture_stats import CaptureStat
@@ -34,6 +37,17 @@ if TYPE_CHECKING:
     from tfdbg_arrow.query.integrity.verification import Deviation, Verification, verify
     from tfdbg_arrow.query.logdir import Logdir, open_logdir
     from tfdbg_arrow.query.logdir.public_views import View, public_views, views_sql
+    from tfdbg_arrow.query.model_health import (
+        Cell,
+        Column,
+        Curve,
+        LayerHealth,
+        LayerRow,
+        Measure,
+        TrainingCurves,
+        layer_health,
+        training_curves,
+    )
     from tfdbg_arrow.query.nonfinite_search import first_nan, first_nonfinite, nonfinite
     from tfdbg_arrow.query.recorded import TensorHealth
     from tfdbg_arrow.query.results import to_arrow, to_pandas, to_polars
@@ -55,7 +69,7 @@ if TYPE_CHECKING:
     from tfdbg_arrow.query.trace_forward import Spread, SpreadHop, spread
 
 _NAMES_OF = {
-    "tfdbg_arrow.query.alert_rules.answer": ["Alert", "AlertFinding", "Alerts", "alerts"],
+    "tfdbg_arrow.query.alert_rules.answer": ["Alert", "AlertFinding", "Alerts", "RuleSummary", "alerts"],
     "tfdbg_arrow.query.alert_rules.rules": ["Parameter", "Rule", "builtin_rules"],
     "tfdbg_arrow.query.bad_tensor": ["CallSite", "Forward", "InputTensor", "NonFinite", "Producer"],
     "tfdbg_arrow.query.capture_stats": ["CaptureStat"],
@@ -69,6 +83,17 @@ _NAMES_OF = {
     "tfdbg_arrow.query.integrity.verification": ["Deviation", "Verification", "verify"],
     "tfdbg_arrow.query.logdir": ["Logdir", "open_logdir"],
     "tfdbg_arrow.query.logdir.public_views": ["View", "public_views", "views_sql"],
+    "tfdbg_arrow.query.model_health": [
+        "Cell",
+        "Column",
+        "Curve",
+        "LayerHealth",
+        "LayerRow",
+        "Measure",
+        "TrainingCurves",
+        "layer_health",
+        "training_curves",
+    ],
     "tfdbg_arrow.query.nonfinite_search": ["first_nan", "first_nonfinite", "nonfinite"],
     "tfdbg_arrow.query.recorded": ["TensorHealth"],
     "tfdbg_arrow.query.results": ["to_arrow", "to_pandas", "to_polars"],
@@ -97,7 +122,10 @@ __all__ = [
     "BrokenPart",
     "CallSite",
     "CaptureStat",
+    "Cell",
+    "Column",
     "Coverage",
+    "Curve",
     "Deviation",
     "Diagnosis",
     "Diff",
@@ -116,14 +144,18 @@ __all__ = [
     "HistoryRow",
     "Hop",
     "InputTensor",
+    "LayerHealth",
+    "LayerRow",
     "Logdir",
     "LogdirInfo",
+    "Measure",
     "NonFinite",
     "Parameter",
     "Producer",
     "Provenance",
     "Reasons",
     "Rule",
+    "RuleSummary",
     "Run",
     "Setting",
     "SourceLine",
@@ -132,6 +164,7 @@ __all__ = [
     "TableInfo",
     "TensorHealth",
     "TensorHop",
+    "TrainingCurves",
     "Unaligned",
     "UnalignedOp",
     "UnobservedOp",
@@ -147,6 +180,7 @@ __all__ = [
     "first_nan",
     "first_nonfinite",
     "history",
+    "layer_health",
     "nonfinite",
     "open_logdir",
     "provenance",
@@ -157,6 +191,7 @@ __all__ = [
     "to_arrow",
     "to_pandas",
     "to_polars",
+    "training_curves",
     "user_source",
     "verify",
     "views_sql",

@@ -12,8 +12,7 @@ from tfdbg_arrow.query.flow.data_flow import DataFlow, Input
 from tfdbg_arrow.query.flow.events import Label
 from tfdbg_arrow.query.flow.origins import Effect, Effects, Origins
 from tfdbg_arrow.query.flow.sinks import Sinks
-from tfdbg_arrow.query.recorded import EagerValue, TensorEvent, TensorHealth, health_facts
-from tfdbg_arrow.query.results import FLAT
+from tfdbg_arrow.query.recorded import FLAT, EagerValue, TensorEvent, TensorHealth, health_facts
 from tfdbg_arrow.query.stacks import Frame, StackReader, user_source
 
 _GRADIENT_FUNCS = frozenset({"imperative_grad", "_GradientsHelper"})
@@ -112,7 +111,7 @@ class TensorContext:
     program_ops: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class NonFinite(TensorHealth):
     """A tensor that holds an infinity or a NaN. None means not measured in this mode, or not applicable.
 

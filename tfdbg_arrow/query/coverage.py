@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfdbg_arrow.query.capture_stats import CaptureStat, gap_sentences, losses_text, read_capture_stats
+from tfdbg_arrow.query.displayed import Displayed
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.graphs import NEVER_BAD
 from tfdbg_arrow.query.info import check_run
@@ -110,8 +111,8 @@ class ChangedOps:
     num_absorbed: int
 
 
-@dataclass(frozen=True)
-class Coverage:
+@dataclass(frozen=True, repr=False)
+class Coverage(Displayed):
     """What a recording did not examine.
 
     Attributes:

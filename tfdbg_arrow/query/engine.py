@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tfdbg_arrow.query.bad_tensor import NonFinite
     from tfdbg_arrow.query.coverage import Coverage
     from tfdbg_arrow.query.info import LogdirInfo, Run
+    from tfdbg_arrow.query.model_health import LayerHealth, TrainingCurves
     from tfdbg_arrow.query.tensor_history import HistoryRow
     from tfdbg_arrow.query.trace_back import Provenance
     from tfdbg_arrow.query.trace_forward import Spread
@@ -157,6 +158,30 @@ class Answers(Engine, Protocol):
         from tfdbg_arrow.query.tensor_history import history
 
         return history(self, pattern, steps=steps, run_id=run_id, after=after, limit=limit, num_values=num_values)
+
+    def layer_health(
+        self,
+        *,
+        run_id: str | None = None,
+        positions: tuple[int | None, int | None] = (None, None),
+        max_columns: int = 200,
+    ) -> LayerHealth | None:
+        """Returns the health of each layer over the training; see `tfdbg_arrow.query.layer_health`."""
+        from tfdbg_arrow.query.model_health import layer_health
+
+        return layer_health(self, run_id=run_id, positions=positions, max_columns=max_columns)
+
+    def training_curves(
+        self,
+        *,
+        run_id: str | None = None,
+        positions: tuple[int | None, int | None] = (None, None),
+        max_columns: int = 200,
+    ) -> TrainingCurves | None:
+        """Returns curves over the training; see `tfdbg_arrow.query.training_curves`."""
+        from tfdbg_arrow.query.model_health import training_curves
+
+        return training_curves(self, run_id=run_id, positions=positions, max_columns=max_columns)
 
     def alerts(
         self,

@@ -7,6 +7,7 @@ from typing import Any
 
 from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query.capture_stats import gap_sentences, read_capture_stats
+from tfdbg_arrow.query.displayed import Displayed
 from tfdbg_arrow.query.engine import Answers, Engine
 from tfdbg_arrow.safe_text import parse_json
 from tfdbg_arrow.schema import TABLES
@@ -51,8 +52,8 @@ class TableInfo:
     bytes: int
 
 
-@dataclass(frozen=True)
-class LogdirInfo:
+@dataclass(frozen=True, repr=False)
+class LogdirInfo(Displayed):
     """The contents of a logdir.
 
     Attributes:

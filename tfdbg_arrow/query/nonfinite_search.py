@@ -10,6 +10,7 @@ from typing import Any
 
 from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query.bad_tensor import BadTensorReader, NonFinite, TensorContext
+from tfdbg_arrow.query.displayed import Rows
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.culprits import Culprit, Culprits
 from tfdbg_arrow.query.flow.data_flow import COLLECTIVES
@@ -231,7 +232,7 @@ def nonfinite(
     wanted = _check_kinds(kinds)
     if limit is not None and limit < 0:
         raise QueryError(f"limit is {limit}; expected 0 or more tensors, or None for all.")
-    found: list[NonFinite] = []
+    found: Rows[NonFinite] = Rows()
     with opened(logdir) as open_:
         for run in _bad_runs(open_, wanted, run_id=run_id):
             reader = BadTensorReader(open_, run_id=run, kinds=wanted)

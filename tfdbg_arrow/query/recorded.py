@@ -6,11 +6,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
+from tfdbg_arrow.query.displayed import Displayed
 from tfdbg_arrow.query.engine import Engine
 
 if TYPE_CHECKING:
     from tfdbg_arrow.query.logdir import Logdir
 
+FLAT = "is_flat"
+"""Metadata key of a field that holds a dataclass. In a data frame, each attribute of the dataclass becomes a column."""
 KINDS = ("nan", "inf")
 """The kinds of bad element."""
 _MAX_READ_SINGLY = 16
@@ -20,8 +23,8 @@ _FirstTimes = dict[tuple[str, ...], int]
 _KINDS_ASKED = (KINDS, ("nan",), ("inf",))
 
 
-@dataclass(frozen=True, slots=True)
-class TensorHealth:
+@dataclass(frozen=True, slots=True, repr=False)
+class TensorHealth(Displayed):
     """The health of a tensor. None means not measured in this mode.
 
     Attributes:

@@ -21,6 +21,7 @@ from typing import Any
 import pyarrow as pa
 
 from tfdbg_arrow.errors import MissingDependencyError, QueryError
+from tfdbg_arrow.query.recorded import FLAT
 
 _SCALARS: Mapping[type, pa.DataType] = {
     bool: pa.bool_(),
@@ -29,8 +30,6 @@ _SCALARS: Mapping[type, pa.DataType] = {
     str: pa.string(),
     bytes: pa.binary(),
 }
-FLAT = "is_flat"
-"""Metadata key of a field that holds a dataclass: each attribute of the dataclass becomes a column of its own."""
 _INT64 = range(-(2**63), 2**63)
 
 

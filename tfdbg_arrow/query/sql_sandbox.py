@@ -179,6 +179,8 @@ def _main() -> None:
         # DuckDB's advice is about settings, which are locked here, so it is cut off.
         text = str(error).partition("\n\nPossible solutions")[0]
         answer = {"error": text or "the query needs more memory than its limit."}
+    except (ValueError, ArithmeticError) as error:  # such as a date that Python's types cannot hold
+        answer = {"error": f"the answer holds a value that cannot be shown ({error}); cast it to VARCHAR."}
     sys.stdout.write(json.dumps(answer, allow_nan=False))
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from tfdbg_arrow.errors import QueryError
+from tfdbg_arrow.query.displayed import Rows
 from tfdbg_arrow.query.engine import MAX_ROWS, Engine
 from tfdbg_arrow.query.logdir import opened
 from tfdbg_arrow.query.recorded import HEALTH_COLUMNS, TensorHealth
@@ -23,7 +24,7 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class HistoryRow(TensorHealth):
     """One computation of a tensor. None means not measured in this mode, unknown, or not applicable.
 
@@ -102,7 +103,7 @@ def history(
             [*[whole] * 3, run_id, run_id, after, first, first, end, end, min(limit, MAX_ROWS)],
         )
         kept = _read_values(open_, rows, num_values) if num_values and rows else {}
-    found = []
+    found: Rows[HistoryRow] = Rows()
     for row in rows:
         facts = dict(zip(_COLUMNS, row, strict=False))
         del facts["graph_id"]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from tfdbg_arrow.errors import QueryError
+from tfdbg_arrow.query.displayed import Displayed
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.explanation import Growth, explain_event, find_growth
 from tfdbg_arrow.query.flow.data_flow import DataFlow
@@ -24,7 +25,7 @@ from tfdbg_arrow.query.stacks import Frame, StackReader
 DEFAULT_LIMIT = 1000
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class TensorHop(TensorHealth):
     """One tensor on a path. None means not measured in this mode, unknown, or not applicable.
 
@@ -134,7 +135,7 @@ def bad_start(flow: DataFlow, event_index: int, *, run_id: str) -> TensorEvent:
     return event
 
 
-class HopRows:
+class HopRows(Displayed):
     """An answer that consists of hops, as rows.
 
     Attributes:
@@ -171,7 +172,7 @@ def _row(hop: TensorHop) -> dict[str, Any]:
     return row
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Hop(TensorHop):
     """One tensor on the path back from a bad one.
 
@@ -195,7 +196,7 @@ class Hop(TensorHop):
     repair: str | None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Provenance(HopRows):
     """Where a bad tensor came from.
 

@@ -19,7 +19,7 @@ from tfdbg_arrow.query.trace_back import DEFAULT_LIMIT, HopReader, HopRows, Tens
 _BATCH = 1024
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class SpreadHop(TensorHop):
     """One bad tensor that was computed from the start of the search.
 
@@ -38,7 +38,7 @@ class SpreadHop(TensorHop):
     returned_by: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Spread(HopRows):
     """The tensors that a bad tensor made bad.
 

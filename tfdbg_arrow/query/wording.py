@@ -1,13 +1,21 @@
-"""The texts about a bad tensor: the pieces of sentences that the command line and error messages use."""
+"""The texts about answers: the pieces of sentences that the command line, notebooks and error messages use."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
-from tfdbg_arrow.query.bad_tensor import CallSite, Forward, InputTensor, NonFinite, Producer
-from tfdbg_arrow.query.recorded import TensorHealth
-from tfdbg_arrow.query.stacks import Frame
+from tfdbg_arrow.safe_text import number_of
+
+if TYPE_CHECKING:
+    from tfdbg_arrow.query.alert_rules.answer import Alert
+    from tfdbg_arrow.query.bad_tensor import CallSite, Forward, InputTensor, NonFinite, Producer
+    from tfdbg_arrow.query.coverage import ChangedOps, UnobservedOps
+    from tfdbg_arrow.query.recorded import TensorHealth
+    from tfdbg_arrow.query.stacks import Frame
+    from tfdbg_arrow.query.trace_back import TensorHop
 
 _COUNTS = (
     ("num_nan", "NaN"),
@@ -35,6 +43,24 @@ _EFFECTS = {
     "metric": "only a metric took it",
     "absorbed": "absorbed: nothing that was computed from it is bad",
 }
+HOP_ROLES = {
+    "origin": "it went bad here",
+    "candidate": "bad here; an input was not recorded",
+    "cause": "healthy",
+    "unfollowed": "not followed any further",
+}
+"""What the role of a hop means, for the roles that are worth a note."""
+_HOW = {
+    "argument": "passed as an argument",
+    "capture": "captured by the function",
+    "loop": "passed on by the loop",
+    "call": "returned by a call",
+    "variable": "written to the variable that was read",
+    "external": "from outside",
+    "unrecorded": "through unrecorded tensors",
+}
+_MAX_OPS = 8
+"""Number of ops of a group that are named."""
 
 
 def headline_text(found: NonFinite) -> str:
@@ -87,6 +113,27 @@ def label_facts(found: NonFinite) -> tuple[tuple[str, str], ...]:
         ("effect", effect_text(found)),
     )
     return tuple((name, text) for name, text in facts if text is not None)
+
+
+def nonfinite_facts(found: NonFinite) -> list[tuple[str, str]]:
+    """Returns what is known about a bad tensor besides its name, inputs and stack, as pairs of a name and a text."""
+    origin = "not proven: an input was not recorded, or contains the value too"
+    facts = (
+        ("graph", graph_text(found)),
+        *label_facts(found),
+        ("tensor", facts_text(found)),
+        ("device", found.device_name),
+        ("worker", found.worker),
+        ("event", f"{found.event_index}, {_time_text(found.wall_time_ns)}, run {found.run_id}"),
+        ("origin", "yes: this op created the value; its inputs do not contain it" if found.is_origin else origin),
+        *(("but", f"the recording is incomplete: {text}") for text in found.left_out),
+    )
+    return [(name, text) for name, text in facts if text is not None]
+
+
+def _time_text(wall_time_ns: int) -> str:
+    time = datetime.fromtimestamp(wall_time_ns // 1_000_000_000, tz=UTC)
+    return f"{time:%Y-%m-%d %H:%M:%S}.{wall_time_ns % 1_000_000_000 // 1000:06d} UTC"
 
 
 def bad_kinds_text(found: NonFinite) -> str:
@@ -152,6 +199,86 @@ def producer_text(input_: InputTensor) -> str:
 def input_health_text(input_: InputTensor) -> str:
     """Returns an input's health as text, or that it was not recorded."""
     return "not recorded" if input_.health is None else facts_text(input_.health)
+
+
+def alert_text(alert: Alert) -> str:
+    """Returns what an alert is about, such as `Log:0 (Log) in loss`."""
+    slot = "" if alert.output_slot is None else f":{alert.output_slot}"
+    where = "" if alert.graph_name is None else f" in {alert.graph_name}"
+    if alert.op_name is not None:
+        return f"{alert.op_name}{slot} ({alert.op_type}){where}"
+    if alert.op_type is not None:
+        return f"{alert.op_type}{slot}, run eagerly"
+    return f"the function{where.removeprefix(' in')}" if alert.graph_name else "a tensor from outside"
+
+
+def events_text(first: int | None, last: int | None, number: int) -> str:
+    """Returns a range of events, such as `events 3 to 9, 2 tensors`; an empty text if there is none."""
+    if first is None:
+        return ""
+    return f"event {first}" if number == 1 else f"events {first} to {last}, {number:,} tensors"
+
+
+def steps_text(first: int | None, last: int | None) -> str:
+    """Returns a range of training steps, such as `steps 3 to 9`; an empty text if it is not known."""
+    if first is None:
+        return ""
+    return f"step {first}" if last in (None, first) else f"steps {first} to {last}"
+
+
+def hop_text(hop: TensorHop) -> str:
+    """Returns the name of a hop, such as `Log:0 (Log)`."""
+    if hop.op_type is None:
+        return "a tensor from outside"
+    slot = "" if hop.output_slot is None else f":{hop.output_slot}"
+    if hop.op_name is None:
+        return f"{hop.op_type}{slot}, run eagerly"
+    return f"{hop.op_name}{slot} ({op_type_text(hop.op_type, hop.program_ops)})"
+
+
+def hop_place_text(hop: TensorHop) -> str:
+    """Returns the graph, layer, iteration and step of a hop, and how it was passed on; it completes `hop_text`."""
+    facts = [
+        None if hop.graph_name is None else f"in {hop.graph_name}",
+        None if hop.forward_op_type is None else f"gradient of {hop.forward_op_type}",
+        None if hop.layer is None else f"layer {hop.layer}",
+        f"iteration {hop.iteration}" if hop.iteration else None,
+        None if hop.step is None else f"step {hop.step}",
+        _HOW.get(hop.how),
+    ]
+    known = [fact for fact in facts if fact is not None]
+    return ("" if hop.graph_name is None or not known else " ") + ", ".join(
+        ["", *known] if hop.graph_name is None else known
+    )
+
+
+def unobserved_text(group: UnobservedOps) -> str:
+    """Returns how many outputs were not recorded, why, and how many of them could be bad."""
+    text = f"{number_of(group.num_outputs, 'output')} of {number_of(len(group.ops), 'op')}: {group.reason}"
+    if group.num_could_be_bad < group.num_outputs:
+        text += (
+            f"; {group.num_could_be_bad:,} of them could be bad" if group.num_could_be_bad else "; none could be bad"
+        )
+    return text
+
+
+def ops_text(group: UnobservedOps) -> str:
+    """Returns the first ops of a group, and the number of the others."""
+    names = [f"{op.op_name} ({op.op_type})" for op in group.ops[:_MAX_OPS]]
+    left = len(group.ops) - len(names)
+    return ", ".join(names) + (f" and {left:,} more" if left else "")
+
+
+def changed_text(changed: ChangedOps) -> str:
+    """Returns what TensorFlow's optimizer did with the ops of a graph."""
+    counts = (
+        (changed.num_replaced, "replaced"),
+        (changed.num_folded, "computed in advance"),
+        (changed.num_absorbed, "absorbed by others or not needed"),
+    )
+    return f"of {number_of(changed.num_ops, 'op')} " + ", ".join(
+        f"{number:,} {what}" for number, what in counts if number
+    )
 
 
 def _op_text(producer: Producer) -> str:

@@ -2,6 +2,8 @@
 
 Sources: tensorflow/core/framework/types.proto (enum DataType), `tf.dtypes.DType.name` and `.size`; for strings,
 spec/README.md, "Modes".
+
+The functions for strings import NumPy, because the others need only the table.
 """
 
 from __future__ import annotations
@@ -10,11 +12,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
-import numpy as np
-
 _REF_OFFSET = 100
 """A reference to a dtype has the dtype's number plus this."""
-_END = np.dtype("<i8")
+_END = "<i8"
+_END_SIZE = 8
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,8 @@ def encode_strings(elements: Iterable[bytes]) -> bytes:
     Args:
         elements: The strings, in row-major order.
     """
+    import numpy as np
+
     items = list(elements)
     ends = np.cumsum([len(item) for item in items], dtype=_END)
     return b"".join((ends.tobytes(), *items))
@@ -137,8 +140,10 @@ def decode_strings(value: bytes, size: int) -> tuple[bytes, ...]:
     Raises:
         ValueError: The end offsets do not match the bytes.
     """
-    ends = np.frombuffer(value[: size * _END.itemsize], _END) if size * _END.itemsize <= len(value) else None
-    items = value[size * _END.itemsize :]
+    import numpy as np
+
+    ends = np.frombuffer(value[: size * _END_SIZE], _END) if size * _END_SIZE <= len(value) else None
+    items = value[size * _END_SIZE :]
     starts = None if ends is None else np.concatenate((np.zeros(1, _END), ends))
     if starts is None or bool(np.any(np.diff(starts) < 0)) or int(starts[-1]) != len(items):
         raise ValueError(f"{len(value)} bytes are not an encoding of {size} strings")

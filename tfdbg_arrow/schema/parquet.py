@@ -9,18 +9,21 @@ Reasons for the Parquet settings:
   cannot decode it reliably, and crashes; all other readers that are tested can.
 * Page checksums let `verify` find a changed byte.
 * The Arrow schema is stored, because pyarrow drops the table's metadata without it.
+
+The functions import pyarrow, because most commands read this package but need no Arrow schema.
 """
 
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any
 
 from tfdbg_arrow.schema.declaration import Column, Type
 from tfdbg_arrow.schema.tables import table
 from tfdbg_arrow.schema.version import FORMAT_VERSION
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 FIELD_ID_KEY = b"PARQUET:field_id"
 """Metadata key of a field for its Parquet field id, in decimal."""
@@ -28,18 +31,6 @@ TABLE_KEY = b"tfdbg_arrow.table"
 """Metadata key of the schema and the file for the name of the table."""
 FORMAT_VERSION_KEY = b"tfdbg_arrow.format_version"
 """Metadata key of the schema and the file for the format version, MAJOR.MINOR."""
-
-_ARROW_TYPES: dict[Type, pa.DataType] = {
-    Type.BIGINT: pa.int64(),
-    Type.INTEGER: pa.int32(),
-    Type.DOUBLE: pa.float64(),
-    Type.VARCHAR: pa.string(),
-    Type.BOOLEAN: pa.bool_(),
-    # Always UTC, but stored without a time zone, because DuckDB needs pytz to convert TIMESTAMPTZ to Python.
-    Type.TIMESTAMP: pa.timestamp("us"),
-    Type.BLOB: pa.binary(),
-    Type.BIGINT_LIST: pa.list_(pa.field("element", pa.int64(), nullable=False)),
-}
 
 ROW_GROUP_ROWS = 122_880
 """Rows per row group, DuckDB's own vector-aligned size; pass it as `row_group_size` when writing."""
@@ -56,7 +47,24 @@ _WITHOUT_STATISTICS = frozenset({Type.DOUBLE, Type.BLOB})
 
 def arrow_type(type_: Type) -> pa.DataType:
     """Returns the Arrow type in which a column type is stored."""
-    return _ARROW_TYPES[type_]
+    return _arrow_types()[type_]
+
+
+@cache
+def _arrow_types() -> dict[Type, pa.DataType]:
+    import pyarrow as pa
+
+    return {
+        Type.BIGINT: pa.int64(),
+        Type.INTEGER: pa.int32(),
+        Type.DOUBLE: pa.float64(),
+        Type.VARCHAR: pa.string(),
+        Type.BOOLEAN: pa.bool_(),
+        # Always UTC, but stored without a time zone, because DuckDB needs pytz to convert TIMESTAMPTZ to Python.
+        Type.TIMESTAMP: pa.timestamp("us"),
+        Type.BLOB: pa.binary(),
+        Type.BIGINT_LIST: pa.list_(pa.field("element", pa.int64(), nullable=False)),
+    }
 
 
 @cache
@@ -73,6 +81,8 @@ def arrow_schema(name: str) -> pa.Schema:
     Raises:
         KeyError: The format has no such table.
     """
+    import pyarrow as pa
+
     return pa.schema(
         [_arrow_field(column) for column in table(name).columns],
         metadata={TABLE_KEY: name.encode(), FORMAT_VERSION_KEY: FORMAT_VERSION.encode()},
@@ -80,6 +90,8 @@ def arrow_schema(name: str) -> pa.Schema:
 
 
 def _arrow_field(column: Column) -> pa.Field:
+    import pyarrow as pa
+
     return pa.field(
         column.name, arrow_type(column.type), nullable=column.nullable, metadata={FIELD_ID_KEY: str(column.id).encode()}
     )

@@ -6,7 +6,6 @@ client.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import functools
 import importlib
@@ -18,10 +17,13 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tfdbg_arrow.errors import LogdirError, MissingDependencyError, TfdbgArrowError, install_command
 from tfdbg_arrow.storage.layout import TEMPORARY_SUFFIX
+
+if TYPE_CHECKING:
+    import asyncio
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.:_-]*)://(.*)", re.DOTALL)
 _URL_THAT_WAS_A_PATH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/[^/]")
@@ -281,6 +283,8 @@ def _event_loop(pid: int) -> asyncio.AbstractEventLoop:
     Args:
         pid: Id of the process. A forked child needs its own loop, because the thread of its parent's loop is gone.
     """
+    import asyncio  # here, because local logdirs need no event loop
+
     loop = asyncio.new_event_loop()
     loop.set_default_executor(_ExitProofExecutor())
     threading.Thread(target=loop.run_forever, name="tfdbg_arrow-remote", daemon=True).start()

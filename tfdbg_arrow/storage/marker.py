@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path, PurePath
 
-from tfdbg_arrow.errors import LogdirError
+from tfdbg_arrow.errors import LogdirError, NoLogdirError
 from tfdbg_arrow.schema.version import FORMAT_VERSION, check_format_version, check_writable_version
 from tfdbg_arrow.storage.disk import written_whole
 from tfdbg_arrow.storage.layout import MARKER_NAME, OwnFiles, shown
 from tfdbg_arrow.storage.manifest import CHECKSUM_KEY, is_intact, with_checksum
+from tfdbg_arrow.storage.search import below_text, find_logdirs
 
 FORMAT_NAME = "tfdbg_arrow"
 
@@ -79,8 +80,9 @@ def check_logdir(path: Path) -> None:
     """Raises an error if a path is not a logdir of a readable format.
 
     Raises:
-        LogdirError: The path does not exist, is a file, an empty directory or another kind of directory, or its marker
-            is a symbolic link to a file outside it.
+        LogdirError: The path does not exist, is a file or an empty directory, or its marker is a symbolic link to a
+            file outside it.
+        NoLogdirError: The path is another kind of directory. The message names the logdirs below it.
         FormatVersionError: The logdir has a MAJOR format version that this package does not read.
     """
     try:
@@ -103,6 +105,6 @@ def check_logdir(path: Path) -> None:
             f"{path} holds dumps of TensorFlow's Debugger V2 (tfdbg_events.* files), which are not a logdir of "
             f"tfdbg_arrow; convert them with `tfdbg-arrow import {path} LOGDIR`."
         )
-    raise LogdirError(
-        f"{path} is not a logdir of tfdbg_arrow: it has no {MARKER_NAME}; give the directory that a recording wrote."
-    )
+    reason = f"{path} is not a logdir of tfdbg_arrow: it has no {MARKER_NAME}"
+    below = find_logdirs(path)
+    raise NoLogdirError(f"{reason}; {below_text(below)}", reason=reason, below=below)

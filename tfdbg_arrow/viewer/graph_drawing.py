@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from tfdbg_arrow.query.display.graph_borders import Border, CalledGraph, Caller, Iterations
 from tfdbg_arrow.query.display.graph_ops import OpOutput, OutputHealth
 from tfdbg_arrow.query.display.graph_runs import GraphRun
+from tfdbg_arrow.query.display.graph_scopes import GRADIENT, ROOT, OpenScope, ScopeGraph, ScopeNode
 from tfdbg_arrow.query.display.neighbourhood import MAX_DEPTH, Neighbourhood, OpEdge, OpNode
 from tfdbg_arrow.safe_text import parse_json, printable
 from tfdbg_arrow.viewer.charts import Pill
@@ -90,6 +91,148 @@ class Drawing:
 
     boxes: tuple[Box, ...]
     lines: tuple[Line, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScopeBox(Box):
+    """A box of the model graph: an op (`op`, `call`), a folded scope (`scope`), or the `rest` of the ops of a scope.
+
+    Attributes:
+        scope_id: The number of the folded scope; None if it cannot be unfolded.
+        outer: The position of the frame around it in `ModelDrawing.frames`; None for an outermost box.
+    """
+
+    scope_id: int | None
+    outer: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScopeFrame:
+    """The frame around the boxes of an unfolded scope.
+
+    Attributes:
+        scope_id: The number of the scope.
+        state: Its health, as in `Box`.
+        mark: A symbol that shows the state without colour.
+        head: Its name.
+        label: The name with the health, for screen readers.
+        href: The URL that folds it.
+        outer: The position of the frame around it in `ModelDrawing.frames`; None for an outermost one.
+    """
+
+    scope_id: int
+    state: str
+    mark: str
+    head: str
+    label: str
+    href: Url | None
+    outer: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelDrawing:
+    """A picture of the model graph: boxes, the frames around them, the outer ones first, and lines."""
+
+    boxes: tuple[ScopeBox, ...]
+    frames: tuple[ScopeFrame, ...]
+    lines: tuple[Line, ...]
+
+
+def draw_model(model: ScopeGraph, links: GraphLinks) -> ModelDrawing:
+    """Returns the picture of a graph by its scopes.
+
+    Args:
+        model: The graph.
+        links: Links to ops, and to the graph with other scopes unfolded.
+    """
+    places = {scope.scope_id: place for place, scope in enumerate(model.open_scopes)}
+    frames = tuple(
+        ScopeFrame(
+            scope_id=scope.scope_id,
+            state=scope.health.state,
+            mark=STATE_MARKS[scope.health.state],
+            head=_shortened(scope_title(scope)),
+            label=_cut(f"fold {scope_title(scope)}; {scope_health_text(scope)}"),
+            href=links.folded(model, scope.scope_id),
+            outer=places.get(scope.outer_id),
+        )
+        for scope in model.open_scopes
+    )
+    is_labelled = len(model.edges) <= _MAX_LABELLED_EDGES
+    return ModelDrawing(
+        boxes=tuple(_scope_box(node, model, links, outer=places.get(node.outer_id)) for node in model.nodes),
+        frames=frames,
+        lines=tuple(
+            Line(
+                source=edge.source,
+                target=edge.target,
+                text=f"{edge.num_tensors:,} tensors" if is_labelled and edge.num_tensors > 1 else "",
+                title=_cut(
+                    f"{scope_title(model.nodes[edge.source])} to {scope_title(model.nodes[edge.target])}: "
+                    f"{edge.num_tensors:,} tensor{'' if edge.num_tensors == 1 else 's'} of the graph"
+                    + (f", {edge.num_bad:,} of them bad" if edge.num_bad else "")
+                ),
+                is_control=False,
+                is_bad=edge.num_bad > 0,
+            )
+            for edge in model.edges
+        ),
+    )
+
+
+def _scope_box(node: ScopeNode, model: ScopeGraph, links: GraphLinks, *, outer: int | None) -> ScopeBox:
+    health = node.health
+    is_scope = node.kind == "scope"
+    extra = [f"{node.num_ops:,} op{'' if node.num_ops == 1 else 's'}"] if is_scope else []
+    if health.num_bad:
+        extra.append(f"✕ {health.num_bad:,} bad")
+    extra += [_part(call) for call in node.calls[:2]]
+    num_bad_inside = sum(call.num_bad for call in node.calls)
+    if num_bad_inside:
+        extra.append(f"✕ {num_bad_inside:,} bad inside")
+    inner = next((call for call in node.calls if call.attribute == "body"), node.calls[0] if node.calls else None)
+    title = scope_title(node)
+    hrefs = {
+        "op": links.op(node.op_name or ""),
+        "scope": None if node.scope_id is None else links.unfolded(model, node.scope_id),
+        "rest": links.graph(model.graph_id),
+    }
+    return ScopeBox(
+        kind="call" if node.calls else node.kind,
+        state=health.state,
+        mark="▸" if is_scope and health.state != "bad" else STATE_MARKS[health.state],
+        head=_shortened(node.op_type or title),
+        lines=(*([_shortened(node.name)] if node.kind == "op" else []), *extra),
+        title=_cut(f"{node.op_name or title}: {scope_health_text(node)}"),
+        label=_cut(f"{node.op_name or title}; {scope_health_text(node)}"),
+        href=hrefs[node.kind],
+        into=None if inner is None else links.callee(inner),
+        is_focus=False,
+        level=0,
+        num_hidden=0,
+        scope_id=node.scope_id if is_scope else None,
+        outer=outer,
+    )
+
+
+def scope_title(scope: ScopeNode | OpenScope) -> str:
+    """Returns the name of a scope: `gradient of digits` for the gradient side of an outermost layer."""
+    if scope.outer_id != ROOT:
+        return scope.name
+    if scope.is_layer and scope.side == GRADIENT:
+        return f"gradient of {scope.name}"
+    return f"{scope.name} outside layers" if scope.name in ("forward", GRADIENT) else scope.name
+
+
+def scope_health_text(scope: ScopeNode | OpenScope) -> str:
+    """Returns the number of ops and tensors of a scope in words."""
+    health = scope.health
+    ops = f"{scope.num_ops:,} op{'' if scope.num_ops == 1 else 's'}"
+    if health.num_bad:
+        return f"{ops}, {health.num_bad:,} of {health.num_tensors:,} tensors bad"
+    if not health.num_tensors:
+        return f"{ops}, no tensor was recorded"
+    return f"{ops}, {health.num_tensors:,} tensors, " + ("none bad" if health.num_measured else "health not measured")
 
 
 def draw(around: Neighbourhood, links: GraphLinks) -> Drawing:
@@ -277,6 +420,23 @@ class GraphLinks:
     def graph(self, graph_id: int | None) -> Url | None:
         """Returns the link to the list of a graph's ops; None if `graph_id` is None."""
         return None if graph_id is None else self._links.page("graph", run=self._run_id, graph=graph_id)
+
+    def unfolded(self, model: ScopeGraph, scope_id: int) -> Url | None:
+        """Returns the link to the model graph with one more scope unfolded."""
+        return self._scopes((*model.open_ids, scope_id))
+
+    def folded(self, model: ScopeGraph, scope_id: int) -> Url | None:
+        """Returns the link to the model graph with one scope, and those in it, folded."""
+        outer = {scope.scope_id: scope.outer_id for scope in model.open_scopes}
+        closed = {scope_id}
+        for each in outer:  # a scope comes after the one that contains it
+            if outer[each] in closed:
+                closed.add(each)
+        return self._scopes(tuple(each for each in model.open_ids if each not in closed))
+
+    def _scopes(self, open_ids: Sequence[int]) -> Url | None:
+        graph = {"run": self._run_id, "graph": self._view.graph_id}
+        return self._links.page("graph", **graph, open=",".join(map(str, open_ids or (ROOT,))))
 
     def callee(self, call: CalledGraph, event_index: int | None = None) -> Url | None:
         """Returns the link into a called graph, to a certain call if `event_index` is given."""

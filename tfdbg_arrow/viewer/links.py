@@ -16,12 +16,21 @@ class Url(str):
 
 
 class ServerLinks:
-    """Links between the pages of a server."""
+    """Links between the pages of a server.
+
+    Args:
+        root: The address of the pages; `./` if they are below an address that the server does not know.
+        logdirs: The address of the list of logdirs; None if the server shows only one logdir.
+    """
+
+    def __init__(self, root: str = "/", *, logdirs: str | None = None) -> None:
+        self.root = Url(root)
+        self.logdirs = None if logdirs is None else Url(logdirs)
 
     def page(self, name: str, /, **parameters: object) -> Url:
         """Returns a page's URL. Parameters that are None are omitted."""
         given = {key: value for key, value in parameters.items() if value is not None}
-        path = "/" if name == "overview" else f"/{name}"
+        path = self.root if name == "overview" else f"{self.root}{name}"
         return Url(path + (f"?{urlencode(given, errors='backslashreplace')}" if given else ""))
 
     def source(self, run_id: str, file_path: str, lineno: int | None = None) -> Url:
@@ -50,7 +59,7 @@ class ReportLinks:
 
     def page(self, name: str, /, **parameters: object) -> Url | None:
         """Returns the fragment of a page; None if the report does not include the page."""
-        return Url(f"#{name}") if name in ("overview", "alerts") and not parameters else None
+        return Url(f"#{name}") if name in ("overview", "model", "alerts") and not parameters else None
 
     def source(self, run_id: str, file_path: str, lineno: int | None = None) -> Url | None:
         """Returns the fragment of a line; None if the report does not include its file."""
@@ -80,6 +89,8 @@ def filter_parameters(filter_: TensorFilter) -> dict[str, object]:
         "execution": filter_.execution_index,
         "first_step": filter_.first_step,
         "last_step": filter_.last_step,
+        "layer": filter_.layer,
+        "side": filter_.side,
         "bad": 1 if filter_.is_bad else None,
     }
 

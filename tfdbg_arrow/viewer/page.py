@@ -10,6 +10,7 @@ from tfdbg_arrow.errors import BrokenPartError, LogdirError, QueryError, TfdbgAr
 from tfdbg_arrow.query import Logdir, Run
 from tfdbg_arrow.query.recorded import KINDS
 from tfdbg_arrow.query.sql_sandbox import SandboxBusyError
+from tfdbg_arrow.viewer.background import Background
 
 MAX_TEXT = 10_000
 """Maximum number of characters of a text."""
@@ -113,6 +114,9 @@ class PageKind:
         key: The letter that opens the page after `g`; None for a page that is not in the navigation.
         read: Reads a page's data and returns a frozen dataclass.
         assets: Styles and scripts under static/ that only this page loads, in this order.
+        read_known: Returns what is known of the page at once, and starts to compute the rest in the background. The
+            HTML page calls it again until everything is known, unless it has the parameter `wait`. None if `read` is
+            always quick.
     """
 
     name: str
@@ -120,6 +124,7 @@ class PageKind:
     key: str | None
     read: Callable[[Logdir, Parameters], Any]
     assets: tuple[str, ...] = ()
+    read_known: Callable[[Background, str | None, Parameters], Any] | None = None
 
     @property
     def template(self) -> str:

@@ -17,6 +17,7 @@ from tfdbg_arrow.query import Logdir, open_logdir
 from tfdbg_arrow.query.engine import sql_literal, strange_rows_told
 from tfdbg_arrow.query.logdir.statements import memory_limit_bytes
 from tfdbg_arrow.storage.layout import MANIFEST_DIRECTORY
+from tfdbg_arrow.viewer.background import Background
 from tfdbg_arrow.viewer.page import TookTooLongError
 
 _Result = TypeVar("_Result")
@@ -34,6 +35,9 @@ class Reader:
         memory_limit: Memory limit for the queries of all requests together, as in `open_logdir`.
         storage_options: fsspec's arguments for a URL.
         skip_broken: Whether to skip broken parts.
+
+    Attributes:
+        background: Computes answers in a thread.
 
     Raises:
         LogdirError: The path is not a readable logdir.
@@ -58,6 +62,7 @@ class Reader:
         self._lock = threading.Lock()
         self._cache: OrderedDict[Hashable, Any] = OrderedDict()
         self._cached_state: Hashable = None
+        self.background = Background(self.read, self.state)
         try:
             # Open the logdir now, so that errors are raised before the server starts.
             self._idle: list[tuple[Logdir, Hashable]] = [(self._open(), self._state())]
@@ -67,6 +72,7 @@ class Reader:
 
     def close(self) -> None:
         """Closes the logdir. Requests that are still running end with an error."""
+        self.background.close()
         with self._lock:
             idle, self._idle = self._idle, []
         for logdir, _ in idle:

@@ -35,15 +35,19 @@ from tfdbg_arrow.viewer.graph_drawing import (
     border_text,
     count_pills,
     draw,
+    draw_model,
     health_text,
     iterations_text,
     output_text,
     part_text,
+    scope_health_text,
+    scope_title,
 )
 from tfdbg_arrow.viewer.links import Links, Url, execution_filter_parameters, filter_parameters
 from tfdbg_arrow.viewer.page import MAX_TEXT, PageKind, Shell
 from tfdbg_arrow.viewer.pages import PAGES
 from tfdbg_arrow.viewer.source_text import highlighted
+from tfdbg_arrow.viewer.static_charts import DARK, LIGHT, curves_svg, map_svg
 
 _MAX_TEXT = 400
 _CONTENT_TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
@@ -99,6 +103,15 @@ def _environment() -> Environment:
         border_text=border_text,
         attribute_items=attribute_items,
         drawing=lambda around, links: Markup(escape(json_text(draw(around, links)))),
+        model_drawing=lambda model, links: Markup(escape(json_text(draw_model(model, links)))),
+        map_drawing=lambda page: Markup(escape(json_text(page.drawing))),
+        curves_drawing=lambda curves: Markup(
+            escape(json_text({"curves": curves, "colours": {"light": LIGHT, "dark": DARK}}))
+        ),
+        map_svg=map_svg,
+        curves_svg=curves_svg,
+        scope_title=scope_title,
+        scope_health_text=scope_health_text,
     )
     environment.globals.update(
         borders=naming.BORDERS,

@@ -22,6 +22,7 @@ from tfdbg_arrow.storage.disk import written_whole
 from tfdbg_arrow.viewer.links import ReportLinks
 from tfdbg_arrow.viewer.page import Shell
 from tfdbg_arrow.viewer.pages.alerts import AlertsPage, read_alerts
+from tfdbg_arrow.viewer.pages.model import ModelPage, read_model
 from tfdbg_arrow.viewer.pages.overview import OverviewPage, read_overview
 from tfdbg_arrow.viewer.pages.source import SourcePage, read_source
 from tfdbg_arrow.viewer.pages.tensor import TensorPage, read_tensor_page
@@ -31,6 +32,7 @@ DEFAULT_MAX_BYTES = 10_000_000
 _NUM_ALERTS = 20
 _MAX_TENSORS = 40
 _NUM_ROWS = 8
+_MAP_COLUMNS = 100
 _RULES_BUDGET_S = 120.0
 _GLANCE_BYTES = 400_000
 _GLANCE_RULES_S = 2.0
@@ -60,6 +62,7 @@ class Report:
     Attributes:
         shell: The logdir and its runs.
         overview: The first screen.
+        model: The map of layers over steps; None if there was no time to read it.
         alerts: The first alerts of each rule.
         tensors: The tensors on the path to the origin, and the first tensor of each finding.
         sources: The source files of these, if the run recorded their text.
@@ -68,6 +71,7 @@ class Report:
 
     shell: Shell
     overview: OverviewPage
+    model: ModelPage | None
     alerts: AlertsPage
     tensors: tuple[TensorSection, ...]
     sources: tuple[SourceSection, ...]
@@ -119,6 +123,9 @@ def read_report(logdir: Logdir, *, run_id: str | None = None, rules_budget_s: fl
         rules_budget_s: Time limit for the alert rules, in seconds.
     """
     overview = read_overview(logdir, run_id=run_id, budget_s=rules_budget_s)
+    model = None
+    if overview.training is not None and overview.training.is_finished:
+        model = read_model(logdir, run_id=overview.training.run_id, columns=_MAP_COLUMNS)
     alerts = read_alerts(logdir, run_id=run_id, limit=_NUM_ALERTS, budget_s=rules_budget_s)
     left_out = [f"the rule {rule}: it took too long or used too much memory" for rule in alerts.unfinished_rules]
     num_findings = sum(group.num_findings for group in alerts.groups)
@@ -150,6 +157,7 @@ def read_report(logdir: Logdir, *, run_id: str | None = None, rules_budget_s: fl
     return Report(
         shell=shell,
         overview=overview,
+        model=model,
         alerts=alerts,
         tensors=tensors,
         sources=tuple(sources),
@@ -199,6 +207,7 @@ def _render(
     style, script = (static_files()[name][0].decode("utf-8") for name in ("viewer.css", "viewer.js"))
     data: dict[str, Any] = {
         "overview": report.overview,
+        "model": report.model,
         "alerts": report.alerts,
         "tensors": [section.page for section in tensors],
         "left_out": left_out,

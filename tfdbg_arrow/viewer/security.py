@@ -1,28 +1,35 @@
-"""Guard: decides which requests are answered, and what the browser may do with the answers.
+"""Decides which requests are answered, and what the browser may do with the answers.
 
-The user's browser also shows untrusted pages, and the content of a logdir is untrusted. Therefore a request needs the
-token of this start of the server, must use a host name of this machine (this prevents DNS rebinding), and must not come
-from another site. The headers of every answer forbid the browser to load, run or send anything elsewhere.
+The user's browser also shows untrusted pages, and the content of a logdir is untrusted. Therefore a request must use a
+host name of this machine (this prevents DNS rebinding), and must not come from another site. The guard of the server
+also needs the token of this start. The headers of every answer forbid the browser to load, run or send anything
+elsewhere.
 """
 
 from __future__ import annotations
 
 import hmac
+import ipaddress
 import secrets
-from collections.abc import Iterable
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
-from urllib.parse import parse_qsl, unquote_to_bytes, urlencode
+from urllib.parse import parse_qsl, urlencode
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tfdbg_arrow.viewer.answer import Answer
+
 TOKEN_PARAMETER = "token"
-CONTENT_SECURITY_POLICY = (
+_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
-    "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+    "base-uri 'none'; form-action 'self'; frame-ancestors "
 )
-_HEADERS = {
+CONTENT_SECURITY_POLICY = f"{_POLICY}'none'"
+HEADERS = {
     "content-security-policy": CONTENT_SECURITY_POLICY,
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
@@ -32,7 +39,16 @@ _HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
 }
-_OWN_SITES = frozenset({"same-origin", "none"})
+"""The headers of every answer."""
+FRAMED_HEADERS = {
+    **HEADERS,
+    "content-security-policy": f"{_POLICY}'self'",
+    "x-frame-options": "SAMEORIGIN",
+}
+"""The headers of every answer of a server whose own pages show the viewer in a frame."""
+_LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+_ANY = ("0.0.0.0", "::")
+_OWN_SITES = (None, "same-origin", "none")
 _MAX_TARGET = 32_768
 _METHODS = ("GET", "HEAD")
 
@@ -42,21 +58,104 @@ def new_token() -> str:
     return secrets.token_urlsafe(24)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Hosts:
+    """The hosts that a request may name in its header Host, with any port.
+
+    Attributes:
+        names: Names and addresses in lower case.
+        has_addresses: Whether every numeric address is one of them. DNS rebinding needs a name.
+    """
+
+    names: frozenset[str]
+    has_addresses: bool = False
+
+    @classmethod
+    def of(cls, address: str, *more: str) -> Hosts:
+        """Returns the hosts of a server.
+
+        Args:
+            address: The name or address on which it listens; `0.0.0.0` or `::` means all addresses of this machine.
+            *more: Further names under which it is reached.
+        """
+        if address in _LOOPBACK or address == "::1":
+            names = {*_LOOPBACK}
+        elif address in _ANY:
+            names = {*_LOOPBACK, socket.gethostname().lower(), socket.getfqdn().lower()}
+        else:
+            names = {f"[{address}]" if ":" in address else address}
+        return cls(names=frozenset(name.lower() for name in (*names, *more)), has_addresses=address in _ANY)
+
+    def allow(self, host: str) -> bool:
+        """Returns whether the value of a header Host is one of them."""
+        name = _host_name(host)
+        return name in self.names or (self.has_addresses and _is_address(name))
+
+
+def shown_host(address: str) -> str:
+    """Returns the host of the URL under which a server on an address is reached."""
+    if address in _ANY:
+        return socket.gethostname().lower()
+    return f"[{address}]" if ":" in address else address
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What the checks look at in a request.
+
+    Attributes:
+        method: The HTTP method.
+        path: The path.
+        query: The query, without `?`.
+        hosts: The values of the headers Host.
+        fetch_site: The header Sec-Fetch-Site; None if it is missing.
+        origin: The header Origin; None if it is missing.
+    """
+
+    method: str
+    path: bytes
+    query: bytes
+    hosts: Sequence[str]
+    fetch_site: str | None
+    origin: str | None
+
+
+def refusal_of(asked: Asked, hosts: Hosts, *, way_in: str) -> Answer | None:
+    """Returns the answer to a refused request; None if the request comes from a page of this server or from its user.
+
+    Args:
+        asked: The request.
+        hosts: The hosts that it may name.
+        way_in: What the user should do instead, for the message.
+    """
+    if len(asked.hosts) != 1 or not hosts.allow(asked.hosts[0]):
+        return _refused(400, f"This server does not answer to that host name; {way_in}.")
+    if asked.method not in _METHODS:
+        return _refused(405, "Only GET and HEAD are answered.", allow=", ".join(_METHODS))
+    if not _is_plain(asked.path) or len(asked.path) + len(asked.query) > _MAX_TARGET:
+        return _refused(400, "The path is not valid on this server.")
+    if asked.fetch_site not in _OWN_SITES:
+        return _refused(403, f"The request came from another site; {way_in}.")
+    if asked.origin not in (None, *(f"{scheme}://{asked.hosts[0]}" for scheme in ("http", "https"))):
+        return _refused(403, "The request came from a page of another site.")
+    return None
+
+
 class Guard:
     """Middleware that refuses requests that do not come from the server's user.
 
     Args:
         app: The application.
         token: The secret that the printed address contains.
-        hosts: The host names that requests may use, without ports.
+        hosts: The hosts that requests may name.
         cookie_name: Name of the cookie that stores the token. Cookies are shared between the ports of a host, so each
             server needs a different name.
     """
 
-    def __init__(self, app: ASGIApp, *, token: str, hosts: Iterable[str], cookie_name: str = "tfdbg_arrow") -> None:
+    def __init__(self, app: ASGIApp, *, token: str, hosts: Hosts, cookie_name: str = "tfdbg_arrow") -> None:
         self._app = app
         self._token = token
-        self._hosts = frozenset(host.lower() for host in hosts)
+        self._hosts = hosts
         self._cookie_name = cookie_name
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -69,7 +168,7 @@ class Guard:
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                for name, value in _HEADERS.items():
+                for name, value in HEADERS.items():
                     headers[name] = value
             await send(message)
 
@@ -82,27 +181,25 @@ class Guard:
     def _refusal(self, scope: Scope) -> Response | None:
         """Returns the response to a refused request; None if the request is allowed."""
         headers = Headers(scope=scope)
-        hosts = headers.getlist("host")
-        if len(hosts) != 1 or _host_name(hosts[0]) not in self._hosts:
-            return _refused(400, "This server does not answer to that host name; open the address that it printed.")
-        if scope["method"] not in _METHODS:
-            return _refused(405, "Only GET and HEAD are answered.", allow=", ".join(_METHODS))
-        if not _is_plain(scope):
-            return _refused(400, "The path is not valid on this server.")
-        if headers.get("sec-fetch-site", "none") not in _OWN_SITES:
-            return _refused(
-                403, "The request came from another site; paste the address that the server printed instead."
-            )
-        if headers.get("origin", f"http://{hosts[0]}") != f"http://{hosts[0]}":
-            return _refused(403, "The request came from a page of another site.")
+        asked = Asked(
+            method=scope["method"],
+            path=(scope.get("raw_path") or scope["path"].encode("utf-8", "surrogatepass")).partition(b"?")[0],
+            query=scope["query_string"],
+            hosts=headers.getlist("host"),
+            fetch_site=headers.get("sec-fetch-site"),
+            origin=headers.get("origin"),
+        )
+        refusal = refusal_of(asked, self._hosts, way_in="open the address that it printed when it started")
+        if refusal is not None:
+            return response_of(refusal)
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         given = [value for name, value in query if name == TOKEN_PARAMETER]
         if given:
             if len(given) != 1 or not self._is_token(given[0]):
-                return _refused(403, "The token is wrong: open the address that the server printed when it started.")
+                return _forbidden("The token is wrong: open the address that the server printed when it started.")
             return self._admitted(scope, [pair for pair in query if pair[0] != TOKEN_PARAMETER])
         if not any(map(self._is_token, self._cookies(headers))):
-            return _refused(403, "The token is missing: open the address that the server printed when it started.")
+            return _forbidden("The token is missing: open the address that the server printed when it started.")
         return None
 
     def _admitted(self, scope: Scope, query: list[tuple[str, str]]) -> Response:
@@ -136,18 +233,32 @@ def _host_name(host: str) -> str:
     return name.lower() if not port or port.isdecimal() else ""
 
 
-def _is_plain(scope: Scope) -> bool:
-    """Returns whether the path is plain: only letters, digits, `.`, `_`, `-` and `/`, no `..`, nothing encoded."""
-    raw = scope.get("raw_path") or scope["path"].encode("utf-8", "surrogatepass")
-    path = raw.partition(b"?")[0]
-    if len(path) + len(scope["query_string"]) > _MAX_TARGET or not path.startswith(b"/") or path.startswith(b"//"):
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name.removeprefix("[").removesuffix("]"))
+    except ValueError:
         return False
+    return True
+
+
+def _is_plain(path: bytes) -> bool:
+    """Returns whether a path is plain: only letters, digits, `.`, `_`, `-` and `/`, no `..`, nothing encoded."""
     is_plain = all(byte in _PATH_BYTES for byte in path)
-    return is_plain and b".." not in path and b"//" not in path and unquote_to_bytes(path) == path
+    return is_plain and path.startswith(b"/") and b".." not in path and b"//" not in path
 
 
 _PATH_BYTES = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-")
 
 
-def _refused(status: int, text: str, **headers: str) -> Response:
-    return PlainTextResponse(text + "\n", status_code=status, headers=headers)
+def response_of(answer: Answer) -> Response:
+    """Returns an answer as a response of the web framework."""
+    headers = {"content-type": answer.content_type, **answer.headers}
+    return Response(answer.content, status_code=answer.status, headers=headers)
+
+
+def _forbidden(text: str) -> Response:
+    return response_of(_refused(403, text))
+
+
+def _refused(status: int, text: str, **headers: str) -> Answer:
+    return Answer.of_text(text + "\n", status=status, headers=headers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import re
 import shutil
@@ -12,6 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from tfdbg_arrow.errors import (
@@ -23,6 +25,7 @@ from tfdbg_arrow.errors import (
     install_command,
 )
 from tfdbg_arrow.storage.location import parse_location
+from tfdbg_arrow.writer.program import EXECUTE_MAIN_CODE
 from tfdbg_arrow.writer.recording.marks import as_step
 from tfdbg_arrow.writer.remote.uploader import (
     DEFAULT_MAX_LOCAL_BYTES,
@@ -39,7 +42,19 @@ _lock = threading.RLock()
 
 _active: Recording | None = None
 
+_ending: threading.Thread | None = None
+"""The thread that ends a recording whose end was called from within the recorder."""
+
 _is_registered_at_exit = False
+
+_INTERRUPTED_END_S = 5.0
+"""How long the end waits for its thread, if the calling thread may hold what that thread waits for."""
+
+
+_PACKAGE = os.path.dirname(os.path.dirname(__file__))
+_OWN_FILES = (__file__, contextlib.__file__, os.path.join(_PACKAGE, "stop.py"))
+_RECORDER = tuple(os.path.join(_PACKAGE, name, "") for name in ("writer", "spool", "storage"))
+_HOOKS = os.path.join(_PACKAGE, "writer", "hooks", "")
 
 
 @dataclass(frozen=True)
@@ -191,6 +206,7 @@ def start(request: Request) -> str | None:
     if is_turned_off():
         return None
     _tensorflow()
+    _wait_for_end()
     with _lock:
         if _active is not None:
             raise RecordingError(
@@ -219,6 +235,9 @@ def disable() -> None:
     """Ends the active recording and writes the remaining events; does nothing if there is none.
 
     Functions that were traced during the recording are traced again, without recording, at their next call.
+    It may be called from anywhere, also from a signal handler, a finalizer or a function that is being traced. If it
+    interrupted the recorder itself, another thread writes the remaining events, and disable() waits for it for five
+    seconds at most. The next enable() and the end of the process wait for that thread.
 
     Raises:
         NonFiniteError: With `on_nonfinite="raise"`, there is a bad value that no op has used yet.
@@ -233,11 +252,45 @@ def disable() -> None:
 
 def end() -> None:
     """Ends the active recording as disable() does, but does not raise NonFiniteError."""
-    global _active
+    global _active, _ending
     with _lock:
         recording, _active = _active, None
-    if recording is not None:
+    if recording is None:
+        return
+    is_in_core = recording.is_in_core()
+    if not is_in_core and not _is_in_recorder():
         recording.close()
+        return
+    # A signal handler or a finalizer interrupted the recorder, or a function that is being traced called. This thread
+    # may hold what the end waits for, so another thread ends the recording.
+    recording.remove_hooks()
+    ending = threading.Thread(target=recording.write_rest, name="tfdbg_arrow-end")
+    _ending = ending
+    ending.start()
+    ending.join(0.0 if is_in_core else _INTERRUPTED_END_S)
+
+
+def _is_in_recorder() -> bool:
+    """Returns True if the calling thread runs code of the recorder that called the program or was interrupted by it.
+
+    The hooks do not count: they call the program all the time, and hold no locks.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename in _OWN_FILES:  # this call of disable()
+        frame = frame.f_back
+    while frame is not None and frame.f_code is not EXECUTE_MAIN_CODE:
+        path = frame.f_code.co_filename
+        if path.startswith(_RECORDER) and not path.startswith(_HOOKS):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _wait_for_end() -> None:
+    """Waits until a recording that ends in another thread has ended."""
+    ending = _ending
+    if ending is not None and ending is not threading.current_thread():
+        ending.join()
 
 
 def stop_error() -> NonFiniteError | None:
@@ -314,10 +367,17 @@ def _shown_location(logdir: str | os.PathLike[str]) -> Path | str:
 
 
 def _end_at_exit() -> None:
+    was_active = _active is not None
     try:
         disable()
     except NonFiniteError as error:  # no code is left to catch it
         sys.stderr.write(f"tfdbg_arrow: {error}\n")
+    _wait_for_end()
+    if was_active and getattr(sys, "last_type", None) is KeyboardInterrupt and not hasattr(sys, "ps1"):
+        # Python ends with the status of SIGINT if the last code that was compiled from text raised KeyboardInterrupt.
+        # Modules that are imported for the first time at the end of a recording can compile text themselves.
+        with contextlib.suppress(KeyboardInterrupt):
+            exec("raise KeyboardInterrupt")
 
 
 def _register_at_exit() -> None:
@@ -337,8 +397,9 @@ def _after_fork_in_parent() -> None:
 
 def _after_fork_in_child() -> None:
     """Abandons the recording in a forked child, because the spool and the sink's thread belong to the parent."""
-    global _active, _lock
+    global _active, _ending, _lock
     recording, _active = _active, None
+    _ending = None
     _lock = threading.RLock()
     if recording is not None:
         recording.abandon()

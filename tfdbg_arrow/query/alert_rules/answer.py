@@ -12,6 +12,7 @@ from tfdbg_arrow.errors import MemoryLimitError, QueryError, TimeLimitError
 from tfdbg_arrow.query.alert_rules.rules import COLUMNS, SEVERITIES, Rule, builtin_rules, read_rules
 from tfdbg_arrow.query.alert_rules.scan import ORDER, Found, is_large, scan
 from tfdbg_arrow.query.bad_tensor import NonFinite
+from tfdbg_arrow.query.displayed import Displayed
 from tfdbg_arrow.query.engine import MAX_ROWS, Engine
 from tfdbg_arrow.query.info import check_run
 from tfdbg_arrow.query.logdir import Logdir, opened
@@ -27,8 +28,8 @@ _MAX_JUDGED = 200
 """Number of origins per run for which to check whether they did harm."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Alert:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Alert(Displayed):
     """One finding of a rule about one op output. An attribute is None if it does not apply.
 
     Attributes:
@@ -72,8 +73,8 @@ class Alert:
     is_expected: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class AlertFinding:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class AlertFinding(Displayed):
     """The alerts of one rule for one layer and line of the user's code in one run. An attribute is None if unknown.
 
     Attributes:
@@ -107,8 +108,29 @@ class AlertFinding:
     is_expected: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class Alerts:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class RuleSummary(Displayed):
+    """The findings of one rule and one severity.
+
+    Attributes:
+        kind: The rule.
+        severity: `error`, `warning` or `info`.
+        num_alerts: Number of alerts.
+        num_places: Number of places: layers and lines of the user's code, each counted in each run.
+        first_step: The first training step in which one of them begins; None if no step is known.
+        last_step: The last training step in which one of them ends; None if no step is known.
+    """
+
+    kind: str
+    severity: str
+    num_alerts: int
+    num_places: int
+    first_step: int | None
+    last_step: int | None
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Alerts(Displayed):
     """The result of the rules.
 
     Attributes:
@@ -124,6 +146,27 @@ class Alerts:
     num_found: dict[str, int]
     num_cut: int
     not_run: dict[str, str]
+
+    @property
+    def summary(self) -> tuple[RuleSummary, ...]:
+        """The findings by severity and rule: the worst severity first, then the rule with the most alerts."""
+        groups: dict[tuple[str, str], list[AlertFinding]] = {}
+        for finding in self.findings:
+            groups.setdefault((finding.severity, finding.kind), []).append(finding)
+        found = [_summary(findings) for findings in groups.values()]
+        return tuple(sorted(found, key=lambda rule: (SEVERITIES.index(rule.severity), -rule.num_alerts, rule.kind)))
+
+
+def _summary(findings: Sequence[AlertFinding]) -> RuleSummary:
+    steps = [step for finding in findings for step in (finding.first_step, finding.last_step) if step is not None]
+    return RuleSummary(
+        kind=findings[0].kind,
+        severity=findings[0].severity,
+        num_alerts=sum(finding.num_alerts for finding in findings),
+        num_places=len(findings),
+        first_step=min(steps, default=None),
+        last_step=max(steps, default=None),
+    )
 
 
 def alerts(

@@ -329,11 +329,22 @@ class OpFilter:
 
 @dataclass(frozen=True)
 class OpRow:
-    """One op of a graph: its position in order of creation, its name and type, and its number of bad tensors."""
+    """One op of a graph.
+
+    Attributes:
+        op_index: Its position in order of creation.
+        op_name: Its name.
+        op_type: Its type.
+        layer: The layer that made it, as in the table graph_op.
+        role: Its purpose, as in the table graph_op.
+        num_bad: Number of its bad tensors.
+    """
 
     op_index: int
     op_name: str
     op_type: str
+    layer: str | None
+    role: str | None
     num_bad: int
 
 
@@ -378,11 +389,11 @@ def op_window(
     condition = " AND ".join(conditions)
     bound, order, at = (">=", "", first) if before is None else ("<", " DESC", before)
     rows = logdir.rows(
-        f"SELECT op_index, op_name, op_type FROM graph_op WHERE {condition} AND op_index {bound} ? "
+        f"SELECT op_index, op_name, op_type, layer, role FROM graph_op WHERE {condition} AND op_index {bound} ? "
         f"ORDER BY op_index{order} LIMIT {int(limit)}",
         [*parameters, at],
     )
-    rows = sorted(rows)
+    rows.sort(key=lambda row: row[0])
     ((num_matching, num_before),) = logdir.rows(
         f"SELECT count(*), count(CASE WHEN op_index < ? THEN 1 END) FROM graph_op WHERE {condition}",
         [rows[0][0] if rows else at, *parameters],
@@ -392,7 +403,9 @@ def op_window(
         [run_id, graph_id],
     )
     return OpWindow(
-        rows=tuple(OpRow(index, name, op_type, bad.get(name, 0)) for index, name, op_type in rows),
+        rows=tuple(
+            OpRow(index, name, op_type, layer, role, bad.get(name, 0)) for index, name, op_type, layer, role in rows
+        ),
         num_matching=num_matching,
         num_before=num_before,
         op_types=tuple(op_type for (op_type,) in types),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from tfdbg_arrow.errors import QueryError
@@ -145,35 +144,42 @@ class GraphRow:
     Attributes:
         graph_id: Its id.
         graph_name: Its name.
+        user_name: What the user calls it; None if that is not known. See `user_name`.
         outer_graph_id: The graph in which it was traced; None if it was traced in eager code.
-        level: The number of nested graphs in which it was traced.
+        outer_name: What the user calls that graph, or else its name.
         num_ops: Number of its ops.
         num_tensors: Number of its recorded tensors.
         num_bad: How many of these hold an infinity or a NaN.
+        has_run: Whether the recording shows that it ran: by a tensor, a call, or the form that TensorFlow executed.
         source: The line of the user's code that created it, or None.
     """
 
     graph_id: int
     graph_name: str
+    user_name: str | None
     outer_graph_id: int | None
-    level: int
+    outer_name: str | None
     num_ops: int
     num_tensors: int
     num_bad: int
+    has_run: bool
     source: Frame | None
 
 
 @dataclass(frozen=True)
-class GraphTree:
+class GraphList:
     """The graphs of a run.
 
     Attributes:
-        rows: The graphs, each after the graph in which it was traced, by graph_id.
+        rows: The graphs: those with the most bad tensors first, then those with the most tensors, then with the most
+            ops, then by graph_id. Graphs that never ran come last.
         num_graphs: Total number of graphs. It is larger than the number of `rows` if a limit cut them.
+        num_never_run: How many of all graphs never ran.
     """
 
     rows: tuple[GraphRow, ...]
     num_graphs: int
+    num_never_run: int
 
 
 @dataclass(frozen=True)
@@ -184,35 +190,108 @@ class GraphName:
     graph_name: str
 
 
-def graph_tree(logdir: Engine, *, run_id: str, name: str | None = None, limit: int = 1000) -> GraphTree:
+def graph_list(logdir: Engine, *, run_id: str, name: str | None = None, limit: int = 1000) -> GraphList:
     """Returns the graphs of a run.
 
     Args:
         logdir: The logdir.
         run_id: The run.
-        name: Only graphs whose name contains this text, ignoring case; None means all.
-        limit: Maximum number of graphs; the first ones by ID are returned.
+        name: Only graphs whose name, or whose name as the user gave it, contains this text, ignoring case; None means
+            all.
+        limit: Maximum number of graphs.
     """
-    where, parameters = ("", []) if name is None else (" AND contains(lower(graph_name), ?)", [name.lower()])
-    ((num_graphs,),) = logdir.rows(f"SELECT count(*) FROM graph WHERE run_id = ?{where}", [run_id, *parameters])
+    names = user_names(logdir, run_id=run_id)
+    where, parameters = "", []
+    if name is not None:
+        called = [graph_id for graph_id, text in names.items() if name.lower() in text.lower()]
+        where = " AND (contains(lower(g.graph_name), ?) OR list_contains(CAST(? AS BIGINT[]), g.graph_id))"
+        parameters = [name.lower(), called]
     rows = logdir.rows(
-        "SELECT g.graph_id, g.graph_name, g.outer_graph_id, g.stack_trace_id, coalesce(o.num_ops, 0), "
-        f"coalesce(h.num_tensors, 0), coalesce(h.num_bad, 0) FROM (SELECT * FROM graph WHERE run_id = ?{where} "
-        f"ORDER BY graph_id LIMIT {int(limit)}) AS g "
+        "SELECT g.graph_id, g.graph_name, g.outer_graph_id, u.graph_name, g.stack_trace_id, coalesce(o.num_ops, 0), "
+        "coalesce(h.num_tensors, 0), coalesce(h.num_bad, 0), r.graph_id IS NOT NULL AS has_run, "
+        "count(*) OVER (), count(CASE WHEN r.graph_id IS NULL THEN 1 END) OVER () "
+        "FROM graph AS g "
+        "LEFT JOIN graph AS u ON u.run_id = g.run_id AND u.graph_id = g.outer_graph_id "
         "LEFT JOIN (SELECT graph_id, count(*) AS num_ops FROM graph_op WHERE run_id = ? GROUP BY graph_id) AS o "
         "ON o.graph_id = g.graph_id "
         "LEFT JOIN (SELECT graph_id, count(*) AS num_tensors, count(CASE WHEN has_inf_or_nan THEN 1 END) AS num_bad "
         "FROM tensor_health WHERE run_id = ? AND graph_id IS NOT NULL GROUP BY graph_id) AS h "
-        "ON h.graph_id = g.graph_id ORDER BY g.graph_id",
-        [run_id, *parameters, run_id, run_id],
+        "ON h.graph_id = g.graph_id "
+        "LEFT JOIN (SELECT graph_id FROM tensor_health WHERE run_id = ? AND graph_id IS NOT NULL "
+        "UNION SELECT graph_id FROM execution WHERE run_id = ? AND graph_id IS NOT NULL "
+        "UNION SELECT graph_id FROM executed_op WHERE run_id = ? AND graph_id IS NOT NULL) AS r "
+        "ON r.graph_id = g.graph_id "
+        f"WHERE g.run_id = ?{where} "
+        "ORDER BY has_run DESC, coalesce(h.num_bad, 0) DESC, coalesce(h.num_tensors, 0) DESC, "
+        f"coalesce(o.num_ops, 0) DESC, g.graph_id LIMIT {int(limit)}",
+        [*[run_id] * 6, *parameters],
     )
-    sources = StackReader(logdir, run_id=run_id).user_sources(row[3] for row in rows if row[3] is not None)
-    levels = dict(_nested((row[0], row[2]) for row in rows))
-    by_id = {
-        row[0]: GraphRow(*row[:3], levels[row[0]], *row[4:], sources.get(row[3]))  # type: ignore[call-arg]
-        for row in rows
+    sources = StackReader(logdir, run_id=run_id).user_sources(row[4] for row in rows if row[4] is not None)
+    return GraphList(
+        rows=tuple(
+            GraphRow(
+                graph_id=graph_id,
+                graph_name=graph_name,
+                user_name=names.get(graph_id),
+                outer_graph_id=outer_id,
+                outer_name=names.get(outer_id, outer_name),
+                num_ops=num_ops,
+                num_tensors=num_tensors,
+                num_bad=num_bad,
+                has_run=has_run,
+                source=sources.get(stack),
+            )
+            for graph_id, graph_name, outer_id, outer_name, stack, num_ops, num_tensors, num_bad, has_run, _, _ in rows
+        ),
+        num_graphs=rows[0][-2] if rows else 0,
+        num_never_run=rows[0][-1] if rows else 0,
+    )
+
+
+_KERAS_CALLS = {
+    "fit": "train",
+    "train_on_batch": "train",
+    "evaluate": "test",
+    "test_on_batch": "test",
+    "predict": "predict",
+    "predict_on_batch": "predict",
+}
+"""What a Keras model does, by the method that the user calls."""
+_KERAS_GRAPHS = {"one_step_on_data": "step", "one_step_on_iterator": "function", "multi_step_on_iterator": "function"}
+"""For the names of the functions that Keras makes: the part of the model's attribute that it makes them for, such as
+`train_step` and `train_function`."""
+
+
+def user_names(logdir: Engine, *, run_id: str) -> dict[int, str]:
+    """Returns what the user calls the graphs that Keras made of a model's steps, by graph_id.
+
+    A name is that of the model's attribute, such as `train_step` or `train_function`, with the model's name if all
+    layers of the graph belong to one model: `train_step of digits`.
+    """
+    rows = logdir.kept_rows(
+        "SELECT graph_id, graph_name, max_by(method, depth) FROM (SELECT g.graph_id, g.graph_name, s.depth, "
+        "regexp_extract(s.func, '[^.]*$') AS method FROM graph AS g "
+        "JOIN stack AS s ON s.run_id = g.run_id AND s.stack_trace_id = g.stack_trace_id "
+        f"WHERE g.run_id = ? AND g.graph_name IN ({', '.join('?' * len(_KERAS_GRAPHS))}) "
+        "AND contains(s.file_path, 'keras')) AS called "
+        f"WHERE method IN ({', '.join('?' * len(_KERAS_CALLS))}) GROUP BY graph_id, graph_name",
+        [run_id, *_KERAS_GRAPHS, *_KERAS_CALLS],
+    )
+    if not rows:
+        return {}
+    models = dict(
+        logdir.kept_rows(
+            "SELECT graph_id, min(model) FROM (SELECT DISTINCT graph_id, split_part(layer, '/', 1) AS model "
+            "FROM graph_op WHERE run_id = ? AND contains(layer, '/') AND role = 'forward') AS m "
+            "GROUP BY graph_id HAVING count(*) = 1",
+            [run_id],
+        )
+    )
+    return {
+        graph_id: f"{_KERAS_CALLS[method]}_{_KERAS_GRAPHS[graph_name]}"
+        + (f" of {models[graph_id]}" if graph_id in models else "")
+        for graph_id, graph_name, method in rows
     }
-    return GraphTree(tuple(by_id[graph_id] for graph_id in levels), num_graphs)
 
 
 def graph_path(logdir: Engine, graph_id: int, *, run_id: str) -> tuple[GraphName, ...]:
@@ -228,20 +307,3 @@ def graph_path(logdir: Engine, graph_id: int, *, run_id: str) -> tuple[GraphName
         path[at] = GraphName(at, rows[0][0])
         at = rows[0][1]
     return tuple(reversed(path.values()))
-
-
-def _nested(graphs: Iterable[tuple[int, int | None]]) -> list[tuple[int, int]]:
-    """Returns (graph_id, level) pairs, each after its outer graph. It also works for cycles in a damaged recording."""
-    outer = dict(graphs)
-    inner: dict[int | None, list[int]] = {}
-    for graph_id, outer_id in outer.items():
-        inner.setdefault(outer_id if outer_id in outer else None, []).append(graph_id)
-    found: dict[int, int] = {}
-    for root in (*inner.get(None, ()), *outer):  # graphs in a cycle have no root
-        waiting = [(root, 0)]
-        while waiting:
-            graph_id, level = waiting.pop()
-            if graph_id not in found:
-                found[graph_id] = level
-                waiting += [(child, level + 1) for child in reversed(inner.get(graph_id, []))]
-    return list(found.items())

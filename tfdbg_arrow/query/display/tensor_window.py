@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query.display.row_window import Window, find_window, given_conditions
 from tfdbg_arrow.query.engine import Engine
+from tfdbg_arrow.query.model_health.cells import row_condition
 from tfdbg_arrow.query.recorded import HEALTH_COLUMNS, TensorHealth
 
 SCOPES = ("graph", "execution", "external")
+SIDES = ("forward", "gradient")
 AXES = ("event", "step")
 """The possible axes of a series: events in their order, or training steps."""
 MAX_BUCKETS = 1000
@@ -48,6 +50,9 @@ class TensorFilter:
         last_step: Greatest training step.
         first_event: Least event_index.
         last_event: Greatest event_index.
+        layer: The layer that its op belongs to, or a layer around that; or, for ops outside all layers, their role. As
+            in LayerRow, a gradient belongs to the layer of its forward op.
+        side: One of SIDES: from the ops of the layer, or from their gradients. It needs `layer`.
         is_bad: Only tensors with an infinity or a NaN.
     """
 
@@ -63,6 +68,8 @@ class TensorFilter:
     last_step: int | None = None
     first_event: int | None = None
     last_event: int | None = None
+    layer: str | None = None
+    side: str | None = None
     is_bad: bool = False
 
 
@@ -228,6 +235,10 @@ def filter_condition(filter_: TensorFilter, *, run_id: str) -> tuple[str, list[o
             "(SELECT graph_id FROM graph WHERE run_id = ? AND contains(lower(graph_name), ?)))"
         )
         parameters += [text, text, run_id, text]
+    if filter_.layer is not None:
+        condition, of_row = row_condition(filter_.layer, filter_.side, run_id=run_id)
+        conditions.append(condition)
+        parameters += of_row
     if filter_.is_bad:
         conditions.append("h.has_inf_or_nan")
     return " AND ".join(conditions), parameters

@@ -15,6 +15,7 @@ from itertools import pairwise, takewhile
 from math import prod
 from pathlib import Path
 
+from tfdbg_arrow.query.displayed import Displayed
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.explanation.kinds import Computed, Explanation, Inputs
 from tfdbg_arrow.query.explanation.rules import explain
@@ -42,7 +43,7 @@ _Key = tuple[int, str, int]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Growth:
+class Growth(Displayed):
     """A variable or another tensor whose largest magnitude grew in every step up to a bad value.
 
     Attributes:
@@ -77,7 +78,7 @@ class Growth:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reasons:
+class Reasons(Displayed):
     """Why a tensor went bad.
 
     Attributes:

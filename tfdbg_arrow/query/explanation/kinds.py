@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from tfdbg_arrow.query.displayed import Displayed
 from tfdbg_arrow.query.recorded import TensorEvent
 from tfdbg_arrow.safe_text import number_of
 from tfdbg_arrow.schema.dtypes import DTYPES
@@ -18,7 +19,7 @@ _GRADIENT = re.compile(r"(?:.*/)?(?:gradient_tape|gradients(?:_\d+)?)/")
 
 
 @dataclass(frozen=True)
-class Explanation:
+class Explanation(Displayed):
     """Why an op made a bad value.
 
     Attributes:

@@ -19,13 +19,15 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING
 
 from tfdbg_arrow.query.flow.events import EventReader
 from tfdbg_arrow.query.flow.graphs import LOOPS, Call, GraphReader
 from tfdbg_arrow.query.recorded import Context, SiteVisit
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 _SUFFIXES = {
     "body": r"/body(/_\d+)?",
@@ -179,27 +181,29 @@ class CallSites:
             for visit in self._visits_of_callee(step_id, execution_index, site, part):
                 first = frames.get(visit.frame_id, visit.first_event_index)
                 frames[visit.frame_id] = min(first, visit.first_event_index)
-        outer = self._visits_of_graph(step_id, execution_index, graph_id).get(site, ())
         in_order = sorted(frames, key=frames.__getitem__)
+        levels = self.levels(graph_id, site, root_graph_id=None) or ()
+        outer = self._visits_of_graph(step_id, execution_index, graph_id).get(site, ())
+        while not outer and levels and not levels[-1].is_loop:  # a function without rows ran in passes of its caller
+            call, site, levels = levels[-1].call, levels[-1].site, levels[:-1]
+            outer = self._visits_of_graph(step_id, execution_index, call.graph_id).get(site, ())
         if not outer:
-            return self._entries_without_rows(step_id, execution_index, site, graph_id, in_order)
+            return self._entries_without_rows(step_id, execution_index, levels, in_order)
         entries = [(visit.frame_id, iteration) for visit in outer for iteration in visit.iterations]
         return find_entries(in_order, entries)
 
     def _entries_without_rows(
-        self, step_id: int, execution_index: int | None, site: str, graph_id: int, frames: Sequence[int]
+        self, step_id: int, execution_index: int | None, levels: tuple[Level, ...], frames: Sequence[int]
     ) -> Mapping[int, tuple[int | None, int]]:
         """Returns where the frames of an inner loop were entered, if the body of the outer loop itself left no row.
 
         Args:
             step_id: The step.
             execution_index: The execution of the step.
-            site: The call site of the body of the outer loop.
-            graph_id: The body of the outer loop.
+            levels: The calls that lead to the body of the outer loop.
             frames: The frames of the inner loop, in the order in which their first tensors were recorded.
         """
-        levels = self.levels(graph_id, site, root_graph_id=None)
-        if not levels or not levels[-1].is_loop:
+        if not levels:
             return {}
         last: dict[int, int] = {}
         for visit in self.visits_inside(step_id, execution_index, levels[-1]):
@@ -337,6 +341,8 @@ def _entries_by_frame(frames: Sequence[int], entries: Sequence[Entry]) -> dict[i
     """Returns where each frame was entered if exactly one name of the loop explains all frames, or else None."""
     if not frames or not entries:
         return None
+    import numpy as np  # here, because few logdirs have loops
+
     outer = np.array([frame % _WORD for frame, _ in entries], np.uint64)
     iteration = np.array([iteration % _WORD for _, iteration in entries], np.uint64)
     names = np.unique(_name_hashes(frames[0], outer, iteration))
@@ -356,6 +362,8 @@ def _name_hashes(
     frame: int, outer: npt.NDArray[np.uint64], iteration: npt.NDArray[np.uint64]
 ) -> npt.NDArray[np.uint64]:
     """Returns `_name_hash` of a frame for many entries. Arithmetic of uint64 arrays is modulo 2**64."""
+    import numpy as np
+
     combined = np.full_like(outer, frame % _WORD)
     for first in (outer, iteration):
         combined = (combined ^ first) - np.uint64(_SALT) - (first << np.uint64(10)) - (first >> np.uint64(4))

@@ -100,7 +100,7 @@ class Contents:
         write = next(self._resources.writes(handle, reader=reader), None)
         if write is None:
             return None, not handle.is_lost and not self._gaps.between(-1, reader.execution_index)
-        if self._is_unrecorded_between(write, reader.execution_index):
+        if not write.is_known or self._is_unrecorded_between(write, reader.execution_index):
             return None, False
         return write, True
 
@@ -129,15 +129,19 @@ class Contents:
         later: Write | None = None
         values: list[tuple[Place, str]] = []
         until = reader.execution_index
+        are_known = True
         for write in itertools.chain(self._resources.writes(handle, reader=reader, since=since), [None]):
+            if write is not None and not write.is_known:
+                are_known = False
+                continue
             if later is not None:
                 old = self._resources.read_between(handle, after=write, before=later, since=since)
                 if old is not None:
-                    is_known = not self._gaps.between(old.execution_index, later.execution_index)
+                    is_known = are_known and not self._gaps.between(old.execution_index, later.execution_index)
                     return Content(tuple(values), old, is_known)
             if write is None:
                 # Before the first write, the resource held its initial value from outside, and that is known.
-                is_known = not handle.is_lost and not self._gaps.between(-1, until)
+                is_known = are_known and not handle.is_lost and not self._gaps.between(-1, until)
                 return Content(tuple(values), None, is_known)
             if self._is_unrecorded_between(write, until):
                 return Content(tuple(values), None, is_known=False)
@@ -145,7 +149,7 @@ class Contents:
             how = "eager" if write.graph_id is None else "graph"
             values += [(value, how) for value in write.values]
             if write.is_replacing or write.old_value is not None:
-                return Content(tuple(values), write.old_value, is_known=True)
+                return Content(tuple(values), write.old_value, is_known=are_known)
             if len(values) > _MAX_VALUES:
                 break
             later = write

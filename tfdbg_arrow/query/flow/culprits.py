@@ -132,7 +132,8 @@ class Culprits:
         bad = self._bad_sites()
         bad += self._of_first_call(bad)
         roots = [root for root in self._origins.roots(bad, set()) if not is_passed_over(root)]
-        culprits = [Culprit(root, self._effects.of(root)) for root in sorted(roots, key=self._place)]
+        culprits = [Culprit(self._first_behind(self._in_store(root), root), self._effects.of(root)) for root in roots]
+        culprits.sort(key=lambda culprit: self._place(culprit.event))
         unproven = (culprit for culprit in culprits if culprit.effect.expected_reason is None)
         return next(unproven, culprits[0] if culprits else None)
 
@@ -169,9 +170,12 @@ class Culprits:
             or self._in_call(root)
             or self._beside_constant(root)
         )
-        if not behind:
-            return root
-        return min(self._origins.roots(behind, {root.event_index}), key=self._origins.order)
+        return self._first_behind(behind, root)
+
+    def _first_behind(self, behind: list[TensorEvent], root: TensorEvent) -> TensorEvent:
+        """Returns the first origin of the tensors behind a root, or the root itself if they have no other origin."""
+        others = (each for each in self._origins.roots(behind, set()) if each.event_index != root.event_index)
+        return min(others, key=self._origins.order, default=root)
 
     def _bad_forward(self, root: TensorEvent) -> list[TensorEvent]:
         """Returns the bad tensors that the forward op of a gradient returned before it."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from tfdbg_arrow.query.flow.callsites import CallSites
 from tfdbg_arrow.query.flow.events import EventReader
@@ -29,6 +30,7 @@ from tfdbg_arrow.query.flow.executed_graphs import (
     SWITCHES,
     ExecutedGraph,
     ExecutedNode,
+    all_passed_on,
     handed_on,
     is_border,
     passed_on,
@@ -58,6 +60,25 @@ class ExecutedUse:
     input_index: int
 
 
+@dataclass(frozen=True, slots=True)
+class TakenTensor:
+    """A tensor that a node can take.
+
+    Attributes:
+        site: Its graph, op and output slot.
+        call_site: The call site of the op; None for any.
+        user_site: The call site of the node that takes it; None if that is in the same run of the graph.
+        is_of_loop: Whether the node takes only the tensor of the last iteration of a loop.
+        is_carried: Whether the node takes the tensor in the next iteration of a loop, so not that of the last one.
+    """
+
+    site: tuple[int, str, int]
+    call_site: str | None = None
+    user_site: str | None = None
+    is_of_loop: bool = False
+    is_carried: bool = False
+
+
 class ExecutedEdges:
     """Follows the edges of the graphs that TensorFlow ran, within one run."""
 
@@ -66,6 +87,7 @@ class ExecutedEdges:
         self._events = events
         self._sites = sites
         self._chosen: dict[tuple[Context, int], ExecutedGraph | None] = {}
+        self._num_sites = lru_cache(maxsize=1024)(self._count_sites)
         self._branch_results: dict[tuple[int, str, Context], GraphTensor | None] = {}
         self._last_inside: dict[tuple[int, str, int, int | None], dict[_Entry | None, GraphTensor]] = {}
 
@@ -231,20 +253,20 @@ class ExecutedEdges:
         node = self._node(place)
         return None if node is None else node.op_type
 
-    def taken_from(self, graph_id: int, op_name: str) -> dict[tuple[int, str, int], bool]:
-        """Returns (graph, op, output slot) of the tensors that the nodes of an op take, at any call site.
-
-        The value is True if the tensor is the result of a loop, so that only the tensor of the last iteration is taken.
-        """
-        found: dict[tuple[int, str, int], bool] = {}
+    def taken_from(self, graph_id: int, op_name: str) -> Iterator[TakenTensor]:
+        """Yields the tensors that the nodes of an op can take, at any call site."""
         for graph in self._graphs.executed(graph_id):
             for node in graph.nodes_of(graph_id, op_name):
                 for name, slot in node.inputs:
-                    source = passed_on(graph, name, slot)
-                    if source is not None and source.node.graph_id is not None:
-                        tensor = (source.node.graph_id, source.node.name, source.slot)
-                        found[tensor] = found.get(tensor, True) and source.is_of_loop
-        return found
+                    for source in all_passed_on(graph, name, slot):
+                        if source.node.graph_id is not None:
+                            yield TakenTensor(
+                                (source.node.graph_id, source.node.name, source.slot),
+                                source.node.call_site,
+                                node.call_site,
+                                source.is_of_loop,
+                                source.is_carried,
+                            )
 
     def _node(self, place: GraphTensor) -> ExecutedNode | None:
         site = place.context.call_site
@@ -256,7 +278,8 @@ class ExecutedEdges:
 
         A function can be part of several graphs if others call it. A graph can also be optimized more than once, for
         example for calls with and without a gradient. The graph of the function that the program called is preferred.
-        If several remain, the one whose nodes fit the recorded rows best is returned.
+        If several remain, the one that contains most of the places with rows in the step is returned. Of these, it is
+        the one whose nodes fit the rows of the place best.
         """
         site = place.context.call_site
         assert site is not None
@@ -271,11 +294,20 @@ class ExecutedEdges:
                 candidates = [graph for graph in candidates if graph.has_site(called, "")] or candidates
             if len(candidates) > 1:
                 types = self._events.op_types_at(place.context, place.graph_id)
-                candidates.sort(key=lambda graph: -graph.likeness(place.graph_id, site, types))
+                step = place.context.step_id, place.context.execution_index
+                candidates.sort(
+                    key=lambda graph: (self._num_sites(graph, *step), graph.likeness(place.graph_id, site, types)),
+                    reverse=True,
+                )
             if len(self._chosen) > _MAX_KEPT:
                 self._chosen.clear()
             self._chosen[key] = candidates[0] if candidates else None
         return self._chosen[key]
+
+    def _count_sites(self, graph: ExecutedGraph, step_id: int | None, execution_index: int | None) -> int:
+        """Returns how many of the call sites with rows in a step are in an optimized graph."""
+        visits = () if step_id is None else self._events.site_visits(step_id, execution_index)
+        return sum(graph.has_site(graph_id, site) for graph_id, site in {(v.graph_id, v.call_site) for v in visits})
 
     def _sources(self, place: GraphTensor, node: ExecutedNode) -> list[GraphTensor | None]:
         graph = self._graph(place)

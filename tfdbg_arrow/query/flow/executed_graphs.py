@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -180,11 +180,19 @@ def handed_on(node: ExecutedNode, index: int, slot: int) -> Iterator[tuple[str, 
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """A tensor of an op behind nodes that only hand it on, and whether it is the result of a loop."""
+    """A tensor of an op behind nodes that only hand it on.
+
+    Attributes:
+        node: The node of the op.
+        slot: The output of the node.
+        is_of_loop: Whether it is the result of a loop, so that only the tensor of the last iteration is handed on.
+        is_carried: Whether a loop carries it to its next iteration, so that of the last one is not handed on.
+    """
 
     node: ExecutedNode
     slot: int
     is_of_loop: bool
+    is_carried: bool = False
 
 
 def passed_on(graph: ExecutedGraph, name: str, slot: int) -> Passed | None:
@@ -210,3 +218,35 @@ def passed_on(graph: ExecutedGraph, name: str, slot: int) -> Passed | None:
             return None
         name, slot = node.inputs[index]
     return None
+
+
+def all_passed_on(graph: ExecutedGraph, name: str, slot: int) -> Iterator[Passed]:
+    """Yields the tensors that a tensor can come from.
+
+    A loop variable comes from outside the loop or from its body, and the result of a branch from any of the branches.
+    What a branch only hands on is left out.
+    """
+    waiting = [(name, slot, False)]
+    seen = set(waiting)
+    while waiting and len(seen) < MAX_PASSED:
+        name, slot, is_carried = waiting.pop()
+        node, more = graph.nodes.get(name), []
+        if node is None:
+            continue
+        passed = passed_on(graph, name, slot)
+        if passed is not None:
+            yield replace(passed, is_carried=is_carried)
+        elif node.op_type in MERGES and len(steps := graph.steps(node)) == 1 and len(node.inputs) == 2:
+            more = [(*node.inputs[index], is_carried or index == steps[0]) for index in range(2)]
+        elif node.op_type in MERGES and not graph.steps(node):
+            inside = (passed_on(graph, *edge) for edge in node.inputs)
+            yield from (
+                replace(each, is_carried=is_carried)
+                for each in inside
+                if each is not None and each.node.call_site not in (None, node.call_site)
+            )
+        elif is_border(node) and node.op_type in HANDING_ON | SWITCHES | ENTERS | NEXT_ITERATIONS:
+            index = slot if node.op_type == "IdentityN" else 0
+            more = [(*edge, is_carried) for edge in node.inputs[index : index + 1]]
+        waiting += [each for each in more if each not in seen]
+        seen.update(more)

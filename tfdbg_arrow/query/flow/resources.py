@@ -34,6 +34,8 @@ class Write:
         values: The tensors that the op took, without the resource itself.
         is_replacing: Whether the new value depends only on them, and not on the old value.
         old_value: A recorded read of the old value just before, or None.
+        is_known: False for an op of a loop if the recording does not show which of its iterations ran before the read.
+            The write then has no values.
     """
 
     op_type: str
@@ -43,6 +45,7 @@ class Write:
     values: tuple[Place, ...]
     is_replacing: bool
     old_value: TensorEvent | None
+    is_known: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,8 +186,8 @@ class Resources:
         assert reader.op_name is not None
         levels: tuple[Level, ...] = self._borders.levels(reader.context, reader.graph_id) or ()
         context, graph_id, user = reader.context, reader.graph_id, reader.op_name
+        name = _name_in(handle, graph_id)
         while True:
-            name = _name_in(handle, graph_id)
             if name is not None and self._borders.sessions.is_session_graph(graph_id):
                 write = self._write_in_session(graph_id, name, context, user=user, near=reader.event_index)
                 if write is not None:
@@ -196,16 +199,37 @@ class Resources:
                 return
             level = levels[-1]
             outer = self._borders.outer_context(context, levels)
+            outer_name = self._name_outside(name, level.call) or _name_in(handle, level.call.graph_id)
             if level.is_loop:
-                outer_name = _name_in(handle, level.call.graph_id)
                 op = self._graphs.op(level.call.graph_id, level.call.op_name)
                 if outer_name is not None and op is not None and context.iteration:
                     yield from self._in_loop(
                         op, level.call.graph_id, outer_name, outer, frame_id=context.frame_id,
-                        last=context.iteration - 1, near=reader.event_index,
+                        last=context.iteration - 1, near=reader.event_index, site=level.callee_site,
                     )  # fmt: skip
-            context, graph_id, user = outer, level.call.graph_id, level.call.op_name
+                elif outer_name is not None and op is not None and context.iteration is None:
+                    yield from self._in_unknown_iterations(op, level.call.graph_id, outer_name, outer)
+            context, graph_id, user, name = outer, level.call.graph_id, level.call.op_name, outer_name
             levels = levels[:-1]
+
+    def _name_outside(self, name: str | None, call: Call) -> str | None:
+        """Returns the op that holds a resource in the calling graph, or None.
+
+        The path of the handle need not show it: the optimizer can replace an argument by the outermost one.
+
+        Args:
+            name: The op that holds the resource in the called graph.
+            call: The call.
+        """
+        op = self._graphs.op(call.graph_id, call.op_name)
+        if name is None or call.callee_graph_id is None or op is None:
+            return None
+        argument = self._graphs.argument(call.callee_graph_id, name, function_name=call.function_name)
+        index = -1 if argument is None else argument.input_index + (call.attribute in BRANCHES)
+        source = self._graphs.op(call.graph_id, op.inputs[index][0]) if 0 <= index < len(op.inputs) else None
+        while source is not None and source.op_type in PASSING_OPS and source.inputs:
+            source = self._graphs.op(call.graph_id, source.inputs[0][0])
+        return None if source is None else source.op_name
 
     def _write_in_session(
         self, graph_id: int, handle_name: str, context: Context, *, user: str, near: int
@@ -312,6 +336,8 @@ class Resources:
                         op, graph_id, handle_name, context, frame_id=visit.frame_id, last=visit.last_iteration,
                         near=near,
                     )  # fmt: skip
+                elif self._borders.visits(context, call):
+                    yield from self._in_unknown_iterations(op, graph_id, handle_name, context)
                 continue
             if visit is None and call.attribute in BRANCHES:
                 continue
@@ -319,8 +345,24 @@ class Resources:
             for name in self._callee_handles(op, call, handle_name):
                 yield from self._in_graph(call.callee_graph_id, name, inner, user=None, near=near)
 
+    def _in_unknown_iterations(self, op: Op, graph_id: int, handle_name: str, context: Context) -> Iterator[Write]:
+        """Yields a write that is not known if the body of a loop can write to a resource."""
+        for call in self._graphs.calls(graph_id, op.op_name):
+            names = self._callee_handles(op, call, handle_name) if call.attribute == "body" else []
+            if call.callee_graph_id is not None and any(self._writing_ops(call.callee_graph_id, n) for n in names):
+                yield Write(op.op_type, op.op_name, graph_id, context.execution_index, (), False, None, is_known=False)
+
     def _in_loop(
-        self, op: Op, graph_id: int, handle_name: str, context: Context, *, frame_id: int | None, last: int, near: int
+        self,
+        op: Op,
+        graph_id: int,
+        handle_name: str,
+        context: Context,
+        *,
+        frame_id: int | None,
+        last: int,
+        near: int,
+        site: str | None = None,
     ) -> Iterator[Write]:
         """Yields the writes in a loop's body, last iteration first.
 
@@ -332,12 +374,13 @@ class Resources:
             frame_id: The loop's frame.
             last: The last iteration to consider.
             near: event_index of the reader.
+            site: The call site of the body, if the body itself left no rows.
         """
         body = next((call for call in self._graphs.calls(graph_id, op.op_name) if call.attribute == "body"), None)
         if body is None or body.callee_graph_id is None:
             return
         visits = self._borders.visits(context, body)
-        site = next((visit.call_site for visit in visits if visit.frame_id == frame_id), None)
+        site = next((visit.call_site for visit in visits if visit.frame_id == frame_id), site)
         for name in self._callee_handles(op, body, handle_name):
             for iteration in range(last, -1, -1) if self._writing_ops(body.callee_graph_id, name) else ():
                 inner = replace(context, call_site=site, frame_id=frame_id, iteration=iteration)

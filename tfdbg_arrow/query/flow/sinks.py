@@ -6,12 +6,14 @@ A search that starts at the harm finds a bug quickly, however many harmless infi
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from itertools import zip_longest
 
 from tfdbg_arrow.query.engine import Engine
-from tfdbg_arrow.query.flow.borders import PASSING_OPS, REFERENCE_WRITER
+from tfdbg_arrow.query.flow.borders import PASSING_OPS, REFERENCE_WRITER, is_in
 from tfdbg_arrow.query.flow.data_flow import CONTAINERS, DataFlow
+from tfdbg_arrow.query.flow.executed_edges import TakenTensor
 from tfdbg_arrow.query.flow.graphs import NEVER_BAD, Graph, Op
 from tfdbg_arrow.query.flow.resources import READER, WRITER
 from tfdbg_arrow.query.recorded import Execution, TensorEvent, bad_condition, read_events
@@ -28,8 +30,8 @@ _MAX_KEPT = 100
 
 Site = tuple[int, str, int]
 """Graph, op and output slot."""
-Writer = tuple[Op, bool]
-"""An op that writes to a variable, and whether it takes only the result of a loop's last iteration."""
+Writer = tuple[int, Op, TakenTensor]
+"""The graph of an op that writes to a variable, the op, and the tensor that it writes."""
 
 
 class Sinks:
@@ -97,8 +99,38 @@ class Sinks:
         writers = sites.get((row.graph_id or 0, row.op_name or "", row.output_slot or 0), ())
         return any(
             self._flow.borders.sessions.is_run(row.context, row.graph_id or 0, op.op_name)
-            and not (is_of_loop and self._is_overwritten(row))
-            for op, is_of_loop in writers
+            and taken.call_site in (None, row.call_site)
+            and not (taken.is_of_loop and self._is_overwritten(row))
+            and self._ran(graph_id, taken.user_site, row, is_next=taken.is_carried)
+            for graph_id, op, taken in writers
+        )
+
+    def _ran(self, graph_id: int, call_site: str | None, near: TensorEvent, *, is_next: bool) -> bool:
+        """Returns whether a graph ran at a call site, in the same step as a tensor. The branch may not have run.
+
+        Args:
+            graph_id: The graph.
+            call_site: The call site; None for that of the tensor.
+            near: The tensor.
+            is_next: Whether the graph must have run in the iteration after that of the tensor.
+        """
+        context = near.context
+        if is_next and context.iteration is not None:
+            context = replace(context, iteration=context.iteration + 1)
+        elif (
+            call_site is None
+            or (graph_id, call_site) == (near.graph_id, near.call_site)
+            or near.step_id is None
+            or graph_id not in self._flow.graphs.recorded_graphs
+        ):
+            return True
+        if near.step_id is None:
+            return False
+        visits = self._flow.events.site_visits(near.step_id, near.execution_index)
+        return any(
+            (visit.graph_id, visit.call_site) == (graph_id, call_site)
+            and (is_in(visit, context) if visit.frame_id == near.frame_id else not is_next)
+            for visit in visits
         )
 
     def _is_overwritten(self, row: TensorEvent) -> bool:
@@ -124,11 +156,12 @@ class Sinks:
                 graph = self._flow.graphs.graph(graph_id)
                 for op in (op for op in graph.ops.values() if is_writer(op.op_type)):
                     effect = effect_of_write(self._labels.op(graph_id, op.op_name).role)
-                    written = self._flow.borders.executed.taken_from(graph_id, op.op_name)
-                    written |= {(graph_id, *source): False for source in _written_by(graph, op)}
-                    for site, is_of_loop in written.items():
+                    written = [*self._flow.borders.executed.taken_from(graph_id, op.op_name)]
+                    written += [TakenTensor((graph_id, *source)) for source in _written_by(graph, op)]
+                    for taken in dict.fromkeys(written):
+                        site = taken.site
                         if site[1:] in bad.get(site[0], ()) and not self._is_constant(site):
-                            self._sites.setdefault(effect, {}).setdefault(site, []).append((op, is_of_loop))
+                            self._sites.setdefault(effect, {}).setdefault(site, []).append((graph_id, op, taken))
         return self._sites
 
     def _writing_graphs(self, bad: Iterable[int]) -> list[int]:

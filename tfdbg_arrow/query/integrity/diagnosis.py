@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tfdbg_arrow.errors import BrokenPartError, FormatVersionError, LogdirError, QueryError
+from tfdbg_arrow.query.displayed import Displayed
 from tfdbg_arrow.query.engine import strange_rows_told
 from tfdbg_arrow.query.integrity.parts import examined_parts
 from tfdbg_arrow.query.integrity.run_findings import Finding, examine_runs
@@ -23,8 +24,8 @@ _SEVERITIES = ("error", "warning", "info")
 _MAX_NAMED = 3
 
 
-@dataclass(frozen=True, kw_only=True)
-class Diagnosis:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Diagnosis(Displayed):
     """The findings about a logdir.
 
     Attributes:

@@ -6,11 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
-
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
+from typing import TYPE_CHECKING, BinaryIO
 
 from tfdbg_arrow.errors import LogdirError
 from tfdbg_arrow.schema import FORMAT_VERSION, TABLES, arrow_schema
@@ -27,6 +23,10 @@ from tfdbg_arrow.storage.layout import (
     shown,
 )
 from tfdbg_arrow.storage.manifest import ManifestEntry, read_live_parts, resolve_part
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
 MISSING = "is missing"
 """What is wrong with a part that does not exist."""
@@ -141,6 +141,9 @@ def file_identity(path: str | Path) -> tuple[int, ...] | None:
 
 def written_version(logdir: Path, entry: ManifestEntry) -> tuple[int, int] | None:
     """Returns the format version of a part; None if the part does not contain it or cannot be read."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     try:
         metadata = pq.read_metadata(resolve_part(logdir, entry)).metadata or {}
         return parse_format_version(metadata[FORMAT_VERSION_KEY].decode(), path=entry.path)
@@ -158,6 +161,9 @@ def _is_live(logdir: Path, entry: ManifestEntry) -> bool:
 
 def _what_differs(file: BinaryIO, entry: ManifestEntry) -> str | None:
     """Returns how a part's content differs from the manifest or the format; None if it does not differ."""
+    import pyarrow as pa  # here, because most commands open a logdir without checking its parts
+    import pyarrow.parquet as pq
+
     try:
         with pq.ParquetFile(file) as part:
             if part.metadata.num_rows != entry.rows:
@@ -211,6 +217,8 @@ def _event_range(part: pq.ParquetFile) -> tuple[int | None, int | None]:
     groups = [metadata.row_group(group).column(index).statistics for group in range(metadata.num_row_groups)]
     if all(group is not None and group.has_min_max for group in groups):
         return min(group.min for group in groups), max(group.max for group in groups)
+    import pyarrow.compute as pc
+
     found = pc.min_max(part.read(columns=["event_index"])["event_index"]).as_py()
     return found["min"], found["max"]
 

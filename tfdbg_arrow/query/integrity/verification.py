@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfdbg_arrow.errors import FormatVersionError, LogdirError
+from tfdbg_arrow.query.displayed import Displayed
 from tfdbg_arrow.query.integrity.parts import MISSING, LogdirFiles, examined_parts, written_version
 from tfdbg_arrow.safe_text import number_of
 from tfdbg_arrow.schema.version import parse_format_version
@@ -69,8 +70,8 @@ class Deviation:
         return self.kind in _DAMAGE
 
 
-@dataclass(frozen=True, kw_only=True)
-class Verification:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Verification(Displayed):
     """The result of comparing a logdir with its manifests.
 
     Attributes:

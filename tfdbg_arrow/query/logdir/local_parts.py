@@ -12,9 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-
-import pyarrow as pa
-import pyarrow.parquet as pq
+from typing import TYPE_CHECKING
 
 from tfdbg_arrow.errors import LogdirError
 from tfdbg_arrow.query.integrity.broken_parts import BrokenParts
@@ -35,6 +33,9 @@ from tfdbg_arrow.storage.layout import (
 )
 from tfdbg_arrow.storage.manifest import ManifestEntry, live_parts, read_live_parts, run_ids, spool_progress
 from tfdbg_arrow.storage.marker import check_logdir
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _MAX_ATTEMPTS = 20
 """How often to list the parts again because a run was recovered in the meantime."""
@@ -236,6 +237,8 @@ class _RecoveredParts:
 
 
 def _write(directory: Path, table: str, run_id: str, pieces: Iterable[pa.Table]) -> str:
+    import pyarrow.parquet as pq  # here, because few logdirs have spools of dead processes
+
     path = directory / part_path(table, run_id=run_id, number=_PART_NUMBER)
     path.parent.mkdir(parents=True)
     with pq.ParquetWriter(path, arrow_schema(table), **parquet_options(table)) as writer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from graphlib import TopologicalSorter
 from importlib import resources
 
@@ -41,7 +41,7 @@ class View:
         lines = [line for line in self.text.splitlines() if line.startswith("--")]
         return "\n".join(line.removeprefix("--").removeprefix(" ") for line in lines)
 
-    @property
+    @cached_property
     def select(self) -> str:
         """The SELECT alone."""
         return "\n".join(line for line in self.text.splitlines() if not line.startswith("--"))

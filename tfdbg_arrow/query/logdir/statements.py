@@ -13,15 +13,17 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import duckdb
-import pyarrow as pa
 
 from tfdbg_arrow.errors import MemoryLimitError, MissingDependencyError, QueryError, TfdbgArrowError, TimeLimitError
 from tfdbg_arrow.query.engine import sql_literal
 from tfdbg_arrow.query.integrity.broken_parts import error_text
 from tfdbg_arrow.query.logdir.live_views import mentioned
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _Result = TypeVar("_Result")
 _IS_QUESTION = re.compile(
@@ -126,6 +128,8 @@ class Statements(ABC):
             QueryError: DuckDB refuses the statement or a parameter.
             BrokenPartError: A part cannot be read.
         """
+        import pyarrow as pa  # here, because rows need no Arrow
+
         self.questions.note(query, parameters)
 
         def run() -> pa.Table:
@@ -182,6 +186,7 @@ class Statements(ABC):
             QueryError: DuckDB refuses the statement or a parameter.
             BrokenPartError: A part cannot be read.
         """
+        import pyarrow as pa
 
         def run() -> _Result:
             source = self._relation(query, parameters).to_arrow_reader(batch_rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tfdbg_arrow.query.displayed import Displayed
 from tfdbg_arrow.query.recorded import TensorHealth
 from tfdbg_arrow.query.stacks import Frame
 from tfdbg_arrow.safe_text import parse_json
@@ -19,7 +20,7 @@ _KINDS = {
 """The ways in which two tensors can differ (`Divergence.kind`), in words."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class DiffTensor(TensorHealth):
     """One side of two compared tensors. None means not measured in this mode, or not applicable.
 
@@ -171,8 +172,8 @@ class DtypeChange:
     num_tensors: int
 
 
-@dataclass(frozen=True)
-class Diff:
+@dataclass(frozen=True, repr=False)
+class Diff(Displayed):
     """The result of comparing two runs.
 
     Attributes:

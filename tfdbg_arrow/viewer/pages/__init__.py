@@ -9,6 +9,7 @@ from tfdbg_arrow.viewer.pages import (
     executions,
     graph,
     history,
+    model,
     overview,
     provenance,
     runs,
@@ -19,6 +20,7 @@ from tfdbg_arrow.viewer.pages import (
 
 PAGES: tuple[PageKind, ...] = (
     overview.PAGE,
+    model.PAGE,
     alerts.PAGE,
     executions.PAGE,
     tensors.PAGE,

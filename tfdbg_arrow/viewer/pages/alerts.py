@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from tfdbg_arrow.query import Alert, AlertFinding, Logdir, Rule, builtin_rules
 from tfdbg_arrow.query.alert_rules.rules import SEVERITIES
+from tfdbg_arrow.viewer.background import Background
 from tfdbg_arrow.viewer.page import PageKind, Parameters, TookTooLongError, chosen_run
 from tfdbg_arrow.viewer.reading import bounded
 
@@ -15,6 +17,8 @@ DEFAULT_LIMIT = 50
 MAX_LIMIT = 1000
 BUDGET_S = 15.0
 """Time limit for all rules together, in seconds."""
+WAIT_S = 0.5
+"""How long the page waits for rules that run in the background, in seconds."""
 _FIRST = ("nonfinite_origin", "nonfinite")
 """The rules that are run first: readers look for them first, and they work in every mode."""
 _LEAST_S = 0.05
@@ -58,6 +62,7 @@ class AlertsPage:
         known_severities: All severities, the worst first.
         silent_rules: The selected rules that found nothing.
         unfinished_rules: The selected rules that did not finish for lack of time or memory.
+        pending_rules: The selected rules that still run.
     """
 
     run_id: str | None
@@ -70,6 +75,7 @@ class AlertsPage:
     known_severities: tuple[str, ...]
     silent_rules: tuple[str, ...]
     unfinished_rules: tuple[str, ...]
+    pending_rules: tuple[str, ...] = ()
 
 
 def read_alerts(
@@ -91,10 +97,67 @@ def read_alerts(
         limit: Maximum number of findings and alerts for each rule; values above MAX_LIMIT are reduced to it.
         budget_s: Time limit for all rules together, in seconds.
     """
-    known = builtin_rules()
-    asked = [one.kind for one in known if rule in (None, one.kind) and severity in (None, one.severity)]
+    asked = _asked(rule, severity)
     limit = max(1, min(limit, MAX_LIMIT))
     found = run_rules(logdir, asked, run_id=run_id, limit=limit, budget_s=budget_s)
+    return _page(found, run_id=run_id, rule=rule, severity=severity, limit=limit)
+
+
+def read_known_alerts(
+    background: Background,
+    *,
+    run_id: str | None = None,
+    rule: str | None = None,
+    severity: str | None = None,
+    limit: int = DEFAULT_LIMIT,
+    budget_s: float = BUDGET_S,
+    wait_s: float,
+) -> AlertsPage:
+    """Returns the alerts of the rules that have finished, and runs the other rules in the background.
+
+    Args:
+        background: Runs the rules.
+        run_id: The run to read; None means all.
+        rule: The rule to run; None means all.
+        severity: The severity of the rules to run; None means any.
+        limit: Maximum number of findings and alerts for each rule; values above MAX_LIMIT are reduced to it.
+        budget_s: Time limit for each rule, in seconds.
+        wait_s: Maximum time to wait for rules that have not finished, in seconds.
+    """
+    limit = max(1, min(limit, MAX_LIMIT))
+
+    def run(kind: str) -> Callable[[Logdir], RuleRuns]:
+        return lambda logdir: run_rules(logdir, [kind], run_id=run_id, limit=limit, budget_s=budget_s)
+
+    keys = {("rule", kind, run_id, limit): kind for kind in _asked(rule, severity)}
+    known = background.known({key: run(kind) for key, kind in keys.items()}, wait_s=wait_s)
+    found = RuleRuns(
+        runs=_worst_first(one for answer in known.answers.values() for one in answer.runs),
+        unfinished=(
+            *(kind for answer in known.answers.values() for kind in answer.unfinished),
+            *(kind for key, kind in keys.items() if key in known.failed),
+        ),
+    )
+    pending = tuple(kind for key, kind in keys.items() if key in known.pending)
+    return _page(found, run_id=run_id, rule=rule, severity=severity, limit=limit, pending=pending)
+
+
+def _asked(kind: str | None, severity: str | None) -> list[str]:
+    """Returns the selected rules in the order in which they run."""
+    rules = [rule for rule in builtin_rules() if kind in (None, rule.kind) and severity in (None, rule.severity)]
+    rules.sort(key=lambda rule: (rule.kind not in _FIRST, SEVERITIES.index(rule.severity)))
+    return [rule.kind for rule in rules]
+
+
+def _page(
+    found: RuleRuns,
+    *,
+    run_id: str | None,
+    rule: str | None,
+    severity: str | None,
+    limit: int,
+    pending: tuple[str, ...] = (),
+) -> AlertsPage:
     return AlertsPage(
         run_id=run_id,
         rule=rule,
@@ -114,10 +177,11 @@ def read_alerts(
             if run.alerts
         ),
         num_found=sum(run.num_found for run in found.runs),
-        known_rules=tuple(one.kind for one in known),
+        known_rules=tuple(one.kind for one in builtin_rules()),
         known_severities=SEVERITIES,
         silent_rules=tuple(run.rule.kind for run in found.runs if not run.num_found),
         unfinished_rules=found.unfinished,
+        pending_rules=pending,
     )
 
 
@@ -184,18 +248,29 @@ def run_rules(
         runs.append(
             RuleRun(rule=rule, num_found=found.num_found[rule.kind], findings=found.findings, alerts=found.alerts)
         )
-    runs.sort(key=lambda run: SEVERITIES.index(run.rule.severity))
-    return RuleRuns(runs=tuple(runs), unfinished=tuple(unfinished))
+    return RuleRuns(runs=_worst_first(runs), unfinished=tuple(unfinished))
+
+
+def _worst_first(runs: Iterable[RuleRun]) -> tuple[RuleRun, ...]:
+    return tuple(sorted(runs, key=lambda run: SEVERITIES.index(run.rule.severity)))
+
+
+def _given(parameters: Parameters) -> dict[str, Any]:
+    return {
+        "rule": parameters.choice("rule", (rule.kind for rule in builtin_rules())),
+        "severity": parameters.choice("severity", SEVERITIES),
+        "limit": parameters.integer("limit") or DEFAULT_LIMIT,
+    }
 
 
 def _read(logdir: Logdir, parameters: Parameters) -> AlertsPage:
-    return read_alerts(
-        logdir,
-        run_id=chosen_run(logdir, parameters),
-        rule=parameters.choice("rule", (rule.kind for rule in builtin_rules())),
-        severity=parameters.choice("severity", SEVERITIES),
-        limit=parameters.integer("limit") or DEFAULT_LIMIT,
-    )
+    return read_alerts(logdir, run_id=chosen_run(logdir, parameters), **_given(parameters))
 
 
-PAGE = PageKind(name="alerts", title="Alerts", key="a", read=_read)
+def _read_known(background: Background, run_id: str | None, parameters: Parameters) -> AlertsPage:
+    return read_known_alerts(background, run_id=run_id, wait_s=WAIT_S, **_given(parameters))
+
+
+PAGE = PageKind(
+    name="alerts", title="Alerts", key="a", read=_read, assets=("alerts.css", "alerts.js"), read_known=_read_known
+)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from tfdbg_arrow.query import Frame, Logdir, user_source
 from tfdbg_arrow.query.display.execution_window import (
@@ -15,6 +16,7 @@ from tfdbg_arrow.query.display.execution_window import (
     next_execution,
     read_execution,
 )
+from tfdbg_arrow.query.display.graph_runs import user_names
 from tfdbg_arrow.query.stacks import StackReader
 from tfdbg_arrow.viewer.page import (
     GraphChoice,
@@ -76,6 +78,7 @@ class ExecutionsPage:
         focus: The execution to show in detail; None if the request names none.
         op_types: Types and functions to choose from.
         graphs: Graphs to choose from.
+        user_names: What the user calls the graphs that Keras made, by graph_id, as in `graph_runs.user_names`.
     """
 
     run_id: str | None
@@ -92,6 +95,7 @@ class ExecutionsPage:
     focus: ExecutionDetail | None = None
     op_types: tuple[str, ...] = ()
     graphs: tuple[GraphChoice, ...] = ()
+    user_names: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def num_after(self) -> int:
@@ -165,6 +169,7 @@ def read_executions(
         focus=detail,
         op_types=read_texts(logdir, "SELECT DISTINCT op_type FROM execution WHERE run_id = ?", run_id),
         graphs=read_graph_choices(logdir, run_id),
+        user_names=user_names(logdir, run_id=run_id),
     )
 
 

@@ -9,15 +9,17 @@ from tfdbg_arrow.query import Frame, InputTensor, Logdir, user_source
 from tfdbg_arrow.query.display.graph_borders import Caller, callers
 from tfdbg_arrow.query.display.graph_ops import OpFacts, OpFilter, OpWindow, op_facts, op_window
 from tfdbg_arrow.query.display.graph_runs import (
+    GraphList,
     GraphName,
     GraphRun,
-    GraphTree,
     InnerRun,
+    graph_list,
     graph_path,
     graph_run,
-    graph_tree,
     inner_runs,
+    user_names,
 )
+from tfdbg_arrow.query.display.graph_scopes import ScopeGraph, scope_graph
 from tfdbg_arrow.query.display.neighbourhood import MAX_DEPTH, Neighbourhood, neighbourhood
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.nonfinite_search import tensor_context
@@ -42,6 +44,7 @@ class GraphView:
         has_control: Whether to include control edges.
         event_index: A tensor. The page shows health in its call and iteration, and the tensor determines graph and op.
             None shows the health over the whole run.
+        open_ids: The scopes that are unfolded in the model graph, as in `scope_graph`.
     """
 
     graph_id: int | None = None
@@ -50,6 +53,7 @@ class GraphView:
     down: int = DEFAULT_DEPTH
     has_control: bool = True
     event_index: int | None = None
+    open_ids: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +63,7 @@ class GraphFacts:
     Attributes:
         graph_id: Its ID.
         graph_name: Its name.
+        user_name: What the user calls it, as in `GraphRow`.
         path: The graphs in which it was traced, outermost first, then the graph itself.
         callers: The ops that call it.
         num_executions: Number of calls from eager code.
@@ -68,6 +73,7 @@ class GraphFacts:
 
     graph_id: int
     graph_name: str
+    user_name: str | None
     path: tuple[GraphName, ...]
     callers: tuple[Caller, ...]
     num_executions: int
@@ -105,9 +111,10 @@ class GraphPage:
         run_id: The run; None if the logdir has no run.
         view: The requested view, with graph and op filled in from the event.
         filter: The filter for the list of ops; its name also filters the list of graphs.
-        tree: The graphs of the run, if the request names no graph.
+        graphs: The graphs of the run, if the request names no graph.
         graph: The graph.
         ops: The graph's ops, if the request names no op.
+        model: The graph by its scopes, if the request names no op.
         focus: The op.
         run: The single run of the graph whose health is shown; None means all runs.
     """
@@ -115,9 +122,10 @@ class GraphPage:
     run_id: str | None
     view: GraphView
     filter: OpFilter
-    tree: GraphTree | None
+    graphs: GraphList | None
     graph: GraphFacts | None
     ops: OpWindow | None
+    model: ScopeGraph | None
     focus: FocusedOp | None
     run: GraphRun | None
 
@@ -148,23 +156,26 @@ def read_graph(
         QueryError: The event is not a tensor of a graph, or it belongs to another graph.
     """
     view, filter_ = view or GraphView(), filter_ or OpFilter()
-    tree = graph = ops = focus = run = None
+    graphs = graph = ops = model = focus = run = None
     if run_id is not None:
         one = logdir.of_run(run_id)
         if view.event_index is not None:
             run = graph_run(one, view.event_index, run_id=run_id)
             view = _completed(view, run)
         if view.graph_id is None:
-            tree = graph_tree(one, run_id=run_id, name=filter_.name)
+            graphs = graph_list(one, run_id=run_id, name=filter_.name)
         else:
             graph = _graph_facts(one, view.graph_id, run_id=run_id)
             if view.op_name is None:
+                model = scope_graph(one, run_id=run_id, graph_id=view.graph_id, open_ids=view.open_ids)
                 ops = op_window(
                     one, filter_, run_id=run_id, graph_id=view.graph_id, first=first, before=before, limit=limit
                 )
             else:
                 focus = _focused(one, view, graph, run, run_id=run_id)
-    return GraphPage(run_id=run_id, view=view, filter=filter_, tree=tree, graph=graph, ops=ops, focus=focus, run=run)
+    return GraphPage(
+        run_id=run_id, view=view, filter=filter_, graphs=graphs, graph=graph, ops=ops, model=model, focus=focus, run=run
+    )
 
 
 def _completed(view: GraphView, run: GraphRun) -> GraphView:
@@ -190,6 +201,7 @@ def _graph_facts(logdir: Engine, graph_id: int, *, run_id: str) -> GraphFacts:
     return GraphFacts(
         graph_id=graph_id,
         graph_name=path[-1].graph_name,
+        user_name=user_names(logdir, run_id=run_id).get(graph_id),
         path=path,
         callers=callers(logdir, graph_id, run_id=run_id),
         num_executions=num_executions,
@@ -247,6 +259,7 @@ def _read(logdir: Logdir, parameters: Parameters) -> GraphPage:
             down=down,
             has_control=parameters.choice("control", ("0", "1")) != "0",
             event_index=parameters.integer("event"),
+            open_ids=parameters.integers("open") or None,
         ),
         OpFilter(name=parameters.text("name"), op_type=parameters.text("op_type"), is_bad=parameters.flag("bad")),
         run_id=one_run(logdir, parameters),

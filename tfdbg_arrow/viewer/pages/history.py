@@ -11,6 +11,7 @@ from tfdbg_arrow.query.display.tensor_window import (
     TensorFilter,
     TensorSeries,
     TensorWindow,
+    filter_condition,
     read_tensor,
     tensor_series,
     tensor_window,
@@ -102,7 +103,7 @@ def read_history(
     op_type: str | None = None,
     output_slot: int | None = None,
     event_index: int | None = None,
-    axis: str = "event",
+    axis: str | None = None,
     first: int | None = None,
     last: int | None = None,
 ) -> HistoryPage:
@@ -116,7 +117,7 @@ def read_history(
         op_type: The op type, for eager ops.
         output_slot: The output; None means all.
         event_index: A recorded tensor. It selects its op if no op is given.
-        axis: The axis, one of AXES.
+        axis: The axis, one of AXES. None selects `step` if the tensors have training steps, else `event`.
         first: The first event or step to include.
         last: The last event or step to include.
 
@@ -137,6 +138,7 @@ def read_history(
     whole = TensorFilter(graph_id=graph_id, op_name=op_name, output_slot=output_slot)
     if op_name is None:
         whole = TensorFilter(op_type=op_type, scope="execution", output_slot=output_slot)
+    axis = axis or _default_axis(logdir, whole, run_id=run_id)
     if axis == "step":
         part = replace(whole, first_step=first, last_step=last)
     else:
@@ -164,6 +166,17 @@ def read_history(
         unmeasured=tuple(_unmeasured(series, mode)),
         bad=bad,
     )
+
+
+def _default_axis(logdir: Logdir, filter_: TensorFilter, *, run_id: str) -> str:
+    """Returns `step` if the tensors have training steps. A plot over steps must not leave out a bad tensor."""
+    condition, parameters = filter_condition(filter_, run_id=run_id)
+    ((num_with_step, num_bad_without_step),) = logdir.rows(
+        "SELECT count(h.step), count(CASE WHEN h.step IS NULL AND h.has_inf_or_nan THEN 1 END) "
+        f"FROM tensor_health AS h WHERE {condition}",
+        parameters,
+    )
+    return "step" if num_with_step and not num_bad_without_step else "event"
 
 
 def _graph_op(logdir: Logdir, graph_id: int | None, op_name: str, *, run_id: str) -> tuple[str, str] | None:
@@ -219,7 +232,11 @@ def _unmeasured(series: TensorSeries, mode: str | None) -> list[str]:
 
 
 def _read(logdir: Logdir, parameters: Parameters) -> HistoryPage:
-    axis = parameters.choice("axis", AXES) or "event"
+    axis = parameters.choice("axis", AXES)
+    ranges = {each: (parameters.integer(f"first_{each}"), parameters.integer(f"last_{each}")) for each in AXES}
+    if axis is None:
+        axis = next((each for each, (first, last) in ranges.items() if (first, last) != (None, None)), None)
+    first, last = (None, None) if axis is None else ranges[axis]
     return read_history(
         logdir,
         run_id=needed_run(logdir, parameters),
@@ -229,8 +246,8 @@ def _read(logdir: Logdir, parameters: Parameters) -> HistoryPage:
         output_slot=parameters.integer("slot"),
         event_index=parameters.integer("event"),
         axis=axis,
-        first=parameters.integer(f"first_{axis}"),
-        last=parameters.integer(f"last_{axis}"),
+        first=first,
+        last=last,
     )
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import dataclass
 
 from tfdbg_arrow.query import AlertFinding, BrokenPart, Coverage, Growth, Hop, Logdir, NonFinite, Run
+from tfdbg_arrow.query.model_health import TrainingCurves, layer_health, training_curves
 from tfdbg_arrow.query.wording import gradient_text
 from tfdbg_arrow.viewer.naming import tensor_name
-from tfdbg_arrow.viewer.page import PageKind, Parameters, chosen_run
+from tfdbg_arrow.viewer.page import PageKind, Parameters, TookTooLongError, chosen_run
 from tfdbg_arrow.viewer.pages.alerts import run_rules
+from tfdbg_arrow.viewer.reading import bounded
 from tfdbg_arrow.viewer.source_text import Excerpt, read_excerpt
 from tfdbg_arrow.viewer.strips import Strip, read_strip
 
@@ -18,7 +21,7 @@ _MAX_FINDINGS = 3
 _MAX_HOPS = 2000
 _MAX_BROKEN = 5
 BUDGET_S = 1.3
-"""Time limit for the first screen, in seconds. The alert rules get the time that is left after everything else."""
+"""Time limit for the first screen, in seconds. The alert rules, and then the curves, get the time that is left."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +61,23 @@ class RuleSummary:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Training:
+    """The model over the training: the sentence of its map, and its curves.
+
+    Attributes:
+        run_id: The run.
+        sentence: As in LayerHealth.
+        curves: The curves; None if the run has no tensors.
+        is_finished: Whether there was enough time to read them. If not, the page asks for them again (`training=1`).
+    """
+
+    run_id: str
+    sentence: str | None
+    curves: TrainingCurves | None
+    is_finished: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class OverviewPage:
     """The first screen.
 
@@ -76,6 +96,7 @@ class OverviewPage:
         rules: The alert rules that found something, the most severe first.
         unfinished_rules: The rules that ran out of time or memory. The page `alerts` gives them more time.
         strip: The strip of the origin's run, else of the last selected run; None if there is none.
+        training: The model over the training, for the same run; None if there is none.
         not_observed: One line about tensors that could be bad and were not looked at; None if there are none.
         coverage: The full coverage.
         left_out: (run ID, text) pairs about data that a run did not record or lost.
@@ -96,6 +117,7 @@ class OverviewPage:
     rules: tuple[RuleSummary, ...]
     unfinished_rules: tuple[str, ...]
     strip: Strip | None
+    training: Training | None
     not_observed: str | None
     coverage: Coverage
     left_out: tuple[tuple[str, str], ...]
@@ -103,13 +125,17 @@ class OverviewPage:
     num_broken: int
 
 
-def read_overview(logdir: Logdir, *, run_id: str | None = None, budget_s: float = BUDGET_S) -> OverviewPage:
+def read_overview(
+    logdir: Logdir, *, run_id: str | None = None, budget_s: float = BUDGET_S, has_training: bool = False
+) -> OverviewPage:
     """Returns the first screen.
 
     Args:
         logdir: The logdir.
         run_id: The run to show; None means all.
-        budget_s: Time after which no further alert rule is run, in seconds. Everything else is always read.
+        budget_s: Time after which no further alert rule is run and the curves are not read, in seconds. Everything else
+            is always read.
+        has_training: Whether the curves are read no matter how long it takes.
     """
     end = time.monotonic() + budget_s
     summaries = read_run_summaries(logdir)
@@ -129,6 +155,10 @@ def read_overview(logdir: Logdir, *, run_id: str | None = None, budget_s: float 
     strip = None if shown_run is None else read_strip(logdir, run_id=shown_run)
     source = None if origin is None else read_excerpt(logdir, origin.source, run_id=origin.run_id)
     rules = run_rules(logdir, run_id=run_id, limit=1, budget_s=end - time.monotonic())
+    training = None
+    if shown_run is not None and any(each.num_tensors for each in asked if each.run.run_id == shown_run):
+        left_s = None if has_training else end - time.monotonic()
+        training = read_training(logdir, run_id=shown_run, budget_s=left_s)
     return OverviewPage(
         verdict=verdict,
         headline=_headline(verdict, origin, asked),
@@ -153,12 +183,33 @@ def read_overview(logdir: Logdir, *, run_id: str | None = None, budget_s: float 
         ),
         unfinished_rules=rules.unfinished,
         strip=strip,
+        training=training,
         not_observed=coverage.summary,
         coverage=coverage,
         left_out=tuple((summary.run.run_id, text) for summary in asked for text in summary.run.left_out),
         broken=logdir.broken_parts[:_MAX_BROKEN],
         num_broken=len(logdir.broken_parts),
     )
+
+
+def read_training(logdir: Logdir, *, run_id: str, budget_s: float | None = None) -> Training:
+    """Returns the model of a run over the training.
+
+    Args:
+        logdir: The logdir.
+        run_id: The run.
+        budget_s: Time limit in seconds; None means none.
+    """
+    try:
+        if budget_s is not None and budget_s <= 0:
+            raise TookTooLongError("the time is up.")
+        with contextlib.nullcontext() if budget_s is None else bounded(logdir, budget_s):
+            curves = training_curves(logdir, run_id=run_id)
+            health = layer_health(logdir, run_id=run_id)
+    except TookTooLongError:
+        return Training(run_id=run_id, sentence=None, curves=None, is_finished=False)
+    sentence = None if health is None else health.sentence
+    return Training(run_id=run_id, sentence=sentence, curves=curves, is_finished=True)
 
 
 def read_run_summaries(logdir: Logdir) -> tuple[RunSummary, ...]:
@@ -224,7 +275,13 @@ def _headline(verdict: str, origin: NonFinite | None, runs: tuple[RunSummary, ..
 
 
 def _read(logdir: Logdir, parameters: Parameters) -> OverviewPage:
-    return read_overview(logdir, run_id=chosen_run(logdir, parameters))
+    return read_overview(logdir, run_id=chosen_run(logdir, parameters), has_training=parameters.flag("training"))
 
 
-PAGE = PageKind(name="overview", title="Overview", key="o", read=_read)
+PAGE = PageKind(
+    name="overview",
+    title="Overview",
+    key="o",
+    read=_read,
+    assets=("vendor/uplot/uPlot.min.css", "curves.css", "vendor/uplot/uPlot.iife.min.js", "curves.js"),
+)

@@ -22,6 +22,27 @@ class SourceTextLine:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SourceOrigin:
+    """The line that created the op in which the first bad value began.
+
+    Attributes:
+        file_path: The file.
+        lineno: The line.
+        event_index: The first bad tensor of the op.
+        op_type: The op type.
+        step: The training step; None if it is not known.
+        is_origin: Whether the value provably began there. If not, an input of the op was not recorded.
+    """
+
+    file_path: str
+    lineno: int
+    event_index: int
+    op_type: str | None
+    step: int | None
+    is_origin: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class SourcePage:
     """The data of the source page.
 
@@ -33,7 +54,8 @@ class SourcePage:
         is_withheld: Whether the setting `redact` prevented recording the text.
         lines: The lines. If the text was not recorded, only the lines that created or ran ops, with empty texts.
         num_lines: Number of lines of the file. A very long file has more lines than are shown.
-        files: All files of the run, those with bad tensors first.
+        files: All files of the run: the one where it began first, then those with bad tensors.
+        origin: Where the first bad value that did harm began; None if there is no bad value, or its line is not known.
     """
 
     run_id: str
@@ -44,6 +66,7 @@ class SourcePage:
     lines: tuple[SourceTextLine, ...]
     num_lines: int
     files: tuple[SourceFile, ...]
+    origin: SourceOrigin | None
 
 
 def read_source(logdir: Logdir, *, run_id: str, file_path: str | None = None, lineno: int | None = None) -> SourcePage:
@@ -52,13 +75,16 @@ def read_source(logdir: Logdir, *, run_id: str, file_path: str | None = None, li
     Args:
         logdir: The logdir.
         run_id: The run.
-        file_path: The path as recorded; None selects the first file, which has bad tensors if any file has.
+        file_path: The path as recorded; None selects the first file: the one where the first bad value began, if any.
         lineno: The selected line.
 
     Raises:
         NoSuchPageError: The run has no such file.
     """
+    origin = _origin(logdir, run_id=run_id)
     files = source_files(logdir, run_id=run_id)
+    if origin is not None:
+        files = tuple(sorted(files, key=lambda file: file.file_path != origin.file_path))
     if file_path is None:
         file_path = files[0].file_path if files else None
     elif file_path not in [file.file_path for file in files]:
@@ -83,6 +109,21 @@ def read_source(logdir: Logdir, *, run_id: str, file_path: str | None = None, li
         lines=lines,
         num_lines=len(texts or ()),
         files=files,
+        origin=origin,
+    )
+
+
+def _origin(logdir: Logdir, *, run_id: str) -> SourceOrigin | None:
+    found = logdir.first_nonfinite(run_id=run_id)
+    if found is None or found.source is None:
+        return None
+    return SourceOrigin(
+        file_path=found.source.file_path,
+        lineno=found.source.lineno,
+        event_index=found.event_index,
+        op_type=found.op_type,
+        step=found.step,
+        is_origin=found.is_origin,
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from tfdbg_arrow.query import Logdir
 from tfdbg_arrow.query.display.tensor_window import (
     SCOPES,
+    SIDES,
     TensorFilter,
     TensorRow,
     first_of_step,
@@ -122,6 +123,8 @@ def _read(logdir: Logdir, parameters: Parameters) -> TensorsPage:
             execution_index=parameters.integer("execution"),
             first_step=parameters.integer("first_step"),
             last_step=parameters.integer("last_step"),
+            layer=parameters.text("layer"),
+            side=parameters.choice("side", SIDES),
             is_bad=parameters.flag("bad"),
         ),
         run_id=one_run(logdir, parameters),

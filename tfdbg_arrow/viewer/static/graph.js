@@ -1,8 +1,10 @@
-// Draws the neighbourhood of an op: measures the boxes, lets dagre place them from top to bottom, and draws the lines.
+// Draws the neighbourhood of an op, or a graph by its scopes: measures the boxes, lets dagre place them from top to bottom,
+// and draws the lines. A scope is unfolded in place: the server knows which boxes and lines it has.
 "use strict";
 (() => {
   const SVG = "http://www.w3.org/2000/svg";
   const LINE_HEIGHT = 15, PAD = 9, INTO_WIDTH = 46, INTO_HEIGHT = 18;
+  const SIGN = 16, MINIMAP = { width: 170, height: 120 };
   const MIN_SCALE = 0.15, MAX_SCALE = 2.5, LEAST_READABLE = 0.7, ROW = 6;
 
   const make = (name, attributes, parent) => {
@@ -18,6 +20,8 @@
   };
   const slug = (text) => (text || "").replaceAll(" ", "-");
 
+  const isScope = (box) => box.scope_id !== undefined && box.scope_id !== null;
+
   // Measure widths with the page's fonts before the layout.
   const measure = (svg, box) => {
     const probe = make("g", {}, svg);
@@ -28,7 +32,7 @@
     const width = Math.max(...texts.map((text) => text.getComputedTextLength()));
     probe.remove();
     return {
-      width: Math.ceil(Math.max(width, box.into ? INTO_WIDTH + 20 : 0) + 2 * PAD),
+      width: Math.ceil(Math.max(width + (isScope(box) ? 2 * SIGN : 0), box.into ? INTO_WIDTH + 20 : 0) + 2 * PAD),
       height: (box.lines.length + 1) * LINE_HEIGHT + 2 * PAD - 4 + (box.into ? INTO_HEIGHT + 4 : 0),
     };
   };
@@ -53,11 +57,19 @@
   };
 
   const place = (svg, drawing) => {
-    const graph = new dagre.graphlib.Graph({ multigraph: true });
+    const frames = drawing.frames || [];
+    const graph = new dagre.graphlib.Graph({ multigraph: true, compound: frames.length > 0 });
     const ranksep = 30 + Math.min(50, drawing.lines.length / 2);
     graph.setGraph({ rankdir: "TB", nodesep: 22, ranksep, edgesep: 12, marginx: 16, marginy: 16 });
     const rows = rowsOf(drawing);
     drawing.boxes.forEach((box, number) => graph.setNode(String(number), measure(svg, box)));
+    frames.forEach((frame, number) => {
+      graph.setNode(`frame ${number}`, {});
+      if (frame.outer !== null) graph.setParent(`frame ${number}`, `frame ${frame.outer}`);
+    });
+    if (frames.length) drawing.boxes.forEach((box, number) => {
+      if (box.outer !== null) graph.setParent(String(number), `frame ${box.outer}`);
+    });
     drawing.lines.forEach((line, number) => {
       const probe = say(svg, line.text, { class: "line-text" });
       const width = line.text ? probe.getComputedTextLength() + 6 : 0;
@@ -122,6 +134,20 @@
     }
   };
 
+  // The frame around an unfolded scope. Its name folds it.
+  const drawFrame = (parent, frame, at) => {
+    const group = make("g", { class: `frame ${slug(frame.state)}` }, parent);
+    const left = at.x - at.width / 2, top = at.y - at.height / 2;
+    make("rect", { class: "around", x: left, y: top, width: at.width, height: at.height, rx: 10 }, group);
+    return { frame, left, top };
+  };
+  const drawFrameName = (parent, { frame, left, top }) => {
+    const link = make("a", { href: frame.href, class: `frame-name ${slug(frame.state)}`, "aria-label": frame.label, "data-fold": frame.scope_id }, parent);
+    const text = say(link, `− ${frame.mark} ${frame.head}`, { x: left + 12, y: top + 4, class: "head-line" });
+    const rect = make("rect", { x: left + 6, y: top - 9, width: text.getComputedTextLength() + 12, height: 18, rx: 9 });
+    text.before(rect);
+  };
+
   const drawBox = (parent, box, number, at) => {
     const classes = ["box", box.kind, slug(box.state), box.is_focus && "is-focus"].filter(Boolean).join(" ");
     const group = make("g", { class: classes, transform: `translate(${at.x - at.width / 2},${at.y - at.height / 2})` }, parent);
@@ -131,11 +157,18 @@
       link.setAttribute("data-item", "");
       if (box.state === "bad") link.setAttribute("data-bad", "");
       if (box.is_focus) link.setAttribute("aria-current", "true");
+      if (isScope(box)) link.setAttribute("data-unfold", box.scope_id);
+      if (box.outer !== undefined && box.outer !== null) link.setAttribute("data-frame", box.outer);
     }
     make("title", {}, link).textContent = box.title;
     make("rect", { class: "outer", width: at.width, height: at.height, rx: box.kind === "border" ? 14 : 6 }, link);
     if (box.kind === "call") {
       make("rect", { x: 3.5, y: 3.5, width: at.width - 7, height: at.height - 7, rx: 4, fill: "none" }, link);
+    }
+    if (isScope(box)) {
+      const sign = make("g", { class: "unfold", "data-unfold-now": "" }, link);
+      make("rect", { x: at.width - SIGN - 5, y: 5, width: SIGN, height: SIGN, rx: 4 }, sign);
+      say(sign, "+", { x: at.width - SIGN / 2 - 5, y: SIGN + 1, "text-anchor": "middle" });
     }
     let y = PAD + 9;
     const middle = { x: at.width / 2, "text-anchor": "middle" };
@@ -163,11 +196,13 @@
   };
 
   const draw = (holder, drawing) => {
-    const svg = make("svg", { role: "group", "aria-label": "The ops around the op, inputs above, consumers below" }, holder);
+    const what = drawing.frames ? "The graph by its scopes, inputs above" : "The ops around the op, inputs above, consumers below";
+    const svg = make("svg", { role: "group", "aria-label": what }, holder);
     const graph = place(svg, drawing);
     const size = graph.graph();
     svg.setAttribute("viewBox", `0 0 ${size.width} ${size.height}`);
-    const lines = make("g", {}, svg), boxes = make("g", {}, svg);
+    const around = make("g", {}, svg), lines = make("g", {}, svg), boxes = make("g", {}, svg), names = make("g", {}, svg);
+    const frames = (drawing.frames || []).map((frame, number) => drawFrame(around, frame, graph.node(`frame ${number}`)));
     const routes = route(graph, graph.edges());
     for (const edge of graph.edges()) {
       drawLine(lines, drawing.lines[Number(edge.name)], routes.get(edge.name), graph.edge(edge));
@@ -176,7 +211,8 @@
     const order = drawing.boxes.map((box, number) => ({ box, number, at: graph.node(String(number)) }));
     order.sort((one, other) => one.at.y - other.at.y || one.at.x - other.at.x);
     const links = new Map(order.map(({ box, number, at }) => [number, drawBox(boxes, box, number, at)]));
-    return { svg, width: size.width, height: size.height, order, links };
+    for (const each of frames) drawFrameName(names, each);
+    return { svg, width: size.width, height: size.height, order, links, frames };
   };
 
   // Arrow keys move to the nearest box above, below or beside.
@@ -212,7 +248,11 @@
     now.holder.scrollLeft = at.x * now.scale - now.holder.clientWidth / 2;
     now.holder.scrollTop = at.y * now.scale - now.holder.clientHeight / 2;
   };
-  const centreOp = () => centre(now.picture.order.find((each) => each.box.is_focus).at);
+  // The op of the page; in a graph by its scopes, the first bad box.
+  const centreOp = () => {
+    const { order } = now.picture;
+    centre((order.find((each) => each.box.is_focus) || order.find((each) => each.box.state === "bad") || order[0]).at);
+  };
   const whole = () => {
     const { holder, picture } = now;
     return Math.min(1, (holder.clientWidth - 4) / picture.width, (holder.clientHeight - 4) / picture.height);
@@ -221,7 +261,7 @@
     { key: "-", sign: "−", name: "smaller", act: () => zoom(now.scale / 1.25) },
     { key: "+", sign: "+", name: "larger", act: () => zoom(now.scale * 1.25) },
     { key: "0", sign: "whole", name: "the whole picture", act: () => { zoom(whole()); centreOp(); } },
-    { key: "1", sign: "1:1", name: "to the op, in full size", act: () => { zoom(1); centreOp(); } },
+    { key: "1", sign: "1:1", name: "in full size", act: () => { zoom(1); centreOp(); } },
   ];
 
   // Highlight the lines of the box that has the focus or is under the pointer.
@@ -236,7 +276,7 @@
     tools.className = "picture-tools";
     const hint = document.createElement("span");
     hint.className = "quiet";
-    hint.textContent = "drag to move, arrow keys go from op to op";
+    hint.textContent = "drag to move, arrow keys go from box to box";
     tools.append(hint);
     for (const { key, sign, name, act } of ACTIONS) {
       const button = document.createElement("button");
@@ -249,6 +289,106 @@
     }
     holder.before(tools);
   };
+
+  // A small picture of the whole, with the part that is in view. It is shown if the picture does not fit.
+  const addMinimap = (holder, picture) => {
+    const scale = Math.min(MINIMAP.width / picture.width, MINIMAP.height / picture.height);
+    const size = { width: Math.max(20, Math.round(picture.width * scale)), height: Math.max(20, Math.round(picture.height * scale)) };
+    const map = make("svg", { class: "minimap", viewBox: `0 0 ${picture.width} ${picture.height}`, preserveAspectRatio: "none", "aria-hidden": "true", ...size });
+    make("rect", { class: "ground", width: picture.width, height: picture.height }, map);
+    for (const { at, box } of picture.order) {
+      const [x, y] = [at.x - at.width / 2, at.y - at.height / 2];
+      make("rect", { class: `spot ${slug(box.state)}`, x, y, width: at.width, height: at.height }, map);
+      if (box.state !== "bad") continue;
+      make("path", { class: "cross", d: `M${x},${y}l${at.width},${at.height}M${x},${y + at.height}l${at.width},${-at.height}` }, map);
+    }
+    const view = make("rect", { class: "view" }, map);
+    let frame = null;
+    const wrap = holder.parentElement.classList.contains("picture-wrap") ? holder.parentElement : document.createElement("div");
+    if (!wrap.isConnected) {
+      wrap.className = "picture-wrap";
+      holder.replaceWith(wrap);
+      wrap.append(holder);
+    }
+    for (const old of wrap.querySelectorAll(".minimap")) old.remove();
+    wrap.append(map);
+    const follow = () => {
+      cancelAnimationFrame(frame);
+      frame = requestAnimationFrame(() => {
+        if (!now || now.picture !== picture) return;
+        const at = { x: holder.scrollLeft, y: holder.scrollTop, width: holder.clientWidth, height: holder.clientHeight };
+        for (const [name, value] of Object.entries(at)) view.setAttribute(name, value / now.scale);
+        map.classList.toggle("is-needed", holder.scrollWidth > holder.clientWidth + 4 || holder.scrollHeight > holder.clientHeight + 4);
+      });
+    };
+    const move = (event) => {
+      const box = map.getBoundingClientRect();
+      centre({ x: (event.clientX - box.left) / box.width * picture.width, y: (event.clientY - box.top) / box.height * picture.height });
+    };
+    map.addEventListener("pointerdown", (event) => {
+      event.preventDefault();
+      map.setPointerCapture(event.pointerId);
+      move(event);
+    });
+    map.addEventListener("pointermove", (event) => { if (map.hasPointerCapture(event.pointerId)) move(event); });
+    holder.addEventListener("scroll", follow);
+    new ResizeObserver(follow).observe(picture.svg);
+    follow();
+  };
+
+  // Unfolds or folds a scope: takes the section with the model graph from the page at another address.
+  let asked = 0;
+  const go = async (href, { isNew = true, scope = null } = {}) => {
+    const mine = ++asked;
+    const section = document.getElementById("model");
+    section.setAttribute("aria-busy", "true");
+    const answer = await fetch(href);
+    const next = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById("model");
+    if (mine !== asked) return; // another scope was unfolded meanwhile
+    for (const element of next ? next.querySelectorAll("noscript") : []) element.remove();
+    if (!next) { location.assign(href); return; }
+    const { scale } = now;
+    const isListOpen = section.querySelector(".scope-list").open;
+    section.replaceWith(document.importNode(next, true));
+    document.querySelector("#model .scope-list").open = isListOpen;
+    if (isNew) history.pushState(null, "", href);
+    now = null;
+    show();
+    zoom(scale);
+    goToScope(scope);
+  };
+  // The first box of a scope that was unfolded, or the box of a scope that was folded.
+  const goToScope = (scope) => {
+    if (scope === null) return;
+    const { order, frames, links } = now.picture;
+    const number = frames.findIndex(({ frame }) => frame.scope_id === scope);
+    const found = order.find(({ box }) => (number < 0 ? box.scope_id === scope : box.outer === number)) || order[0];
+    centre(found.at);
+    links.get(found.number).focus({ preventScroll: true });
+  };
+  const unfold = (link) => go(link.getAttribute("href"), { scope: Number(link.dataset.unfold) });
+  const foldAround = (link) => {
+    const found = link.dataset.frame === undefined ? null : now.picture.frames[Number(link.dataset.frame)].frame;
+    if (found) go(found.href, { scope: found.scope_id });
+    return Boolean(found);
+  };
+  const isPlain = (event) => !(event.ctrlKey || event.metaKey || event.shiftKey || event.altKey || event.button);
+  document.addEventListener("click", (event) => {
+    if (!now || event.defaultPrevented || !isPlain(event)) return;
+    const inList = event.target.closest("#model .scope-list a[href*='open=']");
+    const fold = event.target.closest("[data-fold]"), link = event.target.closest("[data-unfold]");
+    if (!fold && !link && !inList) return;
+    event.preventDefault();
+    if (inList) go(inList.getAttribute("href"));
+    else if (fold) go(fold.getAttribute("href"), { scope: Number(fold.dataset.fold) });
+    else if (!event.detail || event.target.closest("[data-unfold-now]")) unfold(link); // Enter has no detail
+    else link.focus({ preventScroll: true });
+  });
+  document.addEventListener("dblclick", (event) => {
+    const link = now && event.target.closest("[data-unfold]");
+    if (link && !event.target.closest("[data-unfold-now]")) unfold(link);
+  });
+  addEventListener("popstate", () => { if (now && document.getElementById("model")) go(location.href, { isNew: false }); });
 
   const listen = (holder, picture) => {
     picture.svg.addEventListener("focusin", (event) => {
@@ -282,8 +422,9 @@
     const before = now;
     now = null;
     if (!holder) return;
-    const picture = draw(holder, JSON.parse(holder.dataset.drawing));
-    addTools(holder);
+    const picture = draw(holder, JSON.parse(holder.dataset.model || holder.dataset.drawing));
+    addMinimap(holder, picture);
+    addTools(holder.parentElement);
     listen(holder, picture);
     now = { holder, picture, scale: 1, address: location.href };
     zoom(Math.max(LEAST_READABLE, whole()));
@@ -308,7 +449,12 @@
     if (event.target.closest("input, select, textarea, dialog[open]")) return;
     const action = ACTIONS.find(({ key }) => key === (event.key === "=" ? "+" : event.key));
     const box = event.target.closest("[data-box]");
-    if (action) {
+    if (box && box.dataset.unfold !== undefined && (event.key === "+" || event.key === "=")) {
+      event.preventDefault();
+      unfold(box);
+    } else if (box && event.key === "-" && box.closest("#model") && foldAround(box)) {
+      event.preventDefault();
+    } else if (action) {
       event.preventDefault();
       action.act();
     } else if (box && event.key.startsWith("Arrow")) {

@@ -127,7 +127,7 @@
   const start = async () => {
     const card = document.querySelector(".history[data-here]");
     if (!card) return;
-    const answer = await fetch(`/history.json${location.search}`);
+    const answer = await fetch(`history.json${location.search}`);
     if (answer.ok && card.isConnected) draw(card, await answer.json());
   };
   new MutationObserver(() => redraw()).observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });

@@ -30,6 +30,8 @@
 
   const take = (text) => {
     const next = new DOMParser().parseFromString(text, "text/html");
+    // The parser reads them as for a browser without scripts.
+    for (const element of next.querySelectorAll("noscript")) element.remove();
     const main = document.getElementById("main");
     const open = new Set(summaries().filter((details) => details.open).map(nameOf));
     const active = document.activeElement;
@@ -49,14 +51,18 @@
 
   const update = async () => {
     const started = performance.now();
-    const answer = await fetch(location.href);
+    const answer = await fetch(location.href, { redirect: "manual" });
+    if (answer.type === "opaqueredirect") { // another page took the place of this one
+      location.reload();
+      await new Promise(() => { /* the loop ends with this page */ });
+    }
     if (answer.ok) take(await answer.text());
     pause = Math.max(EVERY_MS, SHARE * (performance.now() - started));
   };
 
   const look = async () => {
-    if (document.hidden) return;
-    const { state } = await fetch("/state.json").then((answer) => answer.json());
+    if (document.hidden || !innerHeight) return; // a frame that is not shown has no height
+    const { state } = await fetch("state.json").then((answer) => answer.json());
     if (state === document.body.dataset.state) {
       if (isKnownLive) showState();
       return;
@@ -83,6 +89,11 @@
       showState();
       update().catch(() => { /* the next look says so */ });
     }
+  });
+  // A page that does not have all of its content yet asks for the rest.
+  document.addEventListener("update-content", () => {
+    if (isBusy()) setTimeout(() => document.dispatchEvent(new Event("content-changed")), EVERY_MS);
+    else update().catch(() => show("○ no answer", "The server does not answer; it may have been stopped"));
   });
   document.addEventListener("DOMContentLoaded", () => setTimeout(loop, EVERY_MS));
 })();

@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Callable
 
+from tfdbg_arrow.spool.program_errors import pass_on
 from tfdbg_arrow.writer.rows import Append, Row
 from tfdbg_arrow.writer.stacks import as_utf8
 
@@ -43,7 +44,11 @@ class CaptureStats:
         self.warn_once(f"{stat}: {subject}: {reason}", key=f"{stat}: {reason}")
 
     def note_failure(self, what: str, error: object) -> None:
-        """Notes that something failed; `error` is the exception or a description."""
+        """Notes that something failed; `error` is the exception or a description.
+
+        An exception of the program that arrived while the recorder ran is raised again.
+        """
+        pass_on(error)
         self.note("failed", what, sentence_of(error))
 
     def warn_once(self, message: str, *, key: str | None = None) -> None:
@@ -85,12 +90,14 @@ class FunctionNotes:
         self._stats.note("unobservable", function_name, reason, reason_code="traced_before")
 
     def not_instrumented(self, function_name: str, error: Exception) -> None:
-        """Reports that a function could not be instrumented."""
+        """Reports that a function could not be instrumented; raises an exception of the program again."""
+        pass_on(error)
         self.settled.add(function_name.encode())
         self._stats.note("failed", function_name, f"its graph could not be instrumented: {sentence_of(error)}")
 
     def names_unknown(self, function_name: str, error: Exception) -> None:
-        """Reports that the names of a function's calls could not be read."""
+        """Reports that the names of a function's calls could not be read; raises an exception of the program again."""
+        pass_on(error)
         self._stats.note("failed", function_name, f"its call sites could not be read: {sentence_of(error)}")
 
     def without_xla(self, function_name: str) -> None:
@@ -115,7 +122,8 @@ class FunctionNotes:
         self._stats.add("unobservable", function_name, text, reason_code="xla_left_out")
 
     def not_copied(self, function_name: str, error: object) -> None:
-        """Reports that a function cannot be recorded inside XLA."""
+        """Reports that a function cannot be recorded inside XLA; raises an exception of the program again."""
+        pass_on(error)
         self._stats.note("failed", function_name, f"the part that XLA compiles could not be recorded: {error}")
 
     def not_optimized(self, function_name: str) -> None:
@@ -150,5 +158,6 @@ def warn(message: str) -> None:
     """
     try:
         warnings.warn(f"tfdbg_arrow: {message}", RuntimeWarning, stacklevel=3)
-    except Exception:
+    except Exception as error:
+        pass_on(error)
         sys.stderr.write(f"tfdbg_arrow: {message}\n")

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from tfdbg_arrow.spool.journal import RunFiles
+from tfdbg_arrow.spool.program_errors import pass_on
 from tfdbg_arrow.storage.layout import make_run_id, spool_paths
 from tfdbg_arrow.writer.backend import Handlers, NativeBackend, OnNonFinite, choose_backend, compiled_calls
 from tfdbg_arrow.writer.graphs.compiled import CompiledFunctions
@@ -202,8 +203,20 @@ class Recording:
 
     def close(self) -> None:
         """Ends the recording and writes the remaining events."""
+        self.remove_hooks()
+        self.write_rest()
+
+    def is_in_core(self) -> bool:
+        """Returns True while the core records something in the calling thread."""
+        return self._backend.is_recording()
+
+    def remove_hooks(self) -> None:
+        """Removes the hooks from TensorFlow and from the calling thread."""
         self._session_hooks.remove()
         self._hooks.remove()
+
+    def write_rest(self) -> None:
+        """Writes the remaining events and ends the run; call it after remove_hooks(), from any thread."""
         self._session_runs.stop()
         self._backend.stop()
         self._executed.write()
@@ -382,6 +395,7 @@ class Coverage:
         try:
             return self._settings.values.chooses(op_type, op_name)
         except Exception as error:  # the program's own callable
+            pass_on(error)
             if not self._has_failed:
                 self._has_failed = True
                 self._stats.note(

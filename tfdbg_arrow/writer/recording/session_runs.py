@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tfdbg_arrow.spool.program_errors import pass_on
 from tfdbg_arrow.writer.backend import Backend, Handlers
 from tfdbg_arrow.writer.eager_recorder import EagerRecorder
 from tfdbg_arrow.writer.graphs.description import GraphDescriber
@@ -201,6 +202,7 @@ class SessionRuns:
             changed = optimizing_config(config, keeps_ops=self._keeps_ops)
             return config if changed is None else changed
         except Exception as error:
+            pass_on(error)
             self._note("failed", "Session", f"its configuration could not be changed: {sentence_of(error)}")
             return config
 
@@ -215,6 +217,7 @@ class SessionRuns:
             with self._lock:
                 return self._plan_anew(session, request)
         except Exception as error:
+            pass_on(error)
             self._note("failed", "Session.run", f"a run could not be instrumented: {sentence_of(error)}")
             return None
 
@@ -223,6 +226,7 @@ class SessionRuns:
         try:
             feeds = [self._array(value, dtype) for value, dtype in zip(values, plan.feed_dtypes, strict=True)]
         except Exception as error:
+            pass_on(error)
             self._note("failed", plan.function_name, f"its feeds could not be recorded: {sentence_of(error)}")
             feeds = []
         return self._eager.begin_call(plan.function_name, feeds, len(plan.fetch_dtypes), plan.function_name)
@@ -236,6 +240,7 @@ class SessionRuns:
             try:
                 fetches = [self._array(value, dtype) for value, dtype in zip(values, plan.fetch_dtypes, strict=True)]
             except Exception as error:
+                pass_on(error)
                 self._note("failed", plan.function_name, f"its fetches could not be recorded: {sentence_of(error)}")
         self._eager.end_call(execution_index, fetches, error_type)
         self._executed.write()

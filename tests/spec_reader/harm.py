@@ -1,0 +1,126 @@
+"""The rules of the specification that rank origins by the harm that they did."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+from tests.spec_reader.flow import Row, Tensor
+from tests.spec_reader.reader import Origin, Run
+
+_WRITER = re.compile(
+    r"Assign(Add|Sub)?VariableOp|Resource(Sparse)?Apply\w+|ResourceScatter\w+|ResourceStridedSliceAssign"
+)
+_CHECKS = frozenset({"IsFinite", "IsInf", "IsNan"})
+_NEVER_BAD = re.compile(r"bool|string|q?u?int\d+")
+
+
+def most_harmful(run: Run) -> tuple[Origin | None, str | None]:
+    """Returns the first origin by harm and its harm: `variable`, `result`, or None if no bad tensor did any.
+
+    Roles other than `gradient` are not considered.
+    """
+    bad = [tensor for tensor, row in run.health.items() if run.kinds_of_row(row)]
+    for harm, harmed in (("variable", _written(run)), ("result", _results(run, bad)), (None, bad)):
+        roots = {_cause(run, root) if harm else root for root in _roots(run, harmed)}
+        if roots:
+            first = min(roots, key=functools.partial(_place, run))
+            return run.describe(first, run.origins().get(first, frozenset())), harm
+    return None, None
+
+
+def _place(run: Run, root: Tensor) -> tuple[Any, ...]:
+    """Returns a key that orders roots as the program computes them, and within a call the proven origins first."""
+    position = run.position(root)
+    return position[0], root not in run.origins() or not run.is_known(root), position
+
+
+def _bad_inputs(run: Run, tensor: Tensor) -> list[Tensor]:
+    """Returns the nearest bad rows that an op took."""
+    nearest = run.ancestors(tensor, is_through_rows=False)
+    return [source for source in nearest if source in run.health and run.kinds_of_row(run.health[source])]
+
+
+def _roots(run: Run, tensors: Iterable[Tensor]) -> set[Tensor]:
+    """Returns the bad tensors to which the bad values of others go back."""
+    found: set[Tensor] = set()
+    seen: set[Tensor] = set()
+    waiting = list(tensors)
+    while waiting:
+        tensor = waiting.pop()
+        if tensor in seen:
+            continue
+        seen.add(tensor)
+        own = run.kinds_of_row(run.health[tensor])
+        sources = _bad_inputs(run, tensor)
+        if tensor not in run.origins():
+            sources = [source for source in sources if run.kinds_of_row(run.health[source]) & own]
+        waiting += sources
+        if not sources:
+            found.add(tensor)
+    return found
+
+
+def _written(run: Run) -> list[Tensor]:
+    """Returns the bad tensors that the program computed and wrote to variables."""
+    found: list[Tensor] = []
+    for value in run.written_values():
+        nearest = [value] if value in run.health else run.ancestors(value, is_through_rows=False)
+        found += [source for source in nearest if source in run.health and run.kinds_of_row(run.health[source])]
+    return [tensor for tensor in found if run.health[tensor]["scope"] != "external" and run.op_type(tensor) != "Const"]
+
+
+def _results(run: Run, bad: list[Tensor]) -> list[Tensor]:
+    """Returns the bad tensors that eager code received and computed nothing with."""
+    users: dict[int, list[Row]] = defaultdict(list)
+    for row in run.rows("execution_input"):
+        users[row["tensor_id"]].append(run.execution(row["execution_index"]))
+    found = []
+    for tensor in bad:
+        row = run.health[tensor]
+        if row["scope"] != "execution":
+            continue
+        execution = run.execution(row["execution_index"])
+        is_given = execution["graph_id"] is None or row["output_slot"] < execution["num_outputs"]
+        if is_given and not any(_computes(run, row, user) for user in users[row["tensor_id"]]):
+            found.append(tensor)
+    return found
+
+
+def _computes(run: Run, row: Row, user: Row) -> bool:
+    """Returns whether an execution computes something with a bad tensor, and does not only test it."""
+    if user["graph_id"] is not None or _WRITER.fullmatch(user["op_type"]):
+        return True
+    outputs = (each for each in run.rows("execution_output") if each["execution_index"] == user["execution_index"])
+    if any(not _NEVER_BAD.fullmatch(each["dtype"] or "") for each in outputs):
+        return True
+    return not row["num_nan"] and user["op_type"] not in _CHECKS
+
+
+def _cause(run: Run, root: Tensor) -> Tensor:
+    """Returns the first root of the bad outputs of the forward op of a gradient, or else the root itself."""
+    code = run.code(root)
+    if code.get("forward_op_name") is not None:
+        place = ("graph_id", "op_name"), (code["forward_graph_id"], code["forward_op_name"])
+    elif code.get("forward_execution_index") is not None:
+        place = ("scope", "execution_index"), ("execution", code["forward_execution_index"])
+    else:
+        place = None
+    behind = [] if place is None else _bad_outputs(run, root, *place)
+    behind = behind or [each for each in run.unlinked(root) if run.kinds_of_row(run.health[each])]
+    return min(_roots(run, behind) - {root}, key=run.position, default=root)
+
+
+def _bad_outputs(run: Run, root: Tensor, columns: tuple[str, ...], key: tuple[object, ...]) -> list[Tensor]:
+    """Returns the bad tensors of an op in the last call before a tensor in which it ran."""
+    index = run.health[root]["execution_index"]
+    rows = [
+        (tensor, row)
+        for tensor, row in run.health.items()
+        if tuple(row[column] for column in columns) == key and (row["execution_index"] or 0) <= (index or 0)
+    ]
+    last = max((row["execution_index"] or 0 for _, row in rows), default=None)
+    return [tensor for tensor, row in rows if (row["execution_index"] or 0) == last and run.kinds_of_row(row)]

@@ -1,0 +1,457 @@
+"""A graph by its scopes: layers, roles and name scopes, which can be unfolded down to the ops.
+
+The forward ops of a layer are in its scope. Its gradient ops are in a second scope, the layer's gradient side, so that
+the edges of a training step do not run in a circle. Ops outside layers are in a scope of their role, and in it in
+their name scopes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from tfdbg_arrow.query.display.graph_borders import CalledGraph, called_graphs
+from tfdbg_arrow.query.engine import Engine
+
+MAX_NODES = 300
+"""Maximum number of nodes that are shown."""
+MAX_OPS_OF_SCOPE = 60
+"""Maximum number of ops that an unfolded scope shows; the others are one node."""
+_NUM_AT_FIRST = 40
+"""Layers are unfolded from the start while there are at most this many nodes."""
+ROOT = 0
+"""The number of the scope that contains all ops."""
+GRADIENT = "gradient"
+_OTHER = "other ops"
+_MAX_DEPTH = 24
+"""Maximum number of layers, and of name scopes below them, that an op is in. Deeper scopes are left out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScopeHealth:
+    """The health of some ops over the run.
+
+    Attributes:
+        num_tensors: Number of recorded tensors.
+        num_measured: How many of them are known to be bad or not bad.
+        num_bad: How many hold an infinity or a NaN.
+        first_bad_event_index: The first bad tensor; None if none is bad.
+    """
+
+    num_tensors: int
+    num_measured: int
+    num_bad: int
+    first_bad_event_index: int | None
+
+    @property
+    def state(self) -> str:
+        """The health in a word, one of `neighbourhood.STATES`."""
+        if self.num_bad:
+            return "bad"
+        return "healthy" if self.num_measured else "unmeasured" if self.num_tensors else "not recorded"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScopeNode:
+    """A node: a folded scope, an op, or the ops of a scope for which there is no room.
+
+    Attributes:
+        kind: `scope`, `op` or `rest`.
+        scope_id: The number of the scope. For `rest`, the scope of the ops; for `op`, None.
+        name: The name without that of the outer scopes.
+        side: `gradient` for a scope of gradient ops, else the role of an outermost scope; None if it is not known.
+        is_layer: Whether the scope is a layer or contains layers.
+        outer_id: The unfolded scope that contains it; ROOT for an outermost node.
+        num_ops: Number of its ops.
+        health: The health of its ops.
+        op_name: The op.
+        op_type: Its type.
+        calls: The graphs that the op calls.
+    """
+
+    kind: str
+    scope_id: int | None
+    name: str
+    side: str | None
+    is_layer: bool
+    outer_id: int
+    num_ops: int
+    health: ScopeHealth
+    op_name: str | None = None
+    op_type: str | None = None
+    calls: tuple[CalledGraph, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenScope:
+    """An unfolded scope. The attributes are those of ScopeNode."""
+
+    scope_id: int
+    name: str
+    side: str | None
+    is_layer: bool
+    outer_id: int
+    num_ops: int
+    health: ScopeHealth
+
+
+@dataclass(frozen=True)
+class ScopeEdge:
+    """The tensors that go from one node to another.
+
+    Attributes:
+        source: The position of the source in `ScopeGraph.nodes`.
+        target: The position of the target.
+        num_tensors: Number of op outputs.
+        num_bad: How many of these outputs were bad at least once.
+    """
+
+    source: int
+    target: int
+    num_tensors: int
+    num_bad: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScopeGraph:
+    """A graph by its scopes.
+
+    Attributes:
+        graph_id: The graph.
+        num_ops: Number of its ops.
+        nodes: The nodes, outer scopes in order of their first op.
+        open_scopes: The unfolded scopes, each after the one that contains it.
+        edges: The edges between nodes. Control edges are left out.
+        no_room: The names of scopes that stay folded because there would be more than MAX_NODES nodes.
+    """
+
+    graph_id: int
+    num_ops: int
+    nodes: tuple[ScopeNode, ...]
+    open_scopes: tuple[OpenScope, ...]
+    edges: tuple[ScopeEdge, ...]
+    no_room: tuple[str, ...]
+
+    @property
+    def open_ids(self) -> tuple[int, ...]:
+        """The numbers of the unfolded scopes."""
+        return tuple(scope.scope_id for scope in self.open_scopes)
+
+
+def scope_graph(
+    logdir: Engine, *, run_id: str, graph_id: int, open_ids: Sequence[int] | None = None, max_nodes: int = MAX_NODES
+) -> ScopeGraph:
+    """Returns a graph by its scopes.
+
+    Args:
+        logdir: The logdir.
+        run_id: The run.
+        graph_id: The graph.
+        open_ids: The numbers of the scopes to unfold; unknown ones are ignored. They are the same in every answer about
+            a graph. None unfolds the layers that contain layers.
+        max_nodes: Maximum number of nodes. A scope for which there is no room stays folded.
+    """
+    tree = logdir.kept(("scopes", run_id, graph_id), lambda: _read_tree(logdir, run_id=run_id, graph_id=graph_id))
+    is_open, no_room = tree.opened(open_ids, max_nodes)
+    nodes, open_scopes, node_of = tree.shown(is_open)
+    calls = called_graphs(
+        logdir, [node.op_name for node in nodes if node.op_name is not None], run_id=run_id, graph_id=graph_id
+    )
+    return ScopeGraph(
+        graph_id=graph_id,
+        num_ops=len(tree.ops),
+        nodes=tuple(_with_calls(node, calls.get(node.op_name or "", ())) for node in nodes),
+        open_scopes=tuple(open_scopes),
+        edges=_edges(tree, node_of),
+        no_room=tuple(tree.scopes[number].name for number in no_room),
+    )
+
+
+def _with_calls(node: ScopeNode, calls: tuple[CalledGraph, ...]) -> ScopeNode:
+    return node if not calls else ScopeNode(**{**vars(node), "calls": calls})
+
+
+@dataclass(frozen=True)
+class _Op:
+    """An op: its name and type, the number of its scope, and its health."""
+
+    name: str
+    op_type: str
+    health: ScopeHealth
+
+
+@dataclass
+class _Scope:
+    """A scope.
+
+    Attributes:
+        name: Its name without that of the outer scopes.
+        side: As in ScopeNode.
+        is_layer: As in ScopeNode.
+        scopes: The scopes in it, by name.
+        ops: The positions of the ops that are directly in it.
+        number: Its number.
+        outer: The number of the scope that contains it.
+        all_ops: The positions of all ops in it.
+    """
+
+    name: str
+    side: str | None
+    is_layer: bool
+    scopes: dict[tuple[str, str | None], _Scope] = field(default_factory=dict)
+    ops: list[int] = field(default_factory=list)
+    number: int = ROOT
+    outer: int = ROOT
+    all_ops: list[int] = field(default_factory=list)
+
+    def inside(self, name: str, side: str | None, *, is_layer: bool) -> _Scope:
+        return self.scopes.setdefault((name, side), _Scope(name, side, is_layer))
+
+
+@dataclass(frozen=True)
+class _Tree:
+    """The scopes of a graph by number, its ops in order of creation, and its data edges.
+
+    An edge is (source op, output, target op, whether the output was bad); ops are given by position.
+    """
+
+    scopes: tuple[_Scope, ...]
+    ops: tuple[_Op, ...]
+    edges: tuple[tuple[int, int, int, bool], ...]
+
+    def opened(self, wanted: Sequence[int] | None, max_nodes: int) -> tuple[set[int], list[int]]:
+        """Returns the scopes that are unfolded, and those that have no room."""
+        is_open, no_room = {ROOT}, []
+        number = _num_inside(self.scopes[ROOT])
+        if wanted is None:
+            # Breadth first, so that the layers of a model are unfolded evenly.
+            order = sorted(self.scopes[1:], key=lambda scope: self._depth(scope))
+            order = [scope for scope in order if any(inner.is_layer for inner in scope.scopes.values())]
+            max_nodes = min(max_nodes, _NUM_AT_FIRST)
+        else:
+            known = dict.fromkeys(each for each in wanted if ROOT < each < len(self.scopes))
+            order = sorted((self.scopes[each] for each in known), key=lambda scope: self._depth(scope))
+        for scope in order:
+            if scope.outer not in is_open:
+                continue
+            more = _num_inside(scope) - 1
+            if number + more <= max_nodes:
+                is_open.add(scope.number)
+                number += more
+            elif wanted is not None:
+                no_room.append(scope.number)
+        return is_open, no_room
+
+    def _depth(self, scope: _Scope) -> int:
+        depth = 0
+        while scope.number != ROOT:
+            scope = self.scopes[scope.outer]
+            depth += 1
+        return depth
+
+    def shown(self, is_open: set[int]) -> tuple[list[ScopeNode], list[OpenScope], list[int]]:
+        """Returns the nodes, the unfolded scopes, and the position of the node that each op is in."""
+        nodes: list[ScopeNode] = []
+        open_scopes: list[OpenScope] = []
+        node_of = [0] * len(self.ops)
+
+        def add(node: ScopeNode, ops: Iterable[int]) -> None:
+            for op in ops:
+                node_of[op] = len(nodes)
+            nodes.append(node)
+
+        waiting = [self.scopes[ROOT]]
+        while waiting:
+            scope = waiting.pop()
+            if scope.number != ROOT:
+                open_scopes.append(
+                    OpenScope(
+                        scope_id=scope.number,
+                        name=scope.name,
+                        side=scope.side,
+                        is_layer=scope.is_layer,
+                        outer_id=scope.outer,
+                        num_ops=len(scope.all_ops),
+                        health=self._health(scope.all_ops),
+                    )
+                )
+            for inner in scope.scopes.values():
+                if inner.number not in is_open:
+                    add(self._folded(inner), inner.all_ops)
+            waiting += [inner for inner in reversed(scope.scopes.values()) if inner.number in is_open]
+            alone, rest = self._divided(scope)
+            for position in alone:
+                op = self.ops[position]
+                add(
+                    ScopeNode(
+                        kind="op",
+                        scope_id=None,
+                        name=op.name.rpartition("/")[2],
+                        side=scope.side,
+                        is_layer=False,
+                        outer_id=scope.number,
+                        num_ops=1,
+                        health=op.health,
+                        op_name=op.name,
+                        op_type=op.op_type,
+                    ),
+                    [position],
+                )
+            if rest:
+                add(self._rest(scope, rest), rest)
+        return nodes, open_scopes, node_of
+
+    def _folded(self, scope: _Scope) -> ScopeNode:
+        return ScopeNode(
+            kind="scope",
+            scope_id=scope.number,
+            name=scope.name,
+            side=scope.side,
+            is_layer=scope.is_layer,
+            outer_id=scope.outer,
+            num_ops=len(scope.all_ops),
+            health=self._health(scope.all_ops),
+        )
+
+    def _rest(self, scope: _Scope, ops: Sequence[int]) -> ScopeNode:
+        return ScopeNode(
+            kind="rest",
+            scope_id=scope.number,
+            name=f"{len(ops):,} more ops",
+            side=scope.side,
+            is_layer=False,
+            outer_id=scope.number,
+            num_ops=len(ops),
+            health=self._health(ops),
+        )
+
+    def _divided(self, scope: _Scope) -> tuple[list[int], list[int]]:
+        """Returns the ops of a scope that are shown, bad ones first if there is no room for all, and the others."""
+        if len(scope.ops) <= MAX_OPS_OF_SCOPE:
+            return scope.ops, []
+        first = sorted(scope.ops, key=lambda op: (-self.ops[op].health.num_bad, op))[:MAX_OPS_OF_SCOPE]
+        return sorted(first), sorted(set(scope.ops) - set(first))
+
+    def _health(self, ops: Iterable[int]) -> ScopeHealth:
+        health = [self.ops[op].health for op in ops]
+        bad = [each.first_bad_event_index for each in health if each.first_bad_event_index is not None]
+        return ScopeHealth(
+            num_tensors=sum(each.num_tensors for each in health),
+            num_measured=sum(each.num_measured for each in health),
+            num_bad=sum(each.num_bad for each in health),
+            first_bad_event_index=min(bad, default=None),
+        )
+
+
+def _num_inside(scope: _Scope) -> int:
+    """Returns the number of nodes in an unfolded scope whose own scopes are folded."""
+    return len(scope.scopes) + min(len(scope.ops), MAX_OPS_OF_SCOPE + 1)
+
+
+def _edges(tree: _Tree, node_of: Sequence[int]) -> tuple[ScopeEdge, ...]:
+    found: dict[tuple[int, int], set[tuple[int, int, bool]]] = {}
+    for source, slot, target, is_bad in tree.edges:
+        ends = node_of[source], node_of[target]
+        if ends[0] != ends[1]:
+            found.setdefault(ends, set()).add((source, slot, is_bad))
+    return tuple(
+        ScopeEdge(*ends, len(tensors), sum(is_bad for _, _, is_bad in tensors))
+        for ends, tensors in sorted(found.items())
+    )
+
+
+def _read_tree(logdir: Engine, *, run_id: str, graph_id: int) -> _Tree:
+    of_graph = [run_id, graph_id]
+    rows = logdir.rows(
+        "SELECT op_name, op_type, layer, role FROM graph_op WHERE run_id = ? AND graph_id = ? ORDER BY op_index",
+        of_graph,
+    )
+    outputs = {
+        (op_name, slot): health
+        for op_name, slot, *health in logdir.rows(
+            "SELECT op_name, output_slot, count(*), count(has_inf_or_nan), "
+            "count(CASE WHEN has_inf_or_nan THEN 1 END), min(CASE WHEN has_inf_or_nan THEN event_index END) "
+            "FROM tensor_health WHERE run_id = ? AND graph_id = ? AND scope = 'graph' GROUP BY op_name, output_slot",
+            of_graph,
+        )
+    }
+    of_op: dict[str, list[list[int | None]]] = {}
+    for (op_name, _), health in outputs.items():
+        of_op.setdefault(op_name, []).append(health)
+    ops = tuple(_Op(name, op_type, _op_health(of_op.get(name, ()))) for name, op_type, _, _ in rows)
+    root = _Scope("", None, False)
+    for position, (name, _, layer, role) in enumerate(rows):
+        scope = root
+        for layer_name in layer.split("/")[:_MAX_DEPTH] if layer else ():
+            scope = scope.inside(layer_name, GRADIENT if role == GRADIENT else None, is_layer=True)
+        if not layer:
+            scope = root.inside(role or _OTHER, GRADIENT if role == GRADIENT else None, is_layer=False)
+        for part in name.split("/")[:-1][:_MAX_DEPTH]:
+            scope = scope.inside(part, scope.side, is_layer=False)
+        scope.ops.append(position)
+    # A graph without layers and roles has no use for a scope around all ops.
+    if len(root.scopes) == 1 and (_OTHER, None) in root.scopes:
+        root = root.scopes[_OTHER, None]
+    _merge_chains(root)
+    scopes: list[_Scope] = []
+    _number(root, scopes)
+    places = {name: position for position, (name, *_) in enumerate(rows)}
+    edges = logdir.rows(
+        "SELECT source_op_name, source_output_slot, op_name FROM graph_op_input "
+        "WHERE run_id = ? AND graph_id = ? AND NOT is_control",
+        of_graph,
+    )
+    return _Tree(
+        scopes=tuple(scopes),
+        ops=ops,
+        edges=tuple(
+            (places[source], slot, places[target], bool(outputs.get((source, slot), (0, 0, 0))[2]))
+            for source, slot, target in edges
+            if source in places and target in places
+        ),
+    )
+
+
+def _op_health(outputs: Iterable[Sequence[int | None]]) -> ScopeHealth:
+    given = list(outputs)
+    return ScopeHealth(
+        num_tensors=sum(row[0] or 0 for row in given),
+        num_measured=sum(row[1] or 0 for row in given),
+        num_bad=sum(row[2] or 0 for row in given),
+        first_bad_event_index=min((row[3] for row in given if row[3] is not None), default=None),
+    )
+
+
+def _walk(root: _Scope) -> Iterator[_Scope]:
+    waiting = [root]
+    while waiting:
+        scope = waiting.pop()
+        yield scope
+        waiting += scope.scopes.values()
+
+
+def _merge_chains(root: _Scope) -> None:
+    """Removes scopes that contain nothing but one name scope.
+
+    TensorFlow's name scopes repeat the names of the layers, with a number, so the names below a layer say nothing new.
+    """
+    for scope in _walk(root):
+        while not scope.ops and len(scope.scopes) == 1:
+            (only,) = scope.scopes.values()
+            if only.is_layer or (scope is root and only.name):
+                break
+            if not scope.is_layer and scope is not root and scope.outer != ROOT:
+                scope.name = f"{scope.name}/{only.name}"
+            scope.scopes, scope.ops = only.scopes, only.ops
+
+
+def _number(root: _Scope, scopes: list[_Scope]) -> None:
+    """Numbers the scopes, each after the scope that contains it, and collects the ops in each of them."""
+    waiting = [(root, ROOT)]
+    while waiting:
+        scope, outer = waiting.pop()
+        scope.number, scope.outer = len(scopes), outer
+        scopes.append(scope)
+        waiting += [(inner, scope.number) for inner in reversed(scope.scopes.values())]
+    for scope in reversed(scopes):
+        scope.all_ops = sorted([*scope.ops, *(op for inner in scope.scopes.values() for op in inner.all_ops)])

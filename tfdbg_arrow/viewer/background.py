@@ -1,0 +1,124 @@
+"""Computes answers in a thread, so that a page shows the answers that are ready while others are still computed."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from tfdbg_arrow.query import Logdir
+
+_LOG = logging.getLogger(__name__)
+_MAX_KEPT = 500
+"""Number of answers that are kept."""
+_CLOSE_S = 1.0
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known(Generic[_Result]):
+    """What is known of some answers.
+
+    Attributes:
+        answers: The answers that are ready, by key. While a logdir grows, an answer may be of an earlier state.
+        pending: The keys whose answers are not ready for the current state of the logdir.
+        failed: The keys whose answers could not be computed, for example because the time was up.
+    """
+
+    answers: Mapping[Hashable, _Result]
+    pending: tuple[Hashable, ...]
+    failed: tuple[Hashable, ...]
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """An answer (None if it could not be computed), and the logdir's state before it was computed."""
+
+    answer: object
+    state: str
+
+
+class Background:
+    """Computes answers one after the other in a thread. The thread ends when there is nothing more to compute.
+
+    Args:
+        read: Takes a key and a function, and returns what the function reads from the logdir.
+        state: Returns the state of the logdir.
+    """
+
+    def __init__(
+        self, read: Callable[[Hashable, Callable[[Logdir], object]], object], state: Callable[[], str]
+    ) -> None:
+        self._read = read
+        self._state = state
+        self._condition = threading.Condition()
+        self._kept: dict[Hashable, _Kept] = {}
+        self._waiting: dict[Hashable, Callable[[Logdir], object]] = {}
+        self._thread: threading.Thread | None = None
+        self._is_closed = False
+
+    def close(self) -> None:
+        """Computes nothing more. An answer that is being computed is given a moment to end."""
+        with self._condition:
+            self._is_closed = True
+            self._waiting.clear()
+            thread = self._thread
+        if thread is not None:
+            thread.join(_CLOSE_S)
+
+    def known(self, wanted: Mapping[Hashable, Callable[[Logdir], _Result]], *, wait_s: float) -> Known[_Result]:
+        """Returns the answers that are ready, and starts to compute the others.
+
+        Args:
+            wanted: The functions that read the answers, by key, the most important first. The function of a key must
+                always be the same.
+            wait_s: Maximum time to wait for answers that are not ready, in seconds.
+        """
+        end = time.monotonic() + wait_s
+        state = self._state()
+        with self._condition:
+            # The answers of the last request come first.
+            missing = {key: compute for key, compute in wanted.items() if self._is_missing(key, state)}
+            self._waiting = {**missing, **self._waiting}
+            if self._waiting and self._thread is None and not self._is_closed:
+                self._thread = threading.Thread(target=self._run, name="background answers", daemon=True)
+                self._thread.start()
+            while any(self._is_missing(key, state) for key in wanted) and (left_s := end - time.monotonic()) > 0:
+                self._condition.wait(left_s)
+            kept = {key: self._kept[key].answer for key in wanted if key in self._kept}
+            pending = tuple(key for key in wanted if self._is_missing(key, state))
+        return Known(
+            answers={key: answer for key, answer in kept.items() if answer is not None},  # type: ignore[misc]
+            pending=pending,
+            failed=tuple(key for key, answer in kept.items() if answer is None and key not in pending),
+        )
+
+    def _is_missing(self, key: Hashable, state: str) -> bool:
+        return key not in self._kept or self._kept[key].state != state
+
+    def _run(self) -> None:
+        while True:
+            with self._condition:
+                key = next(iter(self._waiting), None)
+                if key is None:
+                    self._thread = None
+                    return
+                compute = self._waiting.pop(key)
+            kept = self._computed(key, compute)
+            with self._condition:
+                self._kept.pop(key, None)
+                self._kept[key] = kept
+                while len(self._kept) > _MAX_KEPT:
+                    del self._kept[next(iter(self._kept))]
+                self._condition.notify_all()
+
+    def _computed(self, key: Hashable, compute: Callable[[Logdir], object]) -> _Kept:
+        state = self._state()
+        try:
+            return _Kept(self._read(key, compute), state)
+        except Exception as error:  # the page names what could not be computed
+            _LOG.debug("%r could not be computed", key, exc_info=error)
+            return _Kept(None, state)

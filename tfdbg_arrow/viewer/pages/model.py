@@ -1,0 +1,202 @@
+"""The model page: the health of each layer over the training, as a map of layers over steps."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from tfdbg_arrow.query import Logdir
+from tfdbg_arrow.query.model_health import MAX_COLUMNS, LayerHealth, Measure, layer_health
+from tfdbg_arrow.viewer.page import PageKind, Parameters, chosen_run
+from tfdbg_arrow.viewer.static_charts import DARK, LIGHT, MapRow, colour_scale, map_rows, shown_measure
+
+MEASURES = ("bad_share", "max_abs", "mean", "stddev", "zero_share", "norm", "update_ratio")
+"""The values of the parameter `measure`."""
+_MAX_NUMBERS = 600_000
+"""Number of numbers of a map from which on the page contains only those of the chosen measure."""
+_DIGITS = 4
+_NUM_WORST = 12
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorstRow:
+    """A row of the list of rows that went bad first, or else changed most.
+
+    Attributes:
+        row: Index in `LayerHealth.rows`.
+        first_bad_column: The first column with bad tensors; None if there is none.
+        start: The first known value of the measure; None if there is none.
+        peak: Its known value of the greatest magnitude.
+        end: Its last known value.
+    """
+
+    row: int
+    first_bad_column: int | None
+    start: float | None
+    peak: float | None
+    end: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelPage:
+    """The map of layers over steps.
+
+    Attributes:
+        run_id: The run; None if no run has tensors.
+        first: The first position that is shown; None means from the start.
+        last: The last position that is shown; None means to the end.
+        columns: Maximum number of columns.
+        measure: The measure that is shown; None if the recording's mode provides none.
+        health: The map; None if no tensors are recorded.
+        rows: The rows as they are drawn.
+        worst: The rows that went bad first, or else those that changed most.
+        headline: What happened, in one sentence.
+    """
+
+    run_id: str | None
+    first: int | None
+    last: int | None
+    columns: int
+    measure: Measure | None
+    health: LayerHealth | None
+    rows: tuple[MapRow, ...]
+    worst: tuple[WorstRow, ...]
+    headline: str
+
+    @property
+    def place(self) -> dict[str, object]:
+        """The page's parameters, without the range."""
+        return {
+            "run": self.run_id,
+            "measure": None if self.measure is None else self.measure.name,
+            "columns": None if self.columns == MAX_COLUMNS else self.columns,
+        }
+
+    @property
+    def drawing(self) -> dict[str, object]:
+        """What the script draws."""
+        health, measure = self.health, self.measure
+        if health is None or measure is None:
+            return {}
+        num_numbers = len(health.rows) * len(health.columns) * len(health.measures)
+        shown = health.measures if num_numbers <= _MAX_NUMBERS else (measure,)
+        return {
+            "colours": {"light": LIGHT, "dark": DARK},
+            "axis": health.axis,
+            "columns": [(column.first, column.last, column.first_event_index) for column in health.columns],
+            "sides": [(row.num_outputs, row.num_bad, row.role) for row in health.rows],
+            "rows": self.rows,
+            "measures": [
+                {
+                    "name": each.name,
+                    "title": each.title,
+                    "scale": colour_scale(health, each),
+                    "ticks": colour_scale(health, each).ticks,
+                    "values": [[_rounded(value) for value in row] for row in health.values[each.name]],
+                }
+                for each in shown
+            ],
+            "measure": measure.name,
+            "bad": health.bad,
+            "origin": health.origin,
+            "path": health.path,
+            "is_part": len(shown) < len(health.measures),
+        }
+
+
+def _rounded(value: float | None) -> float | None:
+    if value is None or not math.isfinite(value):
+        return None
+    return float(f"{value:.{_DIGITS}g}")
+
+
+def read_model(
+    logdir: Logdir,
+    *,
+    run_id: str | None = None,
+    measure: str | None = None,
+    first: int | None = None,
+    last: int | None = None,
+    columns: int = MAX_COLUMNS,
+) -> ModelPage:
+    """Returns the map of layers over steps.
+
+    Args:
+        logdir: The logdir.
+        run_id: The run; None means the first run that went bad, else the last run.
+        measure: The name of the measure to show; None means the one that tells most.
+        first: The first position to show; None means from the start.
+        last: The last position to show; None means to the end.
+        columns: Maximum number of columns; values above MAX_COLUMNS are reduced to it.
+    """
+    columns = max(1, min(columns, MAX_COLUMNS))
+    end = None if last is None else last + 1
+    health = layer_health(logdir, run_id=run_id, positions=(first, end), max_columns=columns)
+    shown = None if health is None else shown_measure(health, measure)
+    return ModelPage(
+        run_id=run_id if health is None else health.run_id,
+        first=first,
+        last=last,
+        columns=columns,
+        measure=shown,
+        health=health,
+        rows=() if health is None else map_rows(health),
+        worst=() if health is None or shown is None else _worst(health, shown),
+        headline=_headline(health),
+    )
+
+
+def _headline(health: LayerHealth | None) -> str:
+    if health is None:
+        return "No tensors are recorded here yet."
+    return health.sentence
+
+
+def _worst(health: LayerHealth, measure: Measure) -> tuple[WorstRow, ...]:
+    """Returns the rows without others inside them that went bad first, or else whose measure changed most."""
+    found = []
+    for index, row in enumerate(health.rows):
+        if row.has_children:
+            continue
+        known = [value for value in health.values[measure.name][index] if value is not None and math.isfinite(value)]
+        first_bad = next((column for column, number in enumerate(health.bad[index]) if number), None)
+        found.append(
+            WorstRow(
+                row=index,
+                first_bad_column=first_bad,
+                start=known[0] if known else None,
+                peak=max(known, key=abs, default=None),
+                end=known[-1] if known else None,
+            )
+        )
+    origin = None if health.origin is None else health.origin.row
+    far = len(health.columns)
+    found.sort(
+        key=lambda row: (
+            row.row != origin,
+            far if row.first_bad_column is None else row.first_bad_column,
+            -_change(row),
+        )
+    )
+    return tuple(found[:_NUM_WORST])
+
+
+def _change(row: WorstRow) -> float:
+    """Returns by how many powers of ten the magnitude of a measure changed."""
+    if not row.start or not row.peak:
+        return 0.0
+    return abs(math.log10(abs(row.peak)) - math.log10(abs(row.start)))
+
+
+def _read(logdir: Logdir, parameters: Parameters) -> ModelPage:
+    return read_model(
+        logdir,
+        run_id=chosen_run(logdir, parameters),
+        measure=parameters.choice("measure", MEASURES),
+        first=parameters.integer("first"),
+        last=parameters.integer("last"),
+        columns=parameters.integer("columns") or MAX_COLUMNS,
+    )
+
+
+PAGE = PageKind(name="model", title="Model", key="m", read=_read, assets=("model.css", "model.js"))
