@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import pickle
+import sys
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -16,7 +17,7 @@ import tfdbg_arrow.query as query
 from tfdbg_arrow.query import HistoryRow, Logdir, open_logdir, read_reasons
 from tfdbg_arrow.query.displayed import Displayed, Rows
 from tfdbg_arrow.query.model_health import layer_health, training_curves
-from tfdbg_arrow.query.notebook import MAX_BYTES
+from tfdbg_arrow.query.notebook import MAX_BYTES, MAX_DRAWING_BYTES
 
 from .builder import CLEAN, RunBuilder, counts
 
@@ -24,7 +25,10 @@ EVIL = "<script>alert(1)</script>\x1b[31m'\"&"
 
 
 class Text(HTMLParser):
-    """The text of HTML, and its tags. A tag that is left open, or an attribute other than style, is an error."""
+    """The text of HTML, and its tags.
+
+    A tag that is left open is an error, and an attribute other than style, except those of shapes in a drawing.
+    """
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -34,7 +38,10 @@ class Text(HTMLParser):
         assert not self._open
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        assert {name for name, _ in attributes} <= {"style"}
+        if "svg" in (tag, *self._open):
+            assert not [name for name, _ in attributes if name.startswith("on") or "href" in name or name == "style"]
+        else:
+            assert {name for name, _ in attributes} <= {"style"}
         self.tags.add(tag)
         self._open.append(tag)
 
@@ -49,9 +56,11 @@ def bad_run(*, name: str = "Log", number: int = 1, run_id: str = "run-a") -> Run
     run = RunBuilder(run_id)
     stack = run.stack((f"/home/me/{name}.py", 3, "loss", f"tf.math.log({name})", "user"))
     graph = run.graph(f"loss{name}").op("probs", "Softmax").op(name, "Log", inputs=["probs"], stack=stack, layer=name)
-    for _ in range(number):
+    for step in range(number):
         run.tensor(graph, "probs", counts(zero=2, pos=4))
         run.tensor(graph, name, counts(neg_inf=2, neg=4))
+        for row in run.rows["tensor_health"][-2:]:
+            row["step"] = step
     return run
 
 
@@ -94,24 +103,42 @@ def test_a_bad_tensor_has_the_words_of_the_command_line(logdir: Logdir) -> None:
     text = Text(found._repr_html_()).text
     for words in ("-Inf", "in Log:0 (Log)", "/home/me/Log.py:3", "tf.math.log(Log)", "layer", "Softmax", "2 zero, 4"):
         assert words in text
-    assert repr(found) == "<NonFinite -Inf in Log:0 (Log), layer Log, event 1, /home/me/Log.py:3>"
+    assert repr(found) == "<NonFinite -Inf in Log:0 (Log), layer Log, step 0, event 1, /home/me/Log.py:3>"
 
 
 def test_every_answer_is_a_small_card_and_one_line(logdir: Logdir) -> None:
     for answer in answers(logdir):
         html = answer._repr_html_()
         assert Text(html).text.strip()
-        assert len(html.encode()) <= MAX_BYTES
+        limit = MAX_BYTES if "<svg" not in html else MAX_BYTES + MAX_DRAWING_BYTES
+        assert len(html.encode()) <= limit
         assert "\n" not in repr(answer) or isinstance(answer, Rows)
         assert max(map(len, repr(answer).splitlines())) < 300
+
+
+def test_layers_and_curves_are_drawings_and_without_the_viewer_tables(
+    logdir: Logdir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    health, curves = logdir.layer_health(), logdir.training_curves()
+    for answer in (health, curves):
+        assert answer is not None
+        assert {"svg", "path", "text"} <= Text(answer._repr_html_()).tags
+    monkeypatch.setitem(sys.modules, "tfdbg_arrow.viewer.static_charts", None)
+    for answer in (health, curves):
+        assert answer is not None
+        assert "table" in Text(answer._repr_html_()).tags
+        assert "svg" not in Text(answer._repr_html_()).tags
 
 
 def test_nothing_of_a_logdir_is_markup_or_controls_a_terminal(tmp_path: Path) -> None:
     with open_logdir(bad_run(name=EVIL * 30, number=3).write(tmp_path / "logdir")) as logdir:
         for answer in answers(logdir):
             html = answer._repr_html_()
-            assert Text(html).tags <= {"div", "span", "table", "tr", "th", "td", "pre"}
-            assert len(html.encode()) <= MAX_BYTES
+            drawing = (
+                {"svg", "g", "path", "rect", "text", "title", "line", "circle", "polyline"} if "<svg" in html else set()
+            )
+            assert Text(html).tags <= {"div", "span", "table", "tr", "th", "td", "pre"} | drawing
+            assert len(html.encode()) <= MAX_BYTES + (MAX_DRAWING_BYTES if drawing else 0)
             assert "\x1b" not in html + repr(answer)
 
 
@@ -167,4 +194,4 @@ def test_a_difference_of_two_runs_names_both_sides(tmp_path: Path) -> None:
     assert "The first divergence: Log:0 (Log)" in text
     assert repr(found).startswith("<Diff The first divergence: Log:0 (Log)")
     assert found.divergence is not None
-    assert repr(found.divergence.a).startswith("<DiffTensor Log:0 (Log) in lossLog, event 1: ")
+    assert repr(found.divergence.a).startswith("<DiffTensor Log:0 (Log) in lossLog, step 0, event 1: ")

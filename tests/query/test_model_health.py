@@ -500,7 +500,7 @@ def test_a_run_that_goes_bad(tmp_path: Path) -> None:
         None,
         None,
     )
-    assert found.sentence == "`net/log` went bad first, in step 2."
+    assert found.sentence == "The layer net/log went bad first, in step 2."
     assert curves.first_bad == 2
     norms = curve(curves, "gradient_norm")  # only of product_grad, which the optimizer takes
     assert (norms.values[:2], norms.first_bad) == ((pytest.approx(math.hypot(0.25, 0.5)),) * 2, 2)
@@ -524,7 +524,8 @@ def test_a_healthy_run_names_what_changed_most(tmp_path: Path) -> None:
             tensor["max_abs_finite"] = 2.0 * 4.0 ** tensor["step"]
     grown, _ = answers(run, tmp_path / "grown")
     assert grown.sentence == (
-        "No tensor is bad; the largest magnitude of `net/dense` changed most: it grew from 2 to 128, by a factor of 64."
+        "No tensor is bad; the largest magnitude of the layer net/dense changed most: it grew from 2 to 128, by a factor "
+        "of 64."
     )
 
 
@@ -534,8 +535,8 @@ def test_the_sentence_says_what_had_grown(tmp_path: Path) -> None:
         if tensor["op_name"] == "kernel":
             tensor["max_abs_finite"] = 10.0 ** tensor["step"]
     assert answers(run, tmp_path)[0].sentence == (
-        "`net/log` went bad first, in step 5; a variable of the layer net/dense grew about 10 times a step since step "
-        "0: its largest magnitude rose from 1 to 1e+05."
+        "The layer net/log went bad first, in step 5; a variable of the layer net/dense grew about 10 times a step since "
+        "step 0: its largest magnitude rose from 1 to 1e+05."
     )
 
 
@@ -557,7 +558,7 @@ def test_a_share_of_zeros_that_grew(tmp_path: Path) -> None:
         if tensor["op_name"] == "log" and tensor["step"] == 3:
             tensor.update(num_zero=2, num_pos_finite=0, num_neg_finite=0)
     assert answers(run, tmp_path)[0].sentence == (
-        "No tensor is bad; the share of zeros in `net/log` changed most: it grew from 0% to 100%."
+        "No tensor is bad; the share of zeros in the layer net/log changed most: it grew from 0% to 100%."
     )
 
 
@@ -573,7 +574,7 @@ def test_without_layers_rows_are_lines(tmp_path: Path) -> None:
         (f"{TRAIN}:4", "line", "train.py:4", "gradient"),
         (f"{TRAIN}:5", "line", "train.py:5", "forward"),
     ]
-    assert found.sentence == "Line `train.py:3` went bad first, in step 2."
+    assert found.sentence == "Line train.py:3 went bad first, in step 2."
 
 
 def test_without_steps_columns_are_executions(tmp_path: Path) -> None:
@@ -585,7 +586,7 @@ def test_without_steps_columns_are_executions(tmp_path: Path) -> None:
     assert [(column.first, column.last) for column in found.columns] == [(0, 0), (1, 1), (2, 2), (3, 3)]
     assert found.origin is not None
     assert found.origin.column == curves.first_bad == 2
-    assert found.sentence == "`net/log` went bad first, in execution 2."
+    assert found.sentence == "The layer net/log went bad first, in execution 2."
 
 
 def test_tensors_before_the_first_step_are_in_no_column(tmp_path: Path) -> None:
@@ -600,7 +601,7 @@ def test_tensors_before_the_first_step_are_in_no_column(tmp_path: Path) -> None:
     found, curves = answers(run, tmp_path / "bad")
     assert (found.origin, curves.first_bad) == (None, None)
     assert found.origin_event_index is not None
-    assert found.sentence == "`net/log` went bad first, before the first step."
+    assert found.sentence == "The layer net/log went bad first, before the first step."
 
 
 def test_modes(tmp_path: Path) -> None:
@@ -627,7 +628,7 @@ def test_modes(tmp_path: Path) -> None:
         assert found.sentence == (
             "The recording does not tell whether tensors are bad."
             if mode == "SHAPE"
-            else "`net/log` went bad first, in step 2."
+            else "The layer net/log went bad first, in step 2."
         )
         if mode != "SHAPE":
             loss = curve(curves, "loss")
@@ -649,7 +650,7 @@ def test_zoom(tmp_path: Path) -> None:
     assert curve(curves, "bad_share").values == (pytest.approx(5 / 18),)
     found, curves = answers(training(), tmp_path / "none", positions=(100, None))
     assert (found.columns, found.rows, found.measures, curves.curves) == ((), (), (), ())
-    assert found.sentence == "`net/log` went bad first, in step 2."
+    assert found.sentence == "The layer net/log went bad first, in step 2."
 
 
 def test_a_marked_loss(tmp_path: Path) -> None:
@@ -822,7 +823,7 @@ def test_a_keras_training(tmp_path: Path) -> None:
     assert found.origin is not None
     assert (found.rows[found.origin.row].layer, found.rows[found.origin.row].side) == ("model/block", "forward")
     assert found.columns[found.origin.column].first == 4
-    assert found.sentence == "`model/block` went bad first, in step 4."
+    assert found.sentence == "The layer model/block went bad first, in step 4."
     names = [(found.rows[each].layer, found.rows[each].side) for each in found.path]
     assert names[0] == ("model/block", "forward")
     assert names[-1] == ("optimizer", "forward")

@@ -440,14 +440,6 @@ class Flow:
         outer = context._replace(graph_id=level[0]["graph_id"], call_site=level[1])
         return level[0]["attribute"] in _LOOP or self._is_in_loop(outer)
 
-    def is_in_loop_in_loop(self, tensor: Tensor) -> bool:
-        """Returns whether the op of a tensor ran in a loop that another loop contains."""
-        num_loops, at = 0, tensor.context
-        while at is not None and (level := self._level_of(at)):
-            num_loops += level[0]["attribute"] in _LOOP
-            at = at._replace(graph_id=level[0]["graph_id"], call_site=level[1])
-        return num_loops > 1
-
     def _entry(self, outer: Context, call: Row, frame_id: int | None) -> tuple[int | None, int | None]:
         """Returns the frame and the iteration in which the frame of a loop was entered."""
         if not self._is_in_loop(outer):

@@ -1,11 +1,12 @@
 """Answers as HTML for notebooks: cards and tables with the words of the command line.
 
-The HTML needs no script and no other file, and has at most MAX_BYTES. Everything from a logdir is escaped and made
-printable.
+The HTML needs no script and no other file, and has at most MAX_BYTES, not counting a drawing. Everything from a
+logdir is escaped and made printable.
 """
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from html import escape
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from tfdbg_arrow.query.trace_forward import Spread
 
 MAX_BYTES = 20_000
+MAX_DRAWING_BYTES = 250_000
 _MAX_TABLE_BYTES = 10_000
 _MAX_ROWS = 50
 _MAX_LINES = 10
@@ -102,11 +104,11 @@ def _code(text: str) -> str:
 
 
 def _card(parts: Iterator[str]) -> str:
-    """Returns the parts of an answer that fit into MAX_BYTES."""
+    """Returns the parts of an answer that fit into MAX_BYTES. A drawing does not count."""
     start = '<div style="overflow-x:auto;line-height:1.4">'
     shown, size = [start], len(start) + 100
     for part in parts:
-        size += len(part.encode())
+        size += 0 if part.startswith("<svg") else len(part.encode())
         if size > MAX_BYTES:
             shown.append(_line(("… the rest is not shown; the attributes have it", _QUIET)))
             break
@@ -409,6 +411,10 @@ def _verification(found: Verification) -> Iterator[str]:
 def _layer_health(found: LayerHealth) -> Iterator[str]:
     yield _title(found.sentence)
     yield _line((f"run {found.run_id}, {_range(found)}", _QUIET))
+    drawing = _drawing("map_svg", found)
+    if drawing is not None:
+        yield drawing
+        return
     rows = (
         (
             "\N{NO-BREAK SPACE}" * 4 * row.depth + row.name,
@@ -425,8 +431,24 @@ def _layer_health(found: LayerHealth) -> Iterator[str]:
 
 def _training_curves(found: TrainingCurves) -> Iterator[str]:
     yield _line((f"run {found.run_id}, {_range(found)}", _QUIET))
+    drawing = _drawing("curves_svg", found)
+    if drawing is not None:
+        yield drawing
+        return
     header = ("", "first", "last", "least", "greatest", f"bad from {found.axis}", "of")
     yield _table(header, (_curve_cells(curve, found) for curve in found.curves), len(found.curves), max_bytes=17_000)
+
+
+def _drawing(function: str, found: LayerHealth | TrainingCurves) -> str | None:
+    """Returns a drawing by the viewer; None if its packages are not installed, or if the drawing is too large."""
+    if not found.columns:
+        return None
+    try:
+        charts = importlib.import_module("tfdbg_arrow.viewer.static_charts")
+    except ModuleNotFoundError:
+        return None
+    drawing = str(getattr(charts, function)(found))
+    return drawing if drawing.startswith("<svg") and len(drawing.encode()) <= MAX_DRAWING_BYTES else None
 
 
 def _curve_cells(curve: Curve, found: TrainingCurves) -> Sequence[Cell]:

@@ -114,9 +114,9 @@ def _most_changed(
 
 def _subject(key: RowKey) -> str:
     if key.kind == "layer":
-        name = f"`{key.path}`"
+        name = f"the layer {key.path}"
     elif key.kind == "line":
-        name = f"line `{key.name}`"
+        name = f"line {key.name}"
     elif key.path == "input":
         name = "an input"
     else:
