@@ -524,8 +524,8 @@ def test_a_healthy_run_names_what_changed_most(tmp_path: Path) -> None:
             tensor["max_abs_finite"] = 2.0 * 4.0 ** tensor["step"]
     grown, _ = answers(run, tmp_path / "grown")
     assert grown.sentence == (
-        "No tensor is bad; the largest magnitude of the layer net/dense changed most: it grew from 2 to 128, by a factor "
-        "of 64."
+        "No tensor is bad; the largest magnitude of the layer net/dense changed most: it grew from 2 to 128, by a "
+        "factor of 64."
     )
 
 
@@ -535,8 +535,8 @@ def test_the_sentence_says_what_had_grown(tmp_path: Path) -> None:
         if tensor["op_name"] == "kernel":
             tensor["max_abs_finite"] = 10.0 ** tensor["step"]
     assert answers(run, tmp_path)[0].sentence == (
-        "The layer net/log went bad first, in step 5; a variable of the layer net/dense grew about 10 times a step since "
-        "step 0: its largest magnitude rose from 1 to 1e+05."
+        "The layer net/log went bad first, in step 5; a variable of the layer net/dense grew about 10 times a step "
+        "since step 0: its largest magnitude rose from 1 to 1e+05."
     )
 
 
