@@ -17,6 +17,8 @@ import pytest
 from tfdbg_arrow.spool.records import RECORD_DTYPE, RECORD_SIZE, Flag, Kind
 from tfdbg_arrow.writer.backend import native_core
 
+from .subprocesses import run_python
+
 core: Any = native_core()
 pytestmark = pytest.mark.skipif(core is None, reason="the native core is not built")
 
@@ -179,3 +181,26 @@ def test_append_rejects_half_a_record(tmp_path: Path) -> None:
     recording = make_recording(tmp_path)
     with pytest.raises(ValueError, match="whole records"):
         recording.append(np.zeros(255, np.uint8))
+
+
+def test_a_forked_child_and_its_child_can_add_names(tmp_path: Path) -> None:
+    """A lock that the parent held during the fork would stay locked in the child."""
+    text = """
+        import os, signal
+        from tfdbg_arrow.writer.native import _core
+
+        signal.alarm(60)
+        _core.intern_string("parent")
+        if os.fork() == 0:
+            signal.alarm(60)
+            _core.intern_string("child")
+            if os.fork() == 0:
+                signal.alarm(60)
+                print(_core.strings(1)[-1] == "child", _core.intern_string("grandchild") > 0, flush=True)
+            else:
+                os.wait()
+            os._exit(0)
+        os.wait()
+        print(_core.intern_string("parent again") > 0)
+    """
+    assert run_python(tmp_path / "program.py", text) == "True True\nTrue\n"

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <mutex>
+#include <new>
 #include <shared_mutex>
 #include <string>
 #include <string_view>
@@ -44,11 +45,14 @@ class StringTable {
     return unwritten_.empty();
   }
 
+  // For a fork: hold the lock while the process forks, so that the child gets a whole table.
   void lock() { mutex_.lock(); }
   void unlock() { mutex_.unlock(); }
+  // For the child. A lock belongs to a thread id, and the child's is another one, so the child makes a new lock.
+  void renew_lock() { new (&mutex_) std::shared_mutex; }
 
-  // For a forked child. Points the child's descriptor to
-  // another file, so that only the parent holds the lock on the journal, and writes of the child are discarded.
+  // For a forked child. Points the child's descriptor to another file, so that only the parent holds the lock on the
+  // journal, and writes of the child are discarded.
   void forget_journal() {
     let_go_of(journal_);
     journal_ = -1;

@@ -342,8 +342,8 @@ NB_MODULE(_core, m) {
   // Also covers forks by C libraries: a forked child does not take part in the recording. After os.fork(), Python calls
   // it again.
   strings();
-  pthread_atfork(&lock_strings, &unlock_strings, [] {
-    unlock_strings();
+  pthread_atfork([] { strings().lock(); }, [] { strings().unlock(); }, [] {
+    strings().renew_lock();
     forget_session();
   });
 

@@ -101,9 +101,6 @@ StringTable& strings() {
   return *table;
 }
 
-void lock_strings() { strings().lock(); }
-void unlock_strings() { strings().unlock(); }
-
 int64_t wall_time_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch())
       .count();

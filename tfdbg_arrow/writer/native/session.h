@@ -186,10 +186,6 @@ bool has_session();
 
 // The process-wide names that the IDs in records refer to.
 StringTable& strings();
-// For a fork: no thread changes the names from lock_strings() to unlock_strings(), so the child gets a whole table and a
-// free lock.
-void lock_strings();
-void unlock_strings();
 
 int64_t wall_time_ns();
 
