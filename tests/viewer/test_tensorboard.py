@@ -17,7 +17,7 @@ from types import SimpleNamespace
 from urllib.parse import urljoin, urlsplit
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Frame, Page, expect
+from playwright.sync_api import Browser, ConsoleMessage, Frame, Page, Request, expect
 from tensorboard.plugins.base_plugin import TBContext
 
 from tfdbg_arrow.storage.search import LogdirBelow, LogdirsBelow
@@ -308,13 +308,13 @@ def watched(page: Page) -> list[str]:
 
     page.on("console", on_console)
     page.on("pageerror", lambda error: wrong.append(f"error: {error}"))
-    # The script stops at redirects, which chromium reports as failures.
-    page.on(
-        "requestfailed",
-        lambda request: (
-            wrong.append(f"failed: {request.url}") if MOUNT in request.url and not request.redirected_from else None
-        ),
-    )
+
+    def on_failure(request: Request) -> None:
+        # The script stops at redirects, and a click ends the requests of the page that it leaves.
+        if MOUNT in request.url and not request.redirected_from and request.failure != "net::ERR_ABORTED":
+            wrong.append(f"failed: {request.url}: {request.failure}")
+
+    page.on("requestfailed", on_failure)
     page.on("request", lambda request: None if "//127.0.0.1:" in request.url else wrong.append(request.url))
     return wrong
 
