@@ -76,8 +76,8 @@ def mark_logdir(logdir: Path) -> None:
         check_writable_version(version, path=marker, logdir=logdir)
 
 
-def check_logdir(path: Path) -> None:
-    """Raises an error if a path is not a logdir of a readable format.
+def check_logdir(path: Path) -> str:
+    """Returns the format version of a logdir after checking that a path is a logdir of a readable format.
 
     Raises:
         LogdirError: The path does not exist, is a file or an empty directory, or its marker is a symbolic link to a
@@ -93,8 +93,7 @@ def check_logdir(path: Path) -> None:
         marker = path / MARKER_NAME
         if marker.is_file():
             OwnFiles(path).check([marker])
-            parse_marker(marker.read_text(encoding="utf-8", errors="replace"), path=marker)
-            return
+            return parse_marker(marker.read_text(encoding="utf-8", errors="replace"), path=marker)
         names = sorted(entry.name for entry in path.iterdir())
     except OSError as error:
         raise LogdirError(f"{path} cannot be read ({error.strerror}); check its permissions.") from error

@@ -15,7 +15,7 @@ from tfdbg_arrow.spool.recovery import SealedRows, recovered
 from tfdbg_arrow.storage.layout import MARKER_NAME, OwnFiles, SpoolPaths, manifest_path, spool_paths, spooled_run_ids
 from tfdbg_arrow.storage.location import parse_location
 from tfdbg_arrow.storage.manifest import spool_progress
-from tfdbg_arrow.storage.marker import check_logdir, parse_marker
+from tfdbg_arrow.storage.marker import check_logdir
 from tfdbg_arrow.storage.retries import repeated
 from tfdbg_arrow.writer.sink.parts import PartWriter
 
@@ -60,9 +60,7 @@ def recover(logdir: str | Path, *, other_machines: bool = False) -> tuple[Recove
         raise LogdirError(
             f"{path} is a URL, expected a directory: a recording to a URL leaves its spool on the machine where it ran."
         )
-    check_logdir(path)
-    marker = path / MARKER_NAME
-    check_writable_version(parse_marker(marker.read_text("utf-8"), path=marker), path=marker, logdir=path)
+    check_writable_version(check_logdir(path), path=path / MARKER_NAME, logdir=path)
     return tuple(_recover_run(path, run_id=run_id, other_machines=other_machines) for run_id in spooled_run_ids(path))
 
 

@@ -24,7 +24,7 @@ from tfdbg_arrow.storage.layout import (
 )
 from tfdbg_arrow.storage.location import parse_location
 from tfdbg_arrow.storage.manifest import read_live_parts, run_ids
-from tfdbg_arrow.storage.marker import check_logdir, marker_text, parse_marker
+from tfdbg_arrow.storage.marker import check_logdir, marker_text
 from tfdbg_arrow.writer.sink.digest import DIGEST_TABLE
 from tfdbg_arrow.writer.sink.parts import PartWriter
 
@@ -66,9 +66,8 @@ def upgrade(logdir: str | Path, *, on_run: Callable[[UpgradedRun], None] | None 
         raise LogdirError(
             f"{path} is a URL, expected a directory: download the logdir, upgrade it and upload it again."
         )
-    check_logdir(path)
     marker = path / MARKER_NAME
-    if is_writable_version(parse_marker(marker.read_text(encoding="utf-8"), path=marker), path=marker):
+    if is_writable_version(check_logdir(path), path=marker):
         return ()
     upgraded = []
     with locked_directory(path), contextlib.ExitStack() as locks:
