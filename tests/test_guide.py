@@ -173,6 +173,7 @@ def test_keyboard_navigation_from_the_first_page_to_the_source_line(page: Page) 
     page.keyboard.press("g")
     page.keyboard.press("a")
     page.wait_for_url("**/alerts**")
+    expect(page.locator("[data-pending]")).to_have_count(0, timeout=60_000)  # the rules finish one after the other
     page.keyboard.press("n")
     expect(page.locator(":focus")).to_have_text("Log:0")
     page.keyboard.press("n")
