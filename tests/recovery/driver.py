@@ -21,7 +21,16 @@ import pyarrow as pa
 
 from tfdbg_arrow.spool.journal import Journal, RunFiles
 from tfdbg_arrow.spool.names import GraphLinks
-from tfdbg_arrow.spool.records import NO_STEP, NO_VALUE, PAYLOAD_DTYPE, RECORD_DTYPE, Flag, Kind, Records
+from tfdbg_arrow.spool.records import (
+    NO_STEP,
+    NO_VALUE,
+    PAYLOAD_DTYPE,
+    PAYLOAD_LENGTH,
+    RECORD_DTYPE,
+    Flag,
+    Kind,
+    Records,
+)
 from tfdbg_arrow.storage.layout import SpoolPaths, spool_paths
 from tfdbg_arrow.writer.native import _core
 from tfdbg_arrow.writer.sink.sink import Sink
@@ -136,14 +145,13 @@ class Recorder:
             self.trace()
         name, nodes = self.random.choice(self.functions)
         execution, counters = self.num_calls, self.counters
-        num_inputs = self.random.choice((0, 2, 30))
-        records = np.zeros(1 + (num_inputs > 19), RECORD_DTYPE)
+        num_inputs = self.random.choice((0, 2, 30, 3000))
+        records = np.zeros(max(1, -(-num_inputs // PAYLOAD_LENGTH)), RECORD_DTYPE)
         records["step"], records["wall_time_ns"] = NO_STEP, 1_000 + execution
         records["kind"][0], records["node"][0], records["execution_index"] = Kind.EXECUTION, name, execution
         records["size"][0], records["step_id"][0], records["tensor_id"][0] = num_inputs, 7, NO_VALUE
-        records.view(PAYLOAD_DTYPE)["payload"][0] = np.arange(19) + execution
-        if num_inputs > 19:
-            records["kind"][1], records["slot"][1] = Kind.INPUTS, 19
+        records.view(PAYLOAD_DTYPE)["payload"][0] = np.arange(PAYLOAD_LENGTH) + execution
+        records["kind"][1:], records["slot"] = Kind.INPUTS, np.arange(len(records)) * PAYLOAD_LENGTH
         assert self.spool.append(records)
         self.num_calls += 1
         counters[0] = self.num_calls

@@ -327,8 +327,7 @@ void record_execution(Session& session, int32_t name, PyObject* const* inputs, P
       return;
     }
   }
-  spool.fill(sequence, record);
-  for (uint64_t k = 1; k <= more; ++k) {
+  for (uint64_t k = more; k > 0; --k) {
     Record next = record;
     next.kind = kInputs;
     auto first = static_cast<Py_ssize_t>(k) * kPayloadLength;
@@ -338,6 +337,7 @@ void record_execution(Session& session, int32_t name, PyObject* const* inputs, P
     }
     spool.fill(sequence + k, next);
   }
+  spool.fill(sequence, record);  // last, so that a reader never finds it without the others
 }
 
 void record_outputs(Session& session, int32_t name, PyObject* op_type, PyObject* const* outputs, Py_ssize_t count,

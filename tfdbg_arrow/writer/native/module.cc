@@ -131,7 +131,7 @@ class Recording {
       }
     }
     const auto* source = reinterpret_cast<const Record*>(records.data());
-    for (uint64_t i = 0; i < count; ++i) {
+    for (uint64_t i = count; i-- > 0;) {  // the first one last, so that a reader never finds it without the others
       spool.fill(sequence + i, source[i]);
       if ((source[i].flags & kBad) != 0) spool.signal_urgent();
     }

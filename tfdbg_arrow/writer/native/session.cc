@@ -266,7 +266,6 @@ bool append_tensor(Session& session, const Record& record, int rank, const int64
   t_last_event_index = kNoValue;
   if (!spool.try_reserve(count, &sequence)) return false;
   t_last_event_index = static_cast<int64_t>(sequence);
-  spool.fill(sequence, record);
   for (uint64_t i = 0; i + 1 < count; ++i) {
     Record* more = spool.slot(sequence + 1 + i);
     int first = kNumInlineDims + static_cast<int>(i) * kPayloadLength;
@@ -275,6 +274,7 @@ bool append_tensor(Session& session, const Record& record, int rank, const int64
     std::copy_n(dims + first, std::min(rank - first, kPayloadLength), more->payload);
     spool.commit(sequence + 1 + i);
   }
+  spool.fill(sequence, record);  // last, so that a reader never finds it without the others
   if ((record.flags & kBad) != 0) spool.signal_urgent();
   return true;
 }
