@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import Any
 
 from tfdbg_arrow.spool.journal import RunFiles
-from tfdbg_arrow.spool.program_errors import pass_on
 from tfdbg_arrow.storage.layout import make_run_id, spool_paths
 from tfdbg_arrow.writer.backend import Handlers, NativeBackend, OnNonFinite, choose_backend, compiled_calls
 from tfdbg_arrow.writer.graphs.compiled import CompiledFunctions
@@ -29,7 +28,7 @@ from tfdbg_arrow.writer.hooks.tracing import original_location
 from tfdbg_arrow.writer.hooks.unobserved import local_task
 from tfdbg_arrow.writer.live_stop.masking import stop_rules
 from tfdbg_arrow.writer.live_stop.stop import EagerWatch, GraphJudge, Origin, Stop, find_origins
-from tfdbg_arrow.writer.recording.capture_stats import CaptureStats, FunctionNotes, sentence_of
+from tfdbg_arrow.writer.recording.capture_stats import CaptureStats, FunctionNotes, pass_on, sentence_of
 from tfdbg_arrow.writer.recording.function_observer import FunctionObserver
 from tfdbg_arrow.writer.recording.marks import FitMarks, Marks, StepGate
 from tfdbg_arrow.writer.recording.run_row import run_row

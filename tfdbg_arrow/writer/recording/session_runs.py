@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tfdbg_arrow.spool.program_errors import pass_on
 from tfdbg_arrow.writer.backend import Backend, Handlers
 from tfdbg_arrow.writer.eager_recorder import EagerRecorder
 from tfdbg_arrow.writer.graphs.description import GraphDescriber
@@ -40,7 +39,7 @@ from tfdbg_arrow.writer.hooks.sessions import (
     is_reference,
     new_tensor_id,
 )
-from tfdbg_arrow.writer.recording.capture_stats import sentence_of
+from tfdbg_arrow.writer.recording.capture_stats import pass_on, sentence_of
 from tfdbg_arrow.writer.rows import Append, to_json
 from tfdbg_arrow.writer.settings import Settings
 from tfdbg_arrow.writer.tensorflow_backend.summary import measure_array
