@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from tfdbg_arrow.errors import TfdbgArrowError
 from tfdbg_arrow.query import Logdir
 
 _LOG = logging.getLogger(__name__)
@@ -119,6 +120,8 @@ class Background:
         state = self._state()
         try:
             return _Kept(self._read(key, compute), state)
-        except Exception as error:  # the page names what could not be computed
+        except TfdbgArrowError as error:  # such as a time limit; the page names what could not be computed
             _LOG.debug("%r could not be computed", key, exc_info=error)
-            return _Kept(None, state)
+        except Exception as error:  # a defect must not end the thread
+            _LOG.error("%r could not be computed", key, exc_info=error)
+        return _Kept(None, state)
