@@ -17,8 +17,6 @@ import pytest
 from tfdbg_arrow.spool.records import RECORD_DTYPE, RECORD_SIZE, Flag, Kind
 from tfdbg_arrow.writer.backend import native_core
 
-from .subprocesses import run_python
-
 core: Any = native_core()
 pytestmark = pytest.mark.skipif(core is None, reason="the native core is not built")
 
@@ -183,24 +181,22 @@ def test_append_rejects_half_a_record(tmp_path: Path) -> None:
         recording.append(np.zeros(255, np.uint8))
 
 
-def test_a_forked_child_and_its_child_can_add_names(tmp_path: Path) -> None:
+def test_a_forked_child_and_its_child_can_add_names() -> None:
     """A lock that the parent held during the fork would stay locked in the child."""
-    text = """
-        import os, signal
-        from tfdbg_arrow.writer.native import _core
+    program = """
+import os, signal
+from tfdbg_arrow.writer.native import _core
 
+def in_child(action):
+    if os.fork() == 0:
         signal.alarm(60)
-        _core.intern_string("parent")
-        if os.fork() == 0:
-            signal.alarm(60)
-            _core.intern_string("child")
-            if os.fork() == 0:
-                signal.alarm(60)
-                print(_core.strings(1)[-1] == "child", _core.intern_string("grandchild") > 0, flush=True)
-            else:
-                os.wait()
-            os._exit(0)
-        os.wait()
-        print(_core.intern_string("parent again") > 0)
-    """
-    assert run_python(tmp_path / "program.py", text) == "True True\nTrue\n"
+        action()
+        os._exit(0)
+    assert os.wait()[1] == 0
+
+_core.intern_string("parent")
+in_child(lambda: (_core.intern_string("child"), in_child(lambda: _core.intern_string("grandchild"))))
+print(_core.strings(1)[-1], _core.intern_string("parent again") > 0)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120)
+    assert (done.stdout, done.stderr) == ("parent True\n", "")
