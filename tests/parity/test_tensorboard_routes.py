@@ -65,6 +65,7 @@ def run_program(x: tf.Tensor) -> tf.Tensor:
 @pytest.fixture(scope="module")
 def logdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("recorded") / "logdir"
+    tf.compat.v1.reset_default_graph()  # if another test put ops into it, it is recorded as the outermost graph
     x = tf.constant([2.0, 3.0, 4.0])
     with tfdbg_arrow.capture(directory, "CONCISE_HEALTH", graphs="traced"):
         assert float(run_program(x)) == 40.0

@@ -103,9 +103,10 @@ class Recorder:
         seed: int,
         run_id: str = RUN_ID,
         capacity: int = CAPACITY,
+        max_inputs: int = 300,
         **options: Any,
     ):
-        self.counters, self.random = counters, random.Random(seed)
+        self.counters, self.random, self.max_inputs = counters, random.Random(seed), max_inputs
         paths = spool_paths(logdir, run_id=run_id)
         buffer = {name: options[name] for name in ("circular_buffer_size", "dump_after") if name in options}
         self.files = RunFiles(paths, run_id=run_id, **buffer)
@@ -145,7 +146,7 @@ class Recorder:
             self.trace()
         name, nodes = self.random.choice(self.functions)
         execution, counters = self.num_calls, self.counters
-        num_inputs = self.random.choice((0, 2, 30, 3000))
+        num_inputs = self.random.choice((0, 2, 30, self.max_inputs))
         records = np.zeros(max(1, -(-num_inputs // PAYLOAD_LENGTH)), RECORD_DTYPE)
         records["step"], records["wall_time_ns"] = NO_STEP, 1_000 + execution
         records["kind"][0], records["node"][0], records["execution_index"] = Kind.EXECUTION, name, execution
