@@ -15,13 +15,14 @@ DIGESTS = {
     "1.2": "ab71e1fc683578d2eaae62cf918d8f347a6a467c12b26fb342156b69d9d1335c",
     "1.3": "7bc713fe5a825afa68c46cf81ba19a85899e45e4e1e08098c8152269a0a6ef48",
     "2.0": "cb4f50b35c5d558a9c631e1f96ad4668b3f23cda2de2c4e851acec4241acc856",
+    "2.1": "8a9ca871fb145eadf5da1cfb413e3a9125961ee741158070496d6654e985bd3e",
 }
 """The digest of every released format version, and of the next one."""
 
 COLUMNS = [
     pytest.param(table_, column, id=f"{table_.name}.{column.name}") for table_ in TABLES for column in table_.columns
 ]
-BLOBS = {("tensor_value", "value"), ("dump_message", "message")}
+BLOBS = {("tensor_value", "value"), ("input_value", "value"), ("dump_message", "message")}
 EVERY_TABLE = pytest.mark.parametrize("table_", TABLES, ids=lambda table_: table_.name)
 EVERY_COLUMN = pytest.mark.parametrize(("table_", "column"), COLUMNS)
 

@@ -436,6 +436,14 @@ EXAMPLES: dict[str, dict[str, object]] = {
         "shape": [2],
         "value": b"\x00\x00\x80\x3f\x00\x00\x80\xff",
     },
+    "input_value": {
+        "run_id": _RUN_ID,
+        "event_index": 5207,
+        "input_index": 0,
+        "dtype": "float32",
+        "shape": [2],
+        "value": b"\x00\x00\x80\x3f\x00\x00\x00\x00",
+    },
     "mark": {
         "run_id": _RUN_ID,
         "event_index": 5190,

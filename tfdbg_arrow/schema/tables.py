@@ -588,6 +588,23 @@ TENSOR_VALUE = Table(
     ),
 )
 
+INPUT_VALUE = Table(
+    name="input_value",
+    row="The elements of one input of an op that made a bad value of healthy inputs.",
+    key=("run_id", "event_index", "input_index"),
+    columns=(
+        _RUN_ID,
+        Column(2, "event_index", _BIGINT, "The bad output's row in tensor_health.",
+            references="tensor_health.event_index"),
+        Column(3, "input_index", _INTEGER,
+            "Index of the input among the inputs of the op that ran, from 0, as in executed_op_input, graph_op_input "
+            "or execution_input."),
+        Column(4, "dtype", _VARCHAR, "TensorFlow's name of the dtype."),
+        Column(5, "shape", _BIGINT_LIST, "Dimensions."),
+        Column(6, "value", _BLOB, "The elements, as in tensor_value."),
+    ),
+)
+
 MARK = Table(
     name="mark",
     row="One label that the program set with mark(): a training step, an epoch, a phase.",
@@ -685,6 +702,7 @@ TABLES: tuple[Table, ...] = (
     TENSOR_HEALTH,
     OP_DIGEST,
     TENSOR_VALUE,
+    INPUT_VALUE,
     MARK,
     CAPTURE_STAT,
     DUMP_MESSAGE,
