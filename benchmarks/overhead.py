@@ -38,6 +38,8 @@ OURS_TRACED_BY_TENSORFLOW = "tfdbg_arrow-tensorflow-traced"
 EVERY_10TH = f"{OURS}/FULL_HEALTH@10"
 """tfdbg_arrow with the schedule `steps=10`, which leaves out nine of ten steps."""
 STRIDE = 10
+OURS_KEEPING = "tfdbg_arrow-keeping"
+"""tfdbg_arrow with `on_nonfinite="keep"`, which keeps the inputs of ops that make a bad value."""
 DEBUGGER_V2 = "debugger_v2"
 NONE = "none"
 CHECK_NUMERICS = "check_numerics"
@@ -46,6 +48,7 @@ DEFAULT_CONFIGS = (
     *(f"{OURS}/{mode}" for mode in OUR_MODES),
     EVERY_10TH,
     f"{OURS_TRACED}/FULL_HEALTH",
+    f"{OURS_KEEPING}/FULL_HEALTH",
     *(f"{DEBUGGER_V2}/{mode}" for mode in DEBUGGER_V2_MODES),
     CHECK_NUMERICS,
 )
@@ -194,6 +197,7 @@ def start_recording(config: str, logdir: Path) -> Recording:
         health_backend=backend,
         steps=steps,
         graphs="traced" if family in (OURS_TRACED, OURS_TRACED_BY_TENSORFLOW) else "auto",
+        on_nonfinite="keep" if family == OURS_KEEPING else "record",
     )
     if steps is not None:
         from programs import STEP_HOOKS

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import tfdbg_arrow
+from tests.sampling import mostly_slow
 from tfdbg_arrow.errors import BrokenPartError, FormatVersionError, LogdirError
 from tfdbg_arrow.query import public_views
 from tfdbg_arrow.schema import FORMAT_VERSION, TABLES
@@ -74,8 +75,13 @@ def test_the_layout_is_the_present_one(old: Path) -> None:
     assert tfdbg_arrow.upgrade(old) == ()
 
 
-@pytest.mark.parametrize("method", ["write", "merge", "drop", "compact", "digest"])
-@pytest.mark.parametrize("number", [1, 2, 20])
+@pytest.mark.parametrize(
+    ("method", "number"),
+    mostly_slow(
+        [(method, number) for method in ("write", "merge", "drop", "compact", "digest") for number in (1, 2, 20)],
+        fast=[("write", 20), ("merge", 1), ("drop", 2), ("compact", 1), ("digest", 1)],
+    ),
+)
 def test_an_interrupted_upgrade_can_be_repeated(
     one: Path, monkeypatch: pytest.MonkeyPatch, method: str, number: int
 ) -> None:

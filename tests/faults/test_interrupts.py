@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.sampling import mostly_slow
 from tfdbg_arrow import open_logdir
 
 START = """
@@ -33,6 +34,15 @@ def append(self, *entry):
 Journal.append = append
 """
 """Makes something happen in the middle of the recorder, the next time that it writes a stack to its journal."""
+RAISED = (
+    ("KeyboardInterrupt", "signal.default_int_handler"),
+    ("SystemExit", "lambda *_: sys.exit(3)"),
+    ("TimeoutError", "raise_timeout"),
+    ("LookupError", "raise_lookup"),
+)
+"""Errors, and the signal handlers that raise them."""
+STEPS = ("tf.square(tf.ones([3]))", "tf.function(lambda x: tf.exp(x) + 7.0)(tf.ones([3]))")
+INTERRUPTIONS = ("signal.raise_signal(signal.SIGUSR1)", "finalized.clear()", "weak.clear()", "stop()")
 
 
 def run(text: str, logdir: Path, *, timeout_s: float = 120.0) -> subprocess.CompletedProcess[str]:
@@ -63,15 +73,12 @@ def test_uncaught_interrupt_ends_program_with_sigint(tmp_path: Path) -> None:
         assert logdir.rows("SELECT is_clean_end FROM run") == [(True,)]
 
 
-@pytest.mark.parametrize("where", ["eager op", "call", "tracing"])
 @pytest.mark.parametrize(
-    ("error", "handler"),
-    [
-        ("KeyboardInterrupt", "signal.default_int_handler"),
-        ("SystemExit", "lambda *_: sys.exit(3)"),
-        ("TimeoutError", "raise_timeout"),
-        ("LookupError", "raise_lookup"),
-    ],
+    ("where", "error", "handler"),
+    mostly_slow(
+        [(where, *raised) for where in ("eager op", "call", "tracing") for raised in RAISED],
+        fast=[("eager op", *RAISED[0]), ("call", *RAISED[2]), ("tracing", *RAISED[1])],
+    ),
 )
 def test_exceptions_of_the_program_pass_through_the_recorder(
     tmp_path: Path, where: str, error: str, handler: str
@@ -130,9 +137,12 @@ def test_errors_of_the_recorder_do_not_reach_the_program(tmp_path: Path) -> None
         assert "of the recorder" in reason
 
 
-@pytest.mark.parametrize("step", ["tf.square(tf.ones([3]))", "tf.function(lambda x: tf.exp(x) + 7.0)(tf.ones([3]))"])
 @pytest.mark.parametrize(
-    "interruption", ["signal.raise_signal(signal.SIGUSR1)", "finalized.clear()", "weak.clear()", "stop()"]
+    ("step", "interruption"),
+    mostly_slow(
+        [(step, interruption) for step in STEPS for interruption in INTERRUPTIONS],
+        fast=[(STEPS[0], INTERRUPTIONS[1]), (STEPS[1], INTERRUPTIONS[0])],
+    ),
 )
 def test_disable_returns_in_the_middle_of_the_recorder(tmp_path: Path, step: str, interruption: str) -> None:
     done = run(

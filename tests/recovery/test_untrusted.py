@@ -44,7 +44,7 @@ def look(logdir: Path) -> int:
     return int(count)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_torn_and_changed_spools_are_read_safely(left: Path, tmp_path: Path, data: st.DataObject) -> None:
     logdir = tmp_path / "logdir"
@@ -65,7 +65,7 @@ def test_torn_and_changed_spools_are_read_safely(left: Path, tmp_path: Path, dat
     assert 0 <= look(logdir) <= NUM_CALLS
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32 - 1))
 def test_random_records_are_read_safely(left: Path, tmp_path: Path, seed: int) -> None:
     logdir = tmp_path / "logdir"

@@ -20,6 +20,7 @@ from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 import tfdbg_arrow
 from tests.programs.running import run_to_end
+from tests.sampling import mostly_slow
 from tfdbg_arrow.errors import SettingError
 from tfdbg_arrow.query import Logdir, read_reasons
 from tfdbg_arrow.writer.graphs.node_defs import MARK
@@ -48,7 +49,7 @@ def run_training(name: str, steps: int, *settings: object) -> Any:
     return json.loads(process.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize("name", ["cnn", "transformer", "rnn"])
+@pytest.mark.parametrize("name", mostly_slow(["cnn", "transformer", "rnn"], fast=["cnn"]))
 def test_a_training_is_bit_identical(name: str, tmp_path: Path) -> None:
     assert run_training(name, 24) == run_training(name, 24, tmp_path)
     assert rows(tmp_path, "SELECT count(*) > 300 FROM tensor_health") == [(True,)]
@@ -344,6 +345,7 @@ KILLED = """
 import os, signal, sys
 import tensorflow as tf
 import tfdbg_arrow
+from tests.sampling import mostly_slow
 
 @tf.function
 def step(x):

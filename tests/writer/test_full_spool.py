@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 import tfdbg_arrow
+from tests.sampling import mostly_slow
 from tfdbg_arrow.spool.records import RECORD_DTYPE
 from tfdbg_arrow.storage.layout import spool_paths
 from tfdbg_arrow.writer.native import _core as core
@@ -26,7 +27,7 @@ NUM_OPS = 4000
 """Each op has one record and one for its output: together about twice what the spool holds."""
 
 
-@pytest.mark.parametrize("health_backend", ["native", "tensorflow"])
+@pytest.mark.parametrize("health_backend", mostly_slow(["native", "tensorflow"], fast=["native"]))
 def test_events_without_room_are_dropped_and_counted(
     health_backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ import pytest
 import tensorflow as tf
 
 import tfdbg_arrow
+from tests.sampling import mostly_slow
 from tfdbg_arrow.errors import NonFiniteError, SettingError
 from tfdbg_arrow.writer.recording import recording as recording_module
 from tfdbg_arrow.writer.tensorflow_backend.compiled import CompiledSummaries
@@ -24,6 +25,7 @@ from .counting import UNSEEN, plain
 from .tables import rows
 from .test_xla import X, flat, is_compiled, record, stats
 
+MODES = ("CURT_HEALTH", "CONCISE_HEALTH", "FULL_HEALTH", "FULL_NUMERICS", "SHAPE")
 WAYS = ("native call", "XLA ops")
 """The ways to summarize tensors: with the native core, or with ops of XLA, as on an accelerator."""
 COUNTS = ("num_neg_inf", "num_pos_inf", "num_nan", "num_neg_finite", "num_zero", "num_pos_finite", "num_subnormal")
@@ -43,7 +45,7 @@ def in_graphs(logdir: Path) -> list[dict[str, Any]]:
     return [row for row in rows(logdir, "tensor_health") if row["graph_id"] is not None]
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", mostly_slow(PROGRAMS, fast=["gradients"]))
 def test_a_program_keeps_its_numbers_and_is_recorded(name: str, way: str, tmp_path: Path) -> None:
     wanted = flat(PROGRAMS[name]())
     results, warned = record(tmp_path, PROGRAMS[name], xla="inside")
@@ -76,7 +78,7 @@ def special(dtype: str) -> Any:
     return np.array(values).astype(getattr(ml_dtypes, dtype, dtype))
 
 
-@pytest.mark.parametrize("mode", ["CURT_HEALTH", "CONCISE_HEALTH", "FULL_HEALTH", "FULL_NUMERICS", "SHAPE"])
+@pytest.mark.parametrize("mode", mostly_slow(MODES, fast=["CONCISE_HEALTH"]))
 def test_a_tensor_has_the_same_row_inside_and_outside_of_xla(mode: str, way: str, tmp_path: Path) -> None:
     dtypes = ("float64", "float32", "float16", "bfloat16", "float8_e5m2", "complex64", "complex128", "int8", "uint32")
     inputs = [tf.constant(special(dtype)) for dtype in (*dtypes, "int64", "bool")]

@@ -195,7 +195,8 @@ def run(
         str,
         typer.Option(
             metavar="WHAT",
-            help="At a NaN or an infinity: `record` only, or `raise`, which stops the program there.",
+            help="At a NaN or an infinity: `record` only, `keep` also the inputs of the op, or `raise`, which stops the "
+            "program there.",
         ),
     ] = "record",
     redact: Annotated[

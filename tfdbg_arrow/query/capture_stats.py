@@ -86,6 +86,7 @@ class ReasonKind:
 
 
 REASON_KINDS: Mapping[str, ReasonKind] = {
+    "input_budget": ReasonKind("Record fewer steps or ops by steps or op_regex, if you need the inputs of later ones."),
     "spool_full": ReasonKind("Raise max_memory_bytes, or record less by op_regex, tensor_dtypes or steps."),
     "circular_buffer": ReasonKind(
         "Record with a larger circular_buffer_size, or with 0 to keep all events.", is_asked=True

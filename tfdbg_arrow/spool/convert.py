@@ -33,7 +33,7 @@ from tfdbg_arrow.spool.records import (
 
 EVENT_TABLES = (
     *("execution", "execution_input", "execution_output", "execution_error"),
-    *("tensor_health", "tensor_value"),
+    *("tensor_health", "tensor_value", "input_value"),
 )
 """The tables into which events are converted. They grow with each executed op; other tables describe the program."""
 _MAX_DTYPE = 256
@@ -76,10 +76,13 @@ class Converter:
         if len(errors):
             made["execution_error"] = self._errors(batch, errors)
         if len(batch.covered):
-            shapes = _shapes(batch)
+            shapes = _shapes(batch, batch.covered)
             made["tensor_health"] = self._tensors(batch, shapes)
             if values:
                 made["tensor_value"] = self._values(batch, shapes, values)
+        inputs = np.flatnonzero(batch.kind == Kind.INPUT_VALUE)
+        if len(inputs) and values:
+            made["input_value"] = self._input_values(batch, inputs, values)
         return {name: table for name, table in made.items() if table.num_rows}
 
     def devices(self, batch: Batch) -> dict[int, str]:
@@ -203,21 +206,31 @@ class Converter:
         return self._table("tensor_health", len(rows), columns)
 
     def _values(self, batch: Batch, shapes: pa.ListArray, values: Mapping[int, bytes]) -> pa.Table:
-        events = batch.event_index[batch.covered]
-        places = [place for place, event in enumerate(events.tolist()) if event in values and shapes[place].is_valid]
-        chosen = events[places]
-        columns = {
-            "event_index": pa.array(chosen),
-            "dtype": _dtypes(batch.field("dtype", batch.covered[places])),
+        rows, columns = self._elements(batch, batch.covered, shapes, values)
+        return self._table("tensor_value", len(rows), {"event_index": pa.array(batch.event_index[rows]), **columns})
+
+    def _input_values(self, batch: Batch, rows: Ints, values: Mapping[int, bytes]) -> pa.Table:
+        rows = rows[np.argsort(batch.field("execution_index", rows), kind="stable")]
+        rows, columns = self._elements(batch, rows, _shapes(batch, rows), values)
+        columns["event_index"] = pa.array(batch.field("execution_index", rows))
+        columns["input_index"] = pa.array(batch.field("slot", rows))
+        return self._table("input_value", len(rows), columns)
+
+    def _elements(
+        self, batch: Batch, rows: Ints, shapes: pa.ListArray, values: Mapping[int, bytes]
+    ) -> tuple[Ints, dict[str, pa.Array]]:
+        """Returns those of some rows whose elements are known, and the columns that describe them."""
+        events = batch.event_index[rows].tolist()
+        places = [place for place, event in enumerate(events) if event in values and shapes[place].is_valid]
+        return rows[places], {
+            "dtype": _dtypes(batch.field("dtype", rows[places])),
             "shape": shapes.take(pa.array(places, pa.int64())),
-            "value": pa.array([values[event] for event in chosen.tolist()], pa.binary()),
+            "value": pa.array([values[events[place]] for place in places], pa.binary()),
         }
-        return self._table("tensor_value", len(places), columns)
 
 
-def _shapes(batch: Batch) -> pa.ListArray:
-    """Returns the shape of each covered tensor; NULL if it was not measured or a DIMS record is missing."""
-    rows = batch.covered
+def _shapes(batch: Batch, rows: Ints) -> pa.ListArray:
+    """Returns the shapes of tensors; NULL if a shape was not measured or a DIMS record is missing."""
     known = (batch.flags[rows] & Flag.SHAPE) != 0
     lengths = np.where(known, batch.field("rank", rows).astype(np.int64), 0)
     deep: dict[int, Ints] = {}

@@ -18,9 +18,11 @@ The fields that each kind uses:
 * INPUTS: further input tensor ids of the preceding execution; `slot` is the index of the first.
 * EXECUTION_END: the call `execution_index` has returned or raised.
 * EXECUTION_ERROR: the execution `execution_index` has raised; `node` is the interned class name of the error.
+* INPUT_VALUE: the elements of an input of an op that made a bad value: `execution_index` is the event index of that
+  value, and `slot` the index of the input.
 * DIMS: dimensions 6 and up of the preceding tensor, in the payload.
 
-An `EXECUTION` and its `INPUTS` are adjacent, and so are a tensor and its `DIMS`.
+An `EXECUTION` and its `INPUTS` are adjacent, and so are a tensor or an `INPUT_VALUE` and its `DIMS`.
 
 Copy records with `pick` and `join_records`. NumPy's own functions copy the fields one by one, which is slow and loses
 the bytes that belong to no field, such as the last integer of a payload.
@@ -127,6 +129,11 @@ class Kind(IntEnum):
     INPUTS = 6
     DIMS = 7
     EXECUTION_ERROR = 8
+    INPUT_VALUE = 9
+
+
+_SHAPED = (Kind.GRAPH_TENSOR, Kind.EXECUTION_TENSOR, Kind.EXTERNAL_TENSOR, Kind.INPUT_VALUE)
+"""The kinds of records with a shape, and with elements if they are kept."""
 
 
 class Flag(IntFlag):
@@ -195,7 +202,7 @@ def _last_head(records: Records, end: int) -> int:
 def num_followers(records: Records) -> Ints:
     """Returns how many INPUTS or DIMS records must follow each record."""
     kind = records["kind"]
-    shaped = (kind <= Kind.EXTERNAL_TENSOR) & ((records["flags"] & Flag.SHAPE) != 0)
+    shaped = np.isin(kind, _SHAPED) & ((records["flags"] & Flag.SHAPE) != 0)
     more = np.where(kind == Kind.EXECUTION, records["size"] - PAYLOAD_LENGTH, 0)
     more = np.where(shaped, records["rank"].astype(np.int64) - NUM_INLINE_DIMS, more)
     followers: Ints = -(-np.maximum(more, 0) // PAYLOAD_LENGTH)
@@ -341,7 +348,7 @@ def _may_pass(error: Exception) -> bool:
 def _value_bytes(batch: Batch) -> Ints:
     """Returns the size in bytes of each tensor's kept elements; -1 if none are kept."""
     wanted = Flag.VALUE | Flag.SHAPE
-    rows = np.flatnonzero((batch.kind <= Kind.EXTERNAL_TENSOR) & ((batch.flags & wanted) == wanted))
+    rows = np.flatnonzero(np.isin(batch.kind, _SHAPED) & ((batch.flags & wanted) == wanted))
     sizes = np.full(len(batch), -1, dtype=np.int64)
     sizes[rows] = batch.field("value_bytes", rows)
     return sizes

@@ -148,14 +148,15 @@ class _Recovery:
         join = CallJoin(known.graphs, max_looks=_MAX_LOOKS)
         join.restore(state)
         pieces: dict[str, list[pa.Table]] = {}
-        kept: list[Records] = []
+        kept: dict[str, list[Records]] = {}
         devices: dict[int, str] = {}
         for batch in self._selected(header, names, join, num_strings=known.num_strings):
             with self._failures.caught("convert"):
                 devices.update(converter.devices(batch))
                 for table, data in self._convert(converter, batch):
                     pieces.setdefault(table, []).append(data)
-                kept += self._with_values(batch, header)
+                for table, records in self._with_values(batch, header):
+                    kept.setdefault(table, []).append(records)
         num_events = sum(data.num_rows for table in ("execution", "tensor_health") for data in pieces.get(table, ()))
         given = {number for row in rows.get("device", ()) if isinstance(number := row.get("device_id"), int)}
         new = devices.keys() - given
@@ -168,8 +169,8 @@ class _Recovery:
         for table, found in rows.items():
             if data := list(checked_tables(table, found, run_id=self._run_id, failures=self._failures)):
                 tables[table] = data
-        if kept:
-            tables["tensor_value"] = self._values(header, converter, kept)
+        for table, with_values in kept.items():
+            tables[table] = self._values(table, header, converter, with_values)
         # Last, because it contains the notes about the other tables.
         tables["capture_stat"] = itertools.chain(tables.pop("capture_stat", ()), self._stats(num_events))
         return Recovered(run_id=self._run_id, num_events=num_events, tables=tables)
@@ -278,18 +279,23 @@ class _Recovery:
                 made = converter.tables(whole, values={})
                 yield from ((table, made[table]) for table in wanted if table in made)
 
-    def _with_values(self, batch: Batch, header: SpoolHeader) -> list[Records]:
-        """Returns the records of tensors whose elements are kept and not in parts, with their follower records."""
+    def _with_values(self, batch: Batch, header: SpoolHeader) -> Iterator[tuple[str, Records]]:
+        """Yields, by table, the records whose elements are kept and not in parts, with their follower records."""
         heads = batch.heads
         has_value = (batch.flags & Flag.VALUE) != 0
         if self._is_buffer:  # a buffer reads the elements into memory when it adds the events
             has_value &= batch.field("value_offset") >= header.values_tail
-        rows = np.flatnonzero((heads >= 0) & has_value[heads])
-        start = max(self._progress.events, self._progress.by_table.get("tensor_value", 0))
-        records = _since(pick(batch.records, rows), start)
-        return [records] if len(records) else []
+        has_value = (heads >= 0) & has_value[heads]
+        is_input = batch.kind[heads] == Kind.INPUT_VALUE
+        for table, rows in (("tensor_value", has_value & ~is_input), ("input_value", has_value & is_input)):
+            start = max(self._progress.events, self._progress.by_table.get(table, 0))
+            records = _since(pick(batch.records, np.flatnonzero(rows)), start)
+            if len(records):
+                yield table, records
 
-    def _values(self, header: SpoolHeader, converter: Converter, kept: Sequence[Records]) -> Iterator[pa.Table]:
+    def _values(
+        self, table: str, header: SpoolHeader, converter: Converter, kept: Sequence[Records]
+    ) -> Iterator[pa.Table]:
         if not self._paths.values.exists():
             return
         with open(self._paths.values, "rb", buffering=0) as file:
@@ -297,7 +303,7 @@ class _Recovery:
             for records in kept:
                 for batch in split_by_value_bytes(Batch(records), max_bytes=_MAX_BATCH_VALUE_BYTES):
                     found = reader.read(batch, failures=self._failures)
-                    made = converter.tables(batch, values=found).get("tensor_value")
+                    made = converter.tables(batch, values=found).get(table)
                     if made is not None:
                         yield made
 

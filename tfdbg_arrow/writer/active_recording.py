@@ -154,7 +154,9 @@ def enable(
             writes always.
         dump_after: With `dump_on`, how many executions and graph tensors to write after the bad one. None means as
             many as the buffer holds.
-        on_nonfinite: What happens at a NaN or an infinity. "record" only records it. "raise" stops the program with a
+        on_nonfinite: What happens at a NaN or an infinity. "record" only records it. "keep" also keeps the inputs of
+            the op that created it, from which `tfdbg-arrow repro` writes a script that shows the bad value (table
+            `input_value`; 256 MiB at most, ops on a CPU). "raise" stops the program with a
             NonFiniteError at the op that created it. A callable is called with the NonFinite, in the thread that runs
             the program, once for each origin and at most 100 times; errors that it raises go to the program. Values
             that no op computes with, such as those that `tf.where` does not select, do not count (docs/live_stop.md).

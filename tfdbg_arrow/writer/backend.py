@@ -128,6 +128,8 @@ class Backend(ABC):
             settings.when_full == "wait",
         )
         self.recording.set_journal(journal.descriptor)
+        if settings.keeps_inputs:
+            self.recording.set_keeps_inputs()
         # Reentrant, because a signal handler may end the recording while the same thread appends.
         self._append_lock = threading.RLock()
         self._is_open = False
@@ -242,6 +244,10 @@ class Backend(ABC):
     def num_unkept_values(self) -> int:
         """Returns the number of tensors whose elements could not be written."""
         return int(self.recording.num_unkept_values())
+
+    def num_unkept_inputs(self) -> int:
+        """Returns the number of bad values whose inputs were not kept for lack of room."""
+        return int(self.recording.num_unkept_inputs())
 
     def num_events(self) -> int:
         """Returns the next event index."""

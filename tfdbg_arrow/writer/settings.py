@@ -173,6 +173,16 @@ class Settings:
     redact: frozenset[str] = NOTHING
 
     @property
+    def stops_or_calls(self) -> bool:
+        """Whether a bad value stops the program or calls the user's callable."""
+        return self.on_nonfinite not in ("record", "keep")
+
+    @property
+    def keeps_inputs(self) -> bool:
+        """Whether the inputs of ops that make a bad value are kept."""
+        return self.on_nonfinite == "keep"
+
+    @property
     def shown_logdir(self) -> str:
         """The directory or URL of the recording, in a form that is safe to show."""
         return str(self.logdir if self.remote is None else self.remote.directory)
@@ -299,6 +309,11 @@ class Request:
                 f"max_bytes is {self.max_bytes!r}; expected at least {MIN_BUDGET_BYTES} (1 MiB), or None for no limit"
             )
         dump_after = self._check_dump(mode)
+        if self.on_nonfinite == "keep" and self.circular_buffer_size > 0:
+            raise SettingError(
+                f"on_nonfinite is 'keep' and circular_buffer_size is {self.circular_buffer_size}, but a circular buffer "
+                "can drop the tensors whose inputs are kept; use max_bytes to limit the disk space"
+            )
         if self.max_bytes is not None and self.circular_buffer_size > 0 and self.dump_on is None:
             raise SettingError(
                 f"max_bytes is {self.max_bytes} and circular_buffer_size is {self.circular_buffer_size}, but only one "
@@ -359,8 +374,8 @@ class Request:
 
 
 def _check_on_nonfinite(value: Any, mode: TensorDebugMode) -> str | Callable[[Any], object]:
-    if not callable(value) and value not in ("record", "raise"):
-        raise SettingError(f"on_nonfinite is {value!r}; expected 'record', 'raise' or a callable")
+    if not callable(value) and value not in ("record", "keep", "raise"):
+        raise SettingError(f"on_nonfinite is {value!r}; expected 'record', 'keep', 'raise' or a callable")
     if value != "record" and mode in (TensorDebugMode.NO_TENSOR, TensorDebugMode.SHAPE):
         raise SettingError(
             f"on_nonfinite is {value!r}, but mode {mode.name} does not look for bad values; use CURT_HEALTH, "

@@ -15,7 +15,6 @@
 namespace tfdbg_arrow {
 namespace {
 
-constexpr int kMaxRank = 254;
 // An element pass over more bytes than this releases the GIL.
 constexpr int64_t kElementsUnderGil = 1 << 16;
 // op_callbacks.invoke_op_callbacks, TensorFlow's frame that calls us.
@@ -252,8 +251,36 @@ void append_with_gil(Session& session, const Record& record, int rank, const int
   session.spool.count_dropped(count);
 }
 
-// Records one eager tensor, with its facts if they are wanted.
-void record_tensor(Session& session, PyObject* tensor, Record record, Wanted wanted) {
+// Keeps the inputs of an eager op that made a bad value.
+void keep_eager_inputs(Session& session, PyObject* const* inputs, Py_ssize_t count, const Record& bad,
+                       int64_t event_index) {
+  const TensorFlowApi& tf = tf_api();
+  std::vector<TF_Tensor*> tensors;
+  std::vector<HostTensor> kept;
+  std::vector<int64_t> indexes;
+  TF_Status* status = tf.TF_NewStatus();
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    if (!tf.EagerTensor_CheckExact(inputs[i])) continue;
+    TFE_TensorHandle* handle = tf.EagerTensor_Handle(inputs[i]);
+    if (!Session::has_elements(tf.TFE_TensorHandleDataType(handle))) continue;
+    const char* device = tf.TFE_TensorHandleDeviceName(handle, status);
+    if (device == nullptr || is_remote(device)) continue;
+    TF_Tensor* tensor = tf.TFE_TensorHandleResolve(handle, status);
+    if (tensor == nullptr) continue;
+    tensors.push_back(tensor);
+    kept.push_back(host_tensor(tensor));
+    indexes.push_back(i);
+  }
+  tf.TF_DeleteStatus(status);
+  Py_BEGIN_ALLOW_THREADS;
+  keep_inputs(session, bad, event_index, kept, indexes);
+  Py_END_ALLOW_THREADS;
+  for (TF_Tensor* tensor : tensors) tf.TF_DeleteTensor(tensor);
+}
+
+// Records one eager tensor, with its facts if they are wanted. Returns the record that was appended; its kind is 0 if
+// there is none.
+Record record_tensor(Session& session, PyObject* tensor, Record record, Wanted wanted) {
   const bool keep = wanted == Wanted::kElements;
   const TensorFlowApi& tf = tf_api();
   TFE_TensorHandle* handle = tf.EagerTensor_Handle(tensor);
@@ -283,13 +310,14 @@ void record_tensor(Session& session, PyObject* tensor, Record record, Wanted wan
     if (resolved != nullptr) tf.TF_DeleteTensor(resolved);
     tf.TF_DeleteStatus(status);
   }
-  if (record.kind == kExternalTensor && (record.flags & kCovered) == 0) return;
+  if (record.kind == kExternalTensor && (record.flags & kCovered) == 0) return {};
   record.wall_time_ns = wall_time_ns();
   append_with_gil(session, record, rank, dims);
   if ((record.flags & kBad) != 0 && session.on_nonfinite != OnNonFinite::kRecord) {
     forget_stale_bad();
     t_bad.push_back({record.tensor_id, record.kind == kExternalTensor ? kNoValue : record.slot, last_event_index()});
   }
+  return record;
 }
 
 // Records each input that no recorded op made, once.
@@ -340,8 +368,10 @@ void record_execution(Session& session, int32_t name, PyObject* const* inputs, P
   spool.fill(sequence, record);  // last, so that a reader never finds it without the others
 }
 
-void record_outputs(Session& session, int32_t name, PyObject* op_type, PyObject* const* outputs, Py_ssize_t count,
-                    int64_t execution_index) {
+// Args:
+//   inputs: The inputs of an op, to keep them if an output is bad; empty for a call of a function.
+void record_outputs(Session& session, int32_t name, PyObject* op_type, PyObject* const* inputs, Py_ssize_t num_inputs,
+                    PyObject* const* outputs, Py_ssize_t count, int64_t execution_index) {
   const Wanted wanted = wanted_of(name, op_type);
   for (Py_ssize_t slot = 0; slot < count; ++slot) {
     if (!tf_api().EagerTensor_CheckExact(outputs[slot])) continue;
@@ -352,7 +382,10 @@ void record_outputs(Session& session, int32_t name, PyObject* op_type, PyObject*
     record.node = name;
     record.slot = static_cast<int32_t>(slot);
     record.execution_index = execution_index;
-    record_tensor(session, outputs[slot], record, wanted);
+    record = record_tensor(session, outputs[slot], record, wanted);
+    if (session.keeps_inputs && (record.flags & kBad) != 0 && num_inputs > 0) {
+      keep_eager_inputs(session, inputs, num_inputs, record, last_event_index());
+    }
   }
 }
 
@@ -393,7 +426,8 @@ void on_eager_op(Session& session, PyObject* op_type, PyObject* inputs_object, P
   Items inputs(inputs_object);
   Items outputs(outputs_object);
   int64_t execution_index;
-  if (!t_calls.empty() && t_calls.back().is_run_as(name)) {
+  const bool is_call = !t_calls.empty() && t_calls.back().is_run_as(name);
+  if (is_call) {
     name = t_calls.back().name;
     op_type = t_calls.back().op_type;
     execution_index = t_calls.back().execution_index;  // begin_call() has recorded the call itself
@@ -404,7 +438,8 @@ void on_eager_op(Session& session, PyObject* op_type, PyObject* inputs_object, P
     record_execution(session, name, inputs.data(), inputs.size(), outputs.size(), execution_index, kCallbackFrames);
     g_forwards.add(attrs, name, execution_index, scope_in(session).layer);
   }
-  record_outputs(session, name, op_type, outputs.data(), outputs.size(), execution_index);
+  record_outputs(session, name, op_type, inputs.data(), is_call ? 0 : inputs.size(), outputs.data(), outputs.size(),
+                 execution_index);
 }
 
 // Records that an execution raised an error of the class with this name.
@@ -554,7 +589,7 @@ void end_call(int64_t execution_index, PyObject* outputs_object, PyObject* error
     t_calls.pop_back();
     if (session && call.execution_index == execution_index && !call.has_outputs) {
       Items outputs(outputs_object);
-      record_outputs(*session, call.name, call.op_type, outputs.data(), outputs.size(), execution_index);
+      record_outputs(*session, call.name, call.op_type, nullptr, 0, outputs.data(), outputs.size(), execution_index);
     }
     Py_DECREF(call.op_type);
   }

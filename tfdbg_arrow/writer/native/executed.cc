@@ -26,6 +26,7 @@ namespace {
 constexpr size_t kMaxOutputsInAll = size_t{1} << 20;
 constexpr size_t kMaxAddedBytes = size_t{1} << 27;
 constexpr size_t kMaxSources = 256;  // nodes that are searched for the sources of a watched tensor
+constexpr size_t kMaxKeptInputs = 64;
 constexpr size_t kRecordOpBytes = 192;  // approximate size of a record op without names
 
 // Returns true if TensorFlow chooses the kernel of a node by its input node: it uses the kernel of oneDNN only if the
@@ -135,9 +136,11 @@ class Editor {
   }
 
   std::string edited() {
+    if (judge_.any() || session_.keeps_inputs) {
+      for (size_t i = 0; i < graph_.nodes.size(); ++i) index_of_.emplace(graph_.nodes[i].name, i);
+    }
     for (size_t i = 0; i < graph_.nodes.size(); ++i) record(i);
     if (judge_.any()) {
-      for (size_t i = 0; i < graph_.nodes.size(); ++i) index_of_.emplace(graph_.nodes[i].name, i);
       for (size_t i = 0; i < graph_.nodes.size(); ++i) watch(i);
     }
     session_.executed.note_masked(std::move(masked_));
@@ -371,10 +374,33 @@ class Editor {
         .attr_ints("sources", how.sources)
         .attr_bool("has_call_site", match.has_path)
         .attr_string("call_site", match.path);
+    if (session_.keeps_inputs && !how.is_watch && !is_aside) add_kept_inputs(i, &builder);
     put_bytes_field(&added_, 1, builder.bytes());
     if (run_.is_found() && run_.computes(i, slot)) waited_for_.push_back("^" + name);
     if (how.is_reference) return;
     (is_aside ? constants_ : record_ops_).emplace(std::move(source), name);
+  }
+
+  // Gives a record op the inputs of its node, so that they still exist when it sees a bad value.
+  void add_kept_inputs(size_t i, NodeBuilder* builder) const {
+    const NodeView& node = graph_.nodes[i];
+    if (is_plumbing(node.op) || is_call(node.op) || node.inputs.size() > kMaxKeptInputs) return;
+    std::vector<int> types;
+    std::vector<int32_t> indexes;
+    for (size_t k = 0; k < node.inputs.size(); ++k) {
+      const std::optional<NodeInput> input = parse_input(node.inputs[k]);
+      if (!input || input->is_control) continue;
+      const auto source = index_of_.find(input->node);
+      if (source == index_of_.end()) continue;
+      const std::vector<int>& produced = described_[source->second].output_types;
+      const auto slot = static_cast<size_t>(input->slot);
+      // The elements of a reference can change before the record op runs.
+      if (slot >= produced.size() || produced[slot] <= 0 || !Session::has_elements(produced[slot])) continue;
+      builder->input(tensor_name(input->node, slot));
+      types.push_back(produced[slot]);
+      indexes.push_back(static_cast<int32_t>(k));
+    }
+    builder->attr_types("input_types", types).attr_ints("kept_inputs", indexes);
   }
 
   // Returns the graph, in which each consumer of a recorded tensor comes after the record op.

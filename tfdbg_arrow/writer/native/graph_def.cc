@@ -330,6 +330,13 @@ NodeBuilder& NodeBuilder::attr_type(std::string_view name, int type) {
   return attr(name, attr_value);
 }
 
+NodeBuilder& NodeBuilder::attr_types(std::string_view name, const std::vector<int>& types) {
+  std::string list, attr_value;
+  for (int type : types) put_int_field(&list, 6, static_cast<uint64_t>(type));
+  put_bytes_field(&attr_value, 1, list);
+  return attr(name, attr_value);
+}
+
 NodeBuilder& NodeBuilder::attr_string(std::string_view name, std::string_view value) {
   std::string attr_value;
   put_bytes_field(&attr_value, 2, value);

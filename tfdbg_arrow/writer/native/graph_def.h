@@ -70,6 +70,7 @@ class NodeBuilder {
   NodeBuilder& input(std::string_view text);
   NodeBuilder& attr_int(std::string_view name, int64_t value);
   NodeBuilder& attr_ints(std::string_view name, const std::vector<int32_t>& values);
+  NodeBuilder& attr_types(std::string_view name, const std::vector<int>& types);
   NodeBuilder& attr_bool(std::string_view name, bool value);
   NodeBuilder& attr_type(std::string_view name, int type);
   NodeBuilder& attr_string(std::string_view name, std::string_view value);

@@ -152,6 +152,10 @@ class Recording {
     session_->on_nonfinite = static_cast<OnNonFinite>(reaction);
     session_->run_id = run_id;
   }
+  // Keeps the inputs of ops that make a bad value. Call it before start(), and before a graph is optimized.
+  void set_keeps_inputs() { session_->keeps_inputs = true; }
+  // Returns the number of bad values whose inputs were not kept for lack of room.
+  int64_t num_unkept_inputs() const { return session_->input_budget.num_refused(); }
   // Sets which bad values of graphs do not stop the program: types of ops that do not compute with their inputs, and
   // outputs as (type of the op, slot). Call it before start().
   void set_stop_rules(const std::vector<std::string>& harmless_users,
@@ -376,6 +380,8 @@ NB_MODULE(_core, m) {
       .def("next_execution_index", &Recording::next_execution_index)
       .def("num_dropped", &Recording::num_dropped)
       .def("num_unkept_values", &Recording::num_unkept_values)
+      .def("set_keeps_inputs", &Recording::set_keeps_inputs)
+      .def("num_unkept_inputs", &Recording::num_unkept_inputs)
       .def("set_on_nonfinite", &Recording::set_on_nonfinite, nb::arg("reaction"), nb::arg("run_id"))
       .def("set_stop_rules", &Recording::set_stop_rules, nb::arg("harmless_users"), nb::arg("harmless_outputs"))
       .def("take_nonfinite_notes", &Recording::take_nonfinite_notes)

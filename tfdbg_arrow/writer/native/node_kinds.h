@@ -22,6 +22,15 @@ inline bool is_plumbing(std::string_view op) {
 inline bool is_argument(std::string_view op) { return op == "_Arg" || op == "_DeviceArg"; }
 inline bool is_result(std::string_view op) { return op == "_Retval" || op == "_DeviceRetval"; }
 
+// Ops that run functions.
+inline bool is_call(std::string_view op) {
+  static const std::unordered_set<std::string_view> calls = {
+      "PartitionedCall", "StatefulPartitionedCall", "RemoteCall", "SymbolicGradient", "For",
+      "While",           "StatelessWhile",          "If",         "StatelessIf",      "_If",
+      "Case",            "StatelessCase",           "MapDefun",   "_While"};
+  return calls.count(op) != 0;
+}
+
 // Nodes that TensorFlow puts in place of a call. Their output is equal to their input.
 inline bool passes_on(std::string_view op) { return op == "Identity" || op == "IdentityN" || op == "_EagerConst"; }
 

@@ -21,6 +21,7 @@ enum Kind : uint8_t {
   kInputs = 6,
   kDims = 7,
   kExecutionError = 8,
+  kInputValue = 9,
 };
 
 enum Flag : int32_t {

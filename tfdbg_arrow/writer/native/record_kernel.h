@@ -15,8 +15,6 @@
 
 namespace tfdbg_arrow {
 
-constexpr int kMaxRank = 254;  // TensorShape::MaxDimensions()
-
 // The constant data of a kernel. There is one instance per node of an instantiated (inlined) graph.
 struct RecordKernel {
   std::vector<int64_t> nodes;   // key of each tensor in the Python registry
@@ -31,6 +29,7 @@ struct RecordKernel {
   int64_t argument = kNoValue;  // only RecordThrough: the argument index of the tensor in the outermost function
   bool is_watch = false;  // only RecordThrough: the tensor is one of `sources`, and gets a row only if it is bad
   std::vector<int64_t> sources;
+  std::vector<int64_t> kept_inputs;  // only RecordThrough: for each input after the first, its index at the recorded op
   std::vector<int32_t> call_sites;  // only RecordRows and RecordDevice: the call site of each tensor
   std::vector<int64_t> argument_indexes;  // only RecordRows: indexes of the arguments that it takes
   // Only RecordRows: the loops that each tensor is computed in, from the outermost, as hashes of their names.

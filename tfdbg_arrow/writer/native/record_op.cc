@@ -32,6 +32,7 @@ void* create_record_through(TF_OpKernelConstruction* construction) {
       !read_bool(construction, "decides", &decides, &status) ||
       !read_bool(construction, "is_watch", &kernel->is_watch, &status) ||
       !read_list(construction, "sources", &kernel->sources, &status) ||
+      !read_list(construction, "kept_inputs", &kernel->kept_inputs, &status) ||
       !read_bool(construction, "has_call_site", &kernel->has_call_site, &status) ||
       !read_string(construction, "call_site", &call_site, &status)) {
     tf_api().TF_OpKernelConstruction_Failure(construction, status.get());
@@ -81,6 +82,25 @@ void compute_call_token(void* opaque, TF_OpKernelContext* context) {
   tf.TF_DeleteTensor(tensor);
 }
 
+// Keeps the inputs of the recorded op, which are the kernel's own inputs from the second on.
+void keep_inputs(const RecordKernel& kernel, TF_OpKernelContext* context, Session& session, const Record& bad,
+                 int64_t event_index) {
+  const TensorFlowApi& tf = tf_api();
+  std::vector<TF_Tensor*> tensors;
+  std::vector<HostTensor> inputs;
+  std::vector<int64_t> indexes;
+  for (size_t i = 0; i < kernel.kept_inputs.size(); ++i) {
+    TF_Tensor* tensor = nullptr;
+    tf.TF_GetInput(context, static_cast<int>(i) + 1, &tensor, thread_status().get());
+    if (tensor == nullptr) continue;
+    tensors.push_back(tensor);
+    inputs.push_back(host_tensor(tensor));
+    indexes.push_back(kernel.kept_inputs[i]);
+  }
+  keep_inputs(session, bad, event_index, inputs, indexes);
+  for (TF_Tensor* tensor : tensors) tf.TF_DeleteTensor(tensor);
+}
+
 // Records one tensor. Returns true if the step failed because of it.
 bool record_tensor(RecordKernel* kernel, TF_OpKernelContext* context, TF_Tensor* tensor) {
   if (is_paused()) return false;
@@ -110,8 +130,10 @@ bool record_tensor(RecordKernel* kernel, TF_OpKernelContext* context, TF_Tensor*
   } else {
     record.wall_time_ns = wall_time_ns();
     append_tensor_waiting(*session, record, rank, dims);
-    if (is_bad && session->on_nonfinite != OnNonFinite::kRecord) session->bad_events.add(record, last_event_index());
-    judge.see(0, record, last_event_index());
+    const int64_t event_index = last_event_index();
+    if (is_bad && session->on_nonfinite != OnNonFinite::kRecord) session->bad_events.add(record, event_index);
+    judge.see(0, record, event_index);
+    if (is_bad && !kernel->kept_inputs.empty()) keep_inputs(*kernel, context, *session, record, event_index);
   }
   return judge.decide(context);
 }
@@ -169,9 +191,11 @@ void register_single_op(std::string_view name, bool hands_on) {
   Status status;
   TF_OpDefinitionBuilder* builder = tf.TF_NewOpDefinitionBuilder(std::string(name).c_str());
   tf.TF_OpDefinitionBuilderAddInput(builder, "tensor: T");
+  tf.TF_OpDefinitionBuilderAddInput(builder, "inputs: input_types");
   if (hands_on) tf.TF_OpDefinitionBuilderAddOutput(builder, "same: T");
   for (const char* attr : {"T: type", "node: int", "generation: int", "argument: int", "keep: bool",
-                           "decides: bool", "is_watch: bool", "sources: list(int)", "has_call_site: bool", "call_site: string"}) {
+                           "decides: bool", "is_watch: bool", "sources: list(int)", "has_call_site: bool", "call_site: string",
+                           "input_types: list(type) >= 0 = []", "kept_inputs: list(int) = []"}) {
     tf.TF_OpDefinitionBuilderAddAttr(builder, attr);
   }
   tf.TF_OpDefinitionBuilderSetIsStateful(builder, true);  // otherwise TensorFlow folds it or merges it with another op

@@ -177,6 +177,22 @@ int64_t append_strings(ValueSpool& values, const void* data, int64_t size, int64
   }
 }
 
+// Keeps the elements of a tensor whose dtype and size are in its record.
+void append_elements(ValueSpool& values, const void* data, Record* record) {
+  int64_t num_bytes = record->size * element_size(record->dtype);
+  record->value_offset = record->dtype == kString ? append_strings(values, data, record->size, &num_bytes)
+                                                  : values.append(data, num_bytes);
+  record->tensor.value_bytes = num_bytes;
+  if (record->value_offset != kNoValue) record->flags |= kValue;
+}
+
+void set_shape(int dtype, int rank, const int64_t* dims, Record* record) {
+  record->dtype = static_cast<int16_t>(dtype);
+  record->rank = static_cast<uint8_t>(rank);
+  record->size = num_elements(rank, dims);
+  std::copy_n(dims, std::min(rank, kNumInlineDims), record->tensor.dims);
+}
+
 }  // namespace
 
 int64_t num_elements(int rank, const int64_t* dims) {
@@ -196,10 +212,7 @@ void describe_tensor(Session& session, int dtype, int rank, const int64_t* dims,
     std::fill_n(record->tensor.dims, kNumInlineDims, int64_t{0});
     flags |= same->flags & kMeasured;
   }
-  record->dtype = static_cast<int16_t>(dtype);
-  record->rank = static_cast<uint8_t>(rank);
-  record->size = size;
-  std::copy_n(dims, std::min(rank, kNumInlineDims), record->tensor.dims);
+  set_shape(dtype, rank, dims, record);
   if (same == nullptr && mode != Mode::kShape && mode != Mode::kNoTensor) {
     Health health;
     bool measured;
@@ -232,13 +245,51 @@ void describe_tensor(Session& session, int dtype, int rank, const int64_t* dims,
     }
   }
   if (keep || mode == Mode::kFullTensor) {
-    int64_t num_bytes = size * element_size(dtype);
-    record->value_offset = dtype == kString ? append_strings(session.values, data, size, &num_bytes)
-                                            : session.values.append(data, num_bytes);
-    record->tensor.value_bytes = num_bytes;
-    if (record->value_offset != kNoValue) flags |= kValue;
+    append_elements(session.values, data, record);
   }
-  record->flags = flags;
+  record->flags |= flags;
+}
+
+HostTensor host_tensor(TF_Tensor* tensor) {
+  const TensorFlowApi& tf = tf_api();
+  HostTensor described;
+  described.dtype = tf.TF_TensorType(tensor);
+  described.rank = std::min(tf.TF_NumDims(tensor), kMaxRank);
+  for (int d = 0; d < described.rank; ++d) described.dims[d] = tf.TF_Dim(tensor, d);
+  described.data = tf.TF_TensorData(tensor);
+  return described;
+}
+
+void keep_inputs(Session& session, const Record& bad, int64_t event_index, const std::vector<HostTensor>& inputs,
+                 const std::vector<int64_t>& indexes) {
+  if (event_index == kNoValue || inputs.empty()) return;
+  bool any_inf = false;
+  int64_t num_bytes = 0;
+  for (const HostTensor& input : inputs) {
+    const int64_t size = num_elements(input.rank, input.dims);
+    Health health;
+    if (count_health(input.dtype, input.data, size, &health)) {
+      if (health.num_nan != 0) return;
+      any_inf = any_inf || (health.num_neg_inf | health.num_pos_inf) != 0;
+    }
+    num_bytes += size * std::max<int64_t>(element_size(input.dtype), 1);
+  }
+  if ((any_inf && bad.tensor.num_nan == 0) || !session.input_budget.admit(bad, num_bytes)) return;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const HostTensor& input = inputs[i];
+    Record record;
+    std::memset(&record, 0, sizeof(record));
+    record.kind = kInputValue;
+    record.wall_time_ns = bad.wall_time_ns;
+    record.step = bad.step;
+    record.slot = static_cast<int32_t>(indexes[i]);
+    record.execution_index = event_index;
+    record.tensor_id = record.step_id = kNoValue;
+    set_shape(input.dtype, input.rank, input.dims, &record);
+    append_elements(session.values, input.data, &record);
+    record.flags |= kCovered | kShape;
+    append_tensor_waiting(session, record, input.rank, input.dims);
+  }
 }
 
 uint64_t num_records(const Record& record, int rank) {

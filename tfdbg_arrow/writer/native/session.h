@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <mutex>
 #include <set>
 #include <string>
@@ -20,8 +21,11 @@
 #include "executed.h"
 #include "intern.h"
 #include "spool.h"
+#include "tensorflow_api.h"
 
 namespace tfdbg_arrow {
+
+constexpr int kMaxRank = 254;  // TensorShape::MaxDimensions()
 
 enum class Mode : int {
   kNoTensor = 0,
@@ -104,6 +108,45 @@ class BadEvents {
   std::unordered_map<int32_t, std::pair<int64_t, int64_t>> events_;  // by node: step, event index
 };
 
+// A tensor whose elements are on the host.
+struct HostTensor {
+  int dtype;
+  int rank;
+  int64_t dims[kMaxRank];
+  const void* data;  // may be null if the tensor is empty
+};
+
+// Describes a tensor, which must outlive the result.
+HostTensor host_tensor(TF_Tensor* tensor);
+
+// Limits how many bytes of inputs are kept, and counts the rest.
+class InputBudget {
+ public:
+  // Returns true if the inputs of a bad value may be kept. The first inputs of each op may take all that is left, later
+  // ones a sixteenth of the limit, so that no op takes the room of the others.
+  bool admit(const Record& bad, int64_t num_bytes) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    int64_t& own = bytes_of_[{bad.kind, bad.node}];
+    const bool is_admitted = num_bytes <= kMaxBytes - num_bytes_ && (own == 0 || own + num_bytes <= kMaxBytes / 16);
+    if (is_admitted) {
+      num_bytes_ += num_bytes;
+      own += std::max<int64_t>(num_bytes, 1);
+    } else {
+      num_refused_.fetch_add(1, std::memory_order_relaxed);
+    }
+    return is_admitted;
+  }
+  int64_t num_refused() const { return num_refused_.load(std::memory_order_relaxed); }
+
+ private:
+  static constexpr int64_t kMaxBytes = int64_t{256} << 20;
+
+  std::mutex mutex_;
+  int64_t num_bytes_ = 0;
+  std::map<std::pair<uint8_t, int32_t>, int64_t> bytes_of_;  // by kind of the record and its node
+  std::atomic<int64_t> num_refused_{0};
+};
+
 // The bad values of graphs that do not stop the program, as declared in masking.py.
 struct StopRules {
   std::unordered_set<std::string> harmless_users;                // types of ops that do not compute with their inputs
@@ -140,6 +183,8 @@ struct Session {
   OnNonFinite on_nonfinite = OnNonFinite::kRecord;  // set before the session is published
   std::string run_id;                               // set before too; only used to fail the step
   StopRules stop_rules;                             // set before too
+  bool keeps_inputs = false;                        // set before too
+  InputBudget input_budget;
   SummaryGraphs summaries;                          // set before too
   const Mode mode;
   const uint64_t covered_dtypes;  // bit i: tensors of TensorFlow's DataType i are measured
@@ -190,6 +235,17 @@ StringTable& strings();
 int64_t wall_time_ns();
 
 int64_t num_elements(int rank, const int64_t* dims);
+
+// Keeps the elements of the inputs of an op that made a bad value. Does nothing if the inputs are as bad as the value:
+// if they hold a NaN, or an infinity while the value holds no NaN. Call it without the GIL.
+//
+// Args:
+//   bad: the record of the value.
+//   event_index: the event index of that record.
+//   inputs: the inputs whose elements are on the host.
+//   indexes: the index of each of them among all inputs of the op.
+void keep_inputs(Session& session, const Record& bad, int64_t event_index, const std::vector<HostTensor>& inputs,
+                 const std::vector<int64_t>& indexes);
 
 // Measures a tensor in the session's mode, and fills dtype, shape, flags, counts and magnitudes. `data` may be null
 // only if size is 0. Keeps the elements in mode FULL_TENSOR, or if `keep` is true. If `same` is not null, it is the

@@ -90,11 +90,17 @@ class Recording:
             discard_spool_files(paths, self._files)
             raise
         self._stats = CaptureStats(self._append, num_events=self._backend.num_events)
+        if settings.keeps_inputs and self._backend.name != NativeBackend.name:
+            reason = (
+                f"With health_backend={self._backend.name!r}, on_nonfinite='keep' keeps no inputs of eager ops, and of "
+                "ops in graphs only of those on a CPU."
+            )
+            self._stats.note("changed", "on_nonfinite", reason)
         self._coverage = Coverage(settings, stats=self._stats)
         registry = GraphRegistry(self._files.names)
         judge = GraphJudge(is_used_by_graph=is_used_by_graph)
         optimizer.set_stop_rules(*stop_rules())
-        self.stop = None if settings.on_nonfinite == "record" else self._make_stop(judge, registry)
+        self.stop = self._make_stop(judge, registry) if settings.stops_or_calls else None
         self._sink = Sink(
             settings.logdir,
             self.run_id,

@@ -427,7 +427,7 @@ class SpoolLosses:
 
     def __init__(self, recorder: Backend, files: RunFiles, *, failures: Failures) -> None:
         self._recorder, self._files, self._failures = recorder, files, failures
-        self.num_dropped = self._num_unkept = self._num_unwritten = 0
+        self.num_dropped = self._num_unkept = self._num_refused = self._num_unwritten = 0
 
     def note(self) -> None:
         """Reports the losses since the last call."""
@@ -441,6 +441,15 @@ class SpoolLosses:
             error = OSError("the elements of tensors could not be written to the spool")
             self._failures.add("tensor_value", error, num_events=unkept - self._num_unkept)
             self._num_unkept = unkept
+        refused = self._recorder.num_unkept_inputs()
+        if refused > self._num_refused:
+            reason = (
+                "on_nonfinite='keep' keeps 256 MiB of inputs in all, and 16 MiB of one op after its first bad value."
+            )
+            self._failures.note(
+                "dropped", "table input_value", reason, refused - self._num_refused, reason_code="input_budget"
+            )
+            self._num_refused = refused
         self._note_unwritten()
 
     def _note_unwritten(self) -> None:
@@ -450,8 +459,11 @@ class SpoolLosses:
         unwritten = names.num_unwritten + rows.num_unwritten + self._recorder.write_names()
         if unwritten > self._num_unwritten:
             self._num_unwritten = unwritten
-            why = names.last_error or rows.last_error or "the disk did not accept them"
-            self._failures.add("journal", OSError(f"names would be lost in a crash, because of a failed write: {why}"))
+            error = names.last_error or rows.last_error or OSError("the disk did not accept them")
+            is_disk = isinstance(error, OSError)
+            how = "of a failed write" if is_disk else "they could not be encoded"
+            told = f"names or rows would be lost in a crash, because {how}: {type(error).__name__}: {error}"
+            self._failures.add("journal", OSError(told) if is_disk else ValueError(told))
 
 
 class Pace:
