@@ -200,6 +200,25 @@ def test_help_says_where_our_options_end() -> None:
     assert "belongs to the program" in result.stdout
 
 
+KERAS_FIRST = """
+import keras
+import numpy as np
+
+model = keras.Sequential([keras.layers.Dense(1, name="last")])
+model.compile("sgd", "mse")
+model.fit(np.ones([8, 2], "float32"), np.ones([8, 1], "float32"), batch_size=4, verbose=0)
+"""
+
+
+def test_a_program_that_imports_keras_first_has_layers_and_steps(tmp_path: Path) -> None:
+    (tmp_path / "keras_first.py").write_text(KERAS_FIRST)
+    ended = run(tmp_path, "-o", "logdir", "keras_first.py", is_forked=False)
+    assert ended.returncode == 0, ended.stderr
+    assert rows(tmp_path / "logdir", "SELECT max(step) FROM tensor_health") == [(1,)]
+    layers = rows(tmp_path / "logdir", "SELECT DISTINCT layer FROM graph_op WHERE op_type = 'MatMul'")
+    assert any("last" in (layer or "") for (layer,) in layers), layers
+
+
 CONFIGURED = """
 import sys
 import tensorflow as tf

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import random
 import shutil
 import sys
 import threading
@@ -19,6 +20,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+import numpy
 
 from tfdbg_arrow.errors import (
     LogdirError,
@@ -34,7 +37,7 @@ from tfdbg_arrow.storage.location import parse_location
 from tfdbg_arrow.storage.manifest import read_live_parts
 from tfdbg_arrow.writer import active_recording
 from tfdbg_arrow.writer.backend import require_native_core
-from tfdbg_arrow.writer.hooks.patches import AfterImport
+from tfdbg_arrow.writer.hooks.patches import KERAS_PACKAGES, AfterImport
 from tfdbg_arrow.writer.program import Program, ProgramAborted, check_program, run_program
 from tfdbg_arrow.writer.remote.upload_logdir import remove_run_if_empty
 from tfdbg_arrow.writer.settings import Request, Settings
@@ -59,12 +62,14 @@ class Outcome:
     stop: NonFiniteError | None = None
 
 
-def record_program(program: Program, request: Request) -> Outcome:
+def record_program(program: Program, request: Request, *, seed: int | None = None) -> Outcome:
     """Runs a program in this process to its end, and records it.
 
     Args:
         program: The program to run.
         request: The settings of the recording, unless the program calls enable_dump_debug_info.
+        seed: Seeds Python's and NumPy's generators before the program starts, and TensorFlow's when it is imported;
+            None leaves them alone. From 0 to 2**32 - 1.
 
     Raises:
         RecordingError: The program does not exist, or cannot be recorded.
@@ -83,15 +88,25 @@ def record_program(program: Program, request: Request) -> Outcome:
             f"recording needs TensorFlow, which is not installed; run: {install_command('tensorflow')}"
         )
     require_native_core()
+    if seed is not None:
+        if not 0 <= seed < 2**32:
+            raise SettingError(f"the seed is {seed}; expected 0 to {2**32 - 1}")
+        random.seed(seed)
+        numpy.random.seed(seed)
     launch = _Launch(request)
     pid = os.getpid()
     exit_code = 0
 
     def start(tensorflow: ModuleType) -> None:
+        if tensorflow.__name__ != _TENSORFLOW:
+            return
         finder.remove()
         launch.start(tensorflow)
+        if seed is not None:
+            tensorflow.random.set_seed(seed)
 
-    finder = AfterImport([_TENSORFLOW], start)
+    # A program that imports Keras first imports TensorFlow in the middle of that.
+    finder = AfterImport([_TENSORFLOW, *KERAS_PACKAGES], start)
     finder.install()
     try:
         exit_code = run_program(program)

@@ -18,20 +18,18 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tfdbg_arrow.writer.hooks.observation import Observation
-from tfdbg_arrow.writer.hooks.patches import AfterImport, Patches
+from tfdbg_arrow.writer.hooks.patches import KERAS_PACKAGES, AfterImport, Patches
 from tfdbg_arrow.writer.hooks.scoping import Find, put, scoped
 from tfdbg_arrow.writer.recording.marks import FitLabels
 from tfdbg_arrow.writer.scopes import LOSS, METRIC, OPTIMIZER, Scope, Scopes
 
-_PACKAGES = ("keras", "tf_keras")
-
 
 def hook_keras(observation: Observation, patches: Patches) -> None:
     """Installs the hooks that find layers, roles and steps, in each Keras that is or will be imported."""
-    finder = AfterImport(_PACKAGES, lambda module: _hook(observation, patches, module))
+    finder = AfterImport(KERAS_PACKAGES, lambda module: _hook(observation, patches, module))
     finder.install()
     patches.when_removed(finder.remove)
-    for package in _PACKAGES:
+    for package in KERAS_PACKAGES:
         module = sys.modules.get(package)
         if module is not None and hasattr(module, "Model"):
             _hook(observation, patches, module)

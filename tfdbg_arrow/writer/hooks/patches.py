@@ -9,7 +9,9 @@ import weakref
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
+
+KERAS_PACKAGES = ("keras", "tf_keras")
 
 
 @dataclass(frozen=True)
@@ -62,15 +64,20 @@ class Patches:
 class AfterImport(importlib.abc.MetaPathFinder):
     """Calls a function with a module whenever a module of one of these names has been imported.
 
+    A finder is also told of a module whose import began before the finder was installed, if another finder waits for
+    that import.
+
     Args:
         names: The names of the modules.
         tell: The function. It is not called any more after remove().
     """
 
+    _loaders: ClassVar[weakref.WeakSet[importlib.abc.Loader]] = weakref.WeakSet()
+    """The loaders that report when they have executed a module."""
+
     def __init__(self, names: Collection[str], tell: Callable[[ModuleType], None]) -> None:
         self._names = names
         self._tell = tell
-        self._loaders: weakref.WeakSet[importlib.abc.Loader] = weakref.WeakSet()
 
     def install(self) -> None:
         """Puts this finder before all others."""
@@ -87,7 +94,8 @@ class AfterImport(importlib.abc.MetaPathFinder):
         """Returns the spec that the other finders find, changed so that it reports when the module was executed."""
         if fullname not in self._names:
             return None
-        found = (finder.find_spec(fullname, path, target) for finder in list(sys.meta_path) if finder is not self)
+        others = [finder for finder in sys.meta_path if not isinstance(finder, AfterImport)]
+        found = (finder.find_spec(fullname, path, target) for finder in others)
         spec = next((spec for spec in found if spec is not None), None)
         if spec is None or spec.loader is None or spec.loader in self._loaders:
             return spec  # other finders may return the same loader several times
@@ -99,8 +107,9 @@ class AfterImport(importlib.abc.MetaPathFinder):
             del loader.exec_module  # the module keeps its loader as it was
             self._loaders.discard(loader)
             original(module)
-            if self in sys.meta_path:
-                self._tell(module)
+            for finder in list(sys.meta_path):
+                if isinstance(finder, AfterImport) and fullname in finder._names:
+                    finder._tell(module)
 
         loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec

@@ -1,0 +1,95 @@
+"""`tfdbg-arrow zoom`: runs a program again, and records more around the first bad value."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tfdbg_arrow.cli.output import JsonOption, console, print_json, styled
+from tfdbg_arrow.errors import SettingError
+
+if TYPE_CHECKING:
+    from tfdbg_arrow.query import NonFinite
+    from tfdbg_arrow.reproduction.second_run import SecondRun
+
+
+def zoom(
+    logdir: Annotated[Path, typer.Argument(metavar="LOGDIR", help="The logdir of the first run.")],
+    program: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="-- SCRIPT", help="After `--`: the script and its arguments, or -m, a module and its arguments."
+        ),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option("--logdir", "-o", metavar="DIR", help="Where to write the second run. Default: LOGDIR-zoom."),
+    ] = None,
+    run_id: Annotated[
+        str | None, typer.Option("--run-id", metavar="ID", help="The first run, if LOGDIR has several.")
+    ] = None,
+    event: Annotated[
+        int | None,
+        typer.Option("--event", metavar="N", help="The event index of another bad tensor than the first one."),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Seed Python, NumPy and TensorFlow with this number before the program starts."),
+    ] = None,
+    timeout: Annotated[float | None, typer.Option(metavar="SECONDS", help="Stop the program after this time.")] = None,
+    json: JsonOption = False,
+) -> None:
+    """Runs a program again, and keeps the elements of the tensors around the op that made the first bad value.
+
+    The program is stopped one training step after the step of the bad value. The answer says whether the same op made a
+    bad value again. If it did not, the answer says where the two runs first part. `tfdbg-arrow repro DIR` then writes a
+    script from the kept inputs.
+
+    Exit codes: 0 the same op made a bad value again, 1 another op or none did, 2 an error.
+    """
+    from tfdbg_arrow.reproduction.second_run import run_again
+
+    if timeout is not None and timeout <= 0:
+        raise SettingError(f"--timeout is {timeout:g}; expected a number of seconds above 0")
+    target = logdir.with_name(f"{logdir.name}-zoom") if output is None else output
+    found = run_again(logdir, program, output=target, run_id=run_id, event_index=event, seed=seed, timeout_s=timeout)
+    if json:
+        print_json({field.name: getattr(found, field.name) for field in dataclasses.fields(found)})
+    else:
+        _print(found)
+    raise typer.Exit(0 if found.is_same_place else 1)
+
+
+def _print(found: SecondRun) -> None:
+    from tfdbg_arrow.cli.diff import print_diff
+
+    out = console()
+    if found.is_same_place:
+        out.print(styled(("The same op made a bad value again:", "bold red"), f" {_text(found.first)}"))
+        out.print(styled(f"For a script with its inputs: tfdbg-arrow repro {shlex.quote(found.logdir)}"))
+        return
+    if found.second is None:
+        out.print(styled(("The second run had no bad value.", "bold"), f" The first run: {_text(found.first)}"))
+    else:
+        out.print(styled(("Another value went bad first in the second run.", "bold")))
+        out.print(styled(f"  first run:  {_text(found.first)}"))
+        out.print(styled(f"  second run: {_text(found.second)}"))
+    if found.parted is not None:
+        out.print()
+        out.print(styled("A is the first run, B the second."))
+        print_diff(found.parted)
+    elif found.why_not_compared is not None:
+        out.print(styled(f"The runs could not be compared: {found.why_not_compared}"))
+
+
+def _text(found: NonFinite) -> str:
+    """Returns the op, its step and its line of code."""
+    from tfdbg_arrow.query.wording import headline_text
+
+    step = "" if found.step is None else f", step {found.step}"
+    source = "" if found.source is None else f", {found.source.file_path}:{found.source.lineno}"
+    return f"{headline_text(found)}{step}{source}"

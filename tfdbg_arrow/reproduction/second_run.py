@@ -1,0 +1,200 @@
+"""Runs a program a second time, and records more around the op that made a bad value in the first run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tfdbg_arrow.errors import LogdirError, ReproError, TfdbgArrowError
+from tfdbg_arrow.query import Diff, Forward, Logdir, NonFinite, Producer, diff, open_logdir
+from tfdbg_arrow.safe_text import parse_json
+
+_POLL_S = 1.0
+_QUERY_S = 20.0
+"""Time limit for a look at the growing logdir."""
+_END_S = 10.0
+"""How long a program may take to end after SIGTERM before it gets SIGKILL."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecondRun:
+    """What a second run of a program showed.
+
+    Attributes:
+        logdir: The logdir of the second run.
+        first: The bad tensor of the first run.
+        second: The first bad tensor of the second run; None if there is none.
+        is_same_place: Whether the same op made both, in the same training step and iteration.
+        parted: Where the two runs first part, if the places differ; None if they do not, or if the runs could not be
+            compared.
+        why_not_compared: Why the runs could not be compared; None if they were, or if the places are the same.
+        is_stopped: Whether the program was stopped after the step.
+        program_exit_code: The program's exit code; minus the number of the signal that ended it.
+    """
+
+    logdir: str
+    first: NonFinite
+    second: NonFinite | None
+    is_same_place: bool
+    parted: Diff | None
+    why_not_compared: str | None
+    is_stopped: bool
+    program_exit_code: int
+
+
+def run_again(
+    logdir: Path,
+    program: Sequence[str],
+    *,
+    output: Path,
+    run_id: str | None = None,
+    event_index: int | None = None,
+    seed: int | None = None,
+    timeout_s: float | None = None,
+) -> SecondRun:
+    """Runs a program again, and keeps the elements of the tensors around the op that made the first bad value.
+
+    The second run is recorded with the mode and `graphs` of the first. It is stopped one training step after the
+    step of the bad value. Without training steps, it is stopped when the same op makes a bad value.
+
+    Args:
+        logdir: The logdir of the first run.
+        program: The script and its arguments, or `-m`, a module and its arguments.
+        output: The logdir of the second run. It must not hold a run.
+        run_id: The first run; None if the logdir has only one.
+        event_index: Another bad tensor than the one that first_nonfinite() names.
+        seed: Seeds Python, NumPy and TensorFlow before the program starts; None leaves them alone.
+        timeout_s: Stops the program after this time; None waits for its end.
+
+    Raises:
+        LogdirError: A logdir cannot be read, or `output` holds a run.
+        ReproError: The first run has no bad tensor, or the program recorded nothing.
+    """
+    with open_logdir(logdir) as opened:
+        if event_index is None:
+            first = opened.first_nonfinite(run_id=run_id)
+        else:
+            first = next(
+                (each for each in opened.nonfinite(run_id=run_id, limit=None) if each.event_index == event_index), None
+            )
+        if first is None:
+            what = "has no bad tensor" if event_index is None else f"has no bad tensor with event index {event_index}"
+            raise ReproError(f"{logdir} {what}, so there is nothing to look at in a second run")
+        options = _options_of(opened, first)
+    if output.exists() and any(output.iterdir()):
+        raise LogdirError(f"{output} is not empty; choose another directory for the second run with --logdir")
+    seeds = () if seed is None else ("--seed", str(seed))
+    command = [sys.executable, "-m", "tfdbg_arrow", "run", "--logdir", str(output), *options, *seeds]
+    exit_code, is_stopped = _run(
+        [*command, *program] if program[0] == "-m" else [*command, "--", *program], output, first, timeout_s=timeout_s
+    )
+    try:
+        with open_logdir(output) as opened:
+            second = opened.first_nonfinite()
+    except LogdirError as error:
+        raise ReproError(f"the program recorded nothing (exit code {exit_code}): {error}") from error
+    is_same = second is not None and _place(second) == _place(first)
+    parted, why_not = (None, None) if is_same else _compare(logdir, output, first)
+    return SecondRun(
+        logdir=str(output),
+        first=first,
+        second=second,
+        is_same_place=is_same,
+        parted=parted,
+        why_not_compared=why_not,
+        is_stopped=is_stopped,
+        program_exit_code=exit_code,
+    )
+
+
+def _options_of(opened: Logdir, first: NonFinite) -> list[str]:
+    """Returns the options of `tfdbg-arrow run` for the second run."""
+    ((mode, text),) = opened.rows(
+        "SELECT tensor_debug_mode, settings FROM run WHERE run_id = $run", {"run": first.run_id}
+    )
+    settings = parse_json(text)
+    settings = settings if isinstance(settings, dict) else {}
+    options = ["--mode", "FULL_HEALTH" if mode == "FULL_TENSOR" else str(mode), "--on-nonfinite", "keep"]
+    # Inside XLA, no elements are kept, so functions that were recorded there run without XLA.
+    for name, allowed in (("graphs", ("executed", "traced")), ("xla", ("observe", "keep"))):
+        if settings.get(name) in allowed:
+            options += [f"--{name}", settings[name]]
+    return [*options, "--values", values_pattern(first)]
+
+
+def values_pattern(found: NonFinite) -> str:
+    """Returns a regular expression for the names of the op that made a bad tensor, its forward op and those before it.
+
+    Eager ops have no names, so their types stand for them.
+    """
+    places: list[NonFinite | Producer | Forward | None] = [
+        found,
+        found.forward,
+        *(each.producer for each in found.inputs),
+    ]
+    names = {place.op_name or place.op_type for place in places if place is not None}
+    return "(?:" + "|".join(re.escape(name) for name in sorted(filter(None, names))) + r")\Z"
+
+
+def _place(found: NonFinite) -> tuple[object, ...]:
+    """Returns what stays the same if a program runs again. Functions have other numbers in their names then."""
+    source = None if found.source is None else (found.source.file_path, found.source.lineno)
+    return found.op_type, found.op_name, found.output_slot, found.iteration, found.step, source
+
+
+def _run(command: list[str], output: Path, first: NonFinite, *, timeout_s: float | None) -> tuple[int, bool]:
+    """Runs a program until it ends or has passed the step; returns its exit code and whether it was stopped."""
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    process = subprocess.Popen(command, env={**os.environ, "TFDBG_ARROW": "1"})
+    try:
+        while True:
+            try:
+                return process.wait(_POLL_S), False
+            except subprocess.TimeoutExpired:
+                pass
+            if (deadline is not None and time.monotonic() > deadline) or _is_past(output, first):
+                return _ended(process), True
+    finally:
+        if process.poll() is None:
+            _ended(process)
+
+
+def _ended(process: subprocess.Popen[bytes]) -> int:
+    """Ends a process, and returns its exit code."""
+    process.terminate()
+    try:
+        return process.wait(_END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
+
+
+def _is_past(output: Path, first: NonFinite) -> bool:
+    """Returns whether the second run is past the step of the first bad value or, without steps, past that value."""
+    # The logdir does not exist before the program imports TensorFlow.
+    with contextlib.suppress(TfdbgArrowError), open_logdir(output) as opened, opened.within(_QUERY_S):
+        if first.step is not None:
+            ((last,),) = opened.rows("SELECT max(step) FROM mark")
+            return last is not None and last > first.step + 1
+        ((is_found,),) = opened.rows(
+            "SELECT count(*) > 0 FROM tensor_health WHERE has_inf_or_nan AND op_type IS NOT DISTINCT FROM $op_type "
+            "AND op_name IS NOT DISTINCT FROM $op_name",
+            {"op_type": first.op_type, "op_name": first.op_name},
+        )
+        return bool(is_found)
+    return False
+
+
+def _compare(logdir: Path, output: Path, first: NonFinite) -> tuple[Diff | None, str | None]:
+    try:
+        with open_logdir(logdir) as a, open_logdir(output) as b:
+            return diff(a, b, run_a=first.run_id, last_step=first.step), None
+    except TfdbgArrowError as error:
+        return None, str(error)
