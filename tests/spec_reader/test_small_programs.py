@@ -120,6 +120,11 @@ def function(y):
 
 return tf.while_loop(lambda i, y: i < 2, lambda i, y: (i + 1, function(y)), [0, x])[1]
 """
+ARGUMENT_AFTER_ANOTHER_CONDITIONAL = """
+made = tf.cond(x[1] > 0.0, lambda: tf.math.log(x), lambda: x)
+other = tf.math.rsqrt(x * 0.0)
+return tf.exp(tf.cond(x[1] < 0.0, lambda: made, lambda: other))
+"""
 CALLS = {
     "FUNCTION_WITH_TWO_EXECUTED_GRAPHS": """
 program(tf.constant([1.0, 0.5]))
@@ -141,6 +146,7 @@ ANSWERS = {
     "FUNCTION_OF_ITS_OWN_GRADIENT": ({"SqrtGrad"}, "SqrtGrad", "variable"),
     "LOOP_IN_A_FUNCTION_IN_A_LOOP": ({"Log"}, "Log", "result"),
     "FUNCTION_WITH_TWO_EXECUTED_GRAPHS": ({"Log"}, "Log", "result"),
+    "ARGUMENT_AFTER_ANOTHER_CONDITIONAL": ({"Log", "Rsqrt"}, "Rsqrt", "result"),
 }
 """For each program: the types of the ops of the proven origins, the type of the first op, and its effect."""
 

@@ -13,6 +13,7 @@ context of a recorded tensor says in which iteration of which loop it was comput
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -40,6 +41,7 @@ from tfdbg_arrow.query.recorded import Context, GraphTensor
 
 _Entry = tuple[int | None, int | None]
 """The frame and the iteration in which a loop was entered; None if unknown."""
+_LOWERED_MERGE = re.compile(r"(.*/)(?:output|merge)/_[0-9]+", re.DOTALL)
 _MAX_BRANCHES = 16
 """Maximum number of nested branches that one edge is followed through."""
 _MAX_KEPT = 50_000
@@ -374,13 +376,15 @@ class ExecutedEdges:
     ) -> GraphTensor | None:
         if depth >= _MAX_BRANCHES:
             return None
+        site = _site_of_branches(merge)
         inside, outside = [], []
         for name, slot in merge.inputs:
             source = self._source(at, graph, name, slot, depth=depth + 1)
             if source is None:
                 return None
-            if source.context.call_site == at.context.call_site:
-                outside.append(source)  # a branch that returns its argument
+            call_site = source.context.call_site
+            if call_site == at.context.call_site or not (site is None or (call_site or "").startswith(site)):
+                outside.append(source)  # a branch that returns its argument, perhaps from an earlier conditional
             elif self._events.graph_tensor(source) is not None:
                 inside.append(source)
             elif source.graph_id not in self._graphs.recorded_graphs:
@@ -507,6 +511,15 @@ class ExecutedEdges:
             if level.is_loop:
                 return replace(at, context=context, graph_id=level.call.graph_id)
         return None
+
+
+def _site_of_branches(merge: ExecutedNode) -> str | None:
+    """Returns how the call sites of a conditional's branches begin; None if its Merge has no name of TensorFlow's.
+
+    Source: tensorflow/core/common_runtime/lower_if_op.cc and lower_case_op.cc.
+    """
+    match = _LOWERED_MERGE.fullmatch(merge.node_name)
+    return None if match is None else match[1]
 
 
 def _may_be_same(one: _Entry | None, other: _Entry) -> bool:
