@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from ..query.builder import RunBuilder
 from ..writer.debugger_v2.building import small_dump, write_dump
 
@@ -44,6 +46,7 @@ def test_an_import_is_reported_and_a_second_one_is_skipped(tmp_path: Path) -> No
     assert made["run_id"] in run("info", tmp_path / "logdir")
 
 
+@pytest.mark.slow
 def test_other_runs_of_the_logdir_stay(tmp_path: Path) -> None:
     logdir = RunBuilder("run-a").write(tmp_path / "logdir")
     run("import", write_dump(tmp_path / "dump", small_dump()), logdir)

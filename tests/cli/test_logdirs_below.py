@@ -134,6 +134,7 @@ def test_view_of_several_logdirs_refuses_options_for_one(parent: Path, option: t
     assert result.stderr.startswith(f"tfdbg-arrow: {option[0]} needs one logdir, and {parent} is not one; give one of ")
 
 
+@pytest.mark.slow
 def test_view_serves_a_list_and_the_pages_of_each_logdir(parent: Path) -> None:
     words = [sys.executable, "-m", "tfdbg_arrow", "view", str(parent), "--no-open", "--json"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

@@ -64,6 +64,7 @@ def test_a_program_that_catches_the_error_stops_again(tmp_path: Path, health_bac
     not_stopped(tmp_path, program, backend_name=health_backend)
 
 
+@pytest.mark.slow
 def test_the_error_is_raised_in_the_thread_that_ran_the_op(tmp_path: Path) -> None:
     @tf.function
     def f(x: tf.Tensor) -> tf.Tensor:

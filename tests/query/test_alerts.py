@@ -351,6 +351,7 @@ DIGESTED = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.slow
 @DIGESTED
 def test_a_scan_of_many_runs_finds_the_same_alerts_as_a_full_read(
     parts: int, digested: set[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -401,6 +402,7 @@ SERIES = st.builds(
 )
 
 
+@pytest.mark.slow
 # Shrinking is off, because one example takes seconds.
 @settings(
     max_examples=5,

@@ -902,6 +902,7 @@ assert recording.take_executed_graphs() == []
 """
 
 
+@pytest.mark.slow
 def test_claimed_outputs_take_no_memory(tmp_path: Path) -> None:
     """Runs in a separate process, because later recordings in the process would write the names of all outputs."""
     run_python(tmp_path / "program.py", CLAIMING, tmp_path / "recording")

@@ -17,6 +17,9 @@ import tfdbg_arrow
 from tfdbg_arrow.errors import SettingError
 from tfdbg_arrow.schema.dtypes import DTYPES_BY_NAME, decode_strings
 
+from . import trainings
+from .test_executed_graphs import rows, run_training
+
 
 def kept(logdir: Path) -> list[tuple[Any, ...]]:
     """Returns (op_type, output_slot, has NaN, input_index, dtype, shape, elements) of the kept inputs, in order."""
@@ -130,6 +133,16 @@ def test_variables_and_numbers_are_those_of_an_unrecorded_run(tmp_path: Path) ->
     with tfdbg_arrow.capture(tmp_path / "log", on_nonfinite="keep"):
         assert train() == expected
     assert kept(tmp_path / "log") == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("onednn", ["0", "1"])
+@pytest.mark.parametrize("name", trainings.TRAININGS)
+def test_a_training_is_bit_identical(name: str, onednn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", onednn)
+    kept_in = (tmp_path, "auto", "FULL_HEALTH", "native", "keep")
+    assert run_training(name, 24) == run_training(name, 24, *kept_in)
+    assert rows(tmp_path, "SELECT count(*) > 300 FROM tensor_health") == [(True,)]
 
 
 def test_the_bytes_are_limited_and_the_rest_is_counted(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import warnings
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,18 @@ class TestFailures:
             warnings.simplefilter("error")
             assert doubling()(X).numpy().tolist() == [4.0, 0.0]
         assert "could not be instrumented: ValueError: broken" in capsys.readouterr().err
+
+    def test_a_removed_logdir_is_named_at_the_end(self, tmp_path: Path) -> None:
+        logdir = tmp_path / "logdir"
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            with tfdbg_arrow.capture(logdir) as recorded:
+                doubling()(X)
+                shutil.rmtree(logdir)
+                doubling()(X)
+        text = str(caught[-1].message)
+        assert f"{logdir} was removed or replaced while the run {recorded.run_id} was recorded into it" in text
+        assert not [each for each in caught if "recover" in str(each.message)]
 
     def test_warnings_about_changes_do_not_break_the_training(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]

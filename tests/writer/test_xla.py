@@ -229,6 +229,7 @@ CLUSTERED = """
 """
 
 
+@pytest.mark.slow
 def test_record_ops_stay_outside_of_automatic_clusters(tmp_path: Path) -> None:
     flags = "--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit --tf_xla_min_cluster_size=2"
     run_python(tmp_path / "clustered.py", CLUSTERED, tmp_path, TF_XLA_FLAGS=flags)

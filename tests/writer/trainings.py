@@ -180,6 +180,7 @@ def main(
     graphs: str = "executed",
     mode: str = "FULL_HEALTH",
     health_backend: str = "auto",
+    on_nonfinite: str = "record",
 ) -> None:
     """Runs a training, and records it if a logdir is given."""
     is_compiled = name.startswith(COMPILED)
@@ -189,7 +190,7 @@ def main(
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
     keras.utils.set_random_seed(42)
     if logdir is not None:
-        tfdbg_arrow.enable(logdir, mode, graphs=graphs, health_backend=health_backend)
+        tfdbg_arrow.enable(logdir, mode, graphs=graphs, health_backend=health_backend, on_nonfinite=on_nonfinite)
     with compiled() if is_compiled else contextlib.nullcontext():
         losses, weights = TRAININGS[name.removeprefix(COMPILED)](int(steps))
     tfdbg_arrow.disable()

@@ -264,6 +264,7 @@ def test_calls_that_do_not_end_in_a_window_are_written_whole(
     assert pa.concat_tables(ordered_calls(recorded, CallOrder(tables))).equals(expected)
 
 
+@pytest.mark.slow
 def test_a_call_with_the_rows_of_an_earlier_one_is_in_the_same_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

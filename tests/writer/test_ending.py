@@ -1,0 +1,167 @@
+"""The end of a recording: what it says while it takes long, and disable(wait=False)."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+import tfdbg_arrow
+from tfdbg_arrow import open_logdir
+from tfdbg_arrow.writer import ending
+from tfdbg_arrow.writer.sink.sink import Sink
+
+from .lifecycle import X, doubling
+from .subprocesses import run_python
+
+pytestmark = pytest.mark.usefixtures("not_recording")
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Holds up the end of each recording until it is set."""
+    may_end = threading.Event()
+    close = Sink.close
+
+    def close_later(self: Sink, **settings: Any) -> None:
+        assert may_end.wait(60)
+        close(self, **settings)
+
+    monkeypatch.setattr(Sink, "close", close_later)
+    yield may_end
+    may_end.set()
+
+
+def clean_ends(logdir: Path) -> list[bool]:
+    with open_logdir(logdir) as opened:
+        return [is_clean for (is_clean,) in opened.rows("SELECT is_clean_end FROM run ORDER BY wall_time_ns")]
+
+
+def tell_progress(monkeypatch: pytest.MonkeyPatch, *, is_terminal: bool) -> None:
+    """Makes recordings say at once how much of their end is done."""
+    monkeypatch.setattr(ending, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(ending, "_LINE_EVERY_S", 0.0)
+    monkeypatch.setattr(ending, "_is_terminal", lambda: is_terminal)
+
+
+class TestWait:
+    def test_it_returns_at_once_and_the_rest_is_written(self, tmp_path: Path, gate: threading.Event) -> None:
+        tfdbg_arrow.enable(tmp_path)
+        f = doubling()
+        f(X)
+        tfdbg_arrow.disable(wait=False)
+        assert (tfdbg_arrow.is_recording(), tfdbg_arrow.is_writing()) == (False, True)
+        assert f(X).numpy().tolist() == [4.0, 0.0]  # not recorded
+        tf.exp(X)
+        gate.set()
+        tfdbg_arrow.disable()
+        assert not tfdbg_arrow.is_writing()
+        assert clean_ends(tmp_path) == [True]
+        with open_logdir(tmp_path) as opened:
+            assert opened.rows("SELECT count(*) FROM execution WHERE op_type = 'Exp'") == [(0,)]
+            assert opened.rows("SELECT count(*) FROM execution WHERE op_type LIKE '%double%'") == [(1,)]
+        assert list((tmp_path / "spool").iterdir()) == []
+
+    @pytest.mark.parametrize("error", [None, ValueError])
+    def test_capture(self, tmp_path: Path, gate: threading.Event, error: type[Exception] | None) -> None:
+        def program() -> None:
+            with tfdbg_arrow.capture(tmp_path, wait=False):
+                doubling()(X)
+                if error is not None:
+                    raise error
+
+        if error is None:
+            program()
+        else:
+            with pytest.raises(error):
+                program()
+        assert tfdbg_arrow.is_writing()
+        gate.set()
+        tfdbg_arrow.disable()
+        assert clean_ends(tmp_path) == [True]
+
+    def test_the_next_recording_waits(self, tmp_path: Path, gate: threading.Event) -> None:
+        with tfdbg_arrow.capture(tmp_path, wait=False):
+            doubling()(X)
+        threading.Timer(0.2, gate.set).start()
+        with tfdbg_arrow.capture(tmp_path):
+            assert not tfdbg_arrow.is_writing()
+            doubling()(X)
+        assert clean_ends(tmp_path) == [True, True]
+
+    @pytest.mark.slow
+    def test_the_end_of_the_process_waits(self, tmp_path: Path) -> None:
+        text = """
+            import sys, time
+            import tensorflow as tf
+            import tfdbg_arrow
+            from tfdbg_arrow.writer import ending
+            from tfdbg_arrow.writer.sink.parts import PartWriter
+
+            ending.PATIENCE_S = 0.2
+            compact = PartWriter.compact
+            PartWriter.compact = lambda *args, **kwargs: (time.sleep(0.3), compact(*args, **kwargs))
+            with tfdbg_arrow.capture(sys.argv[1], wait=False):
+                for _ in range(3):
+                    tf.exp(1.0)
+                    tfdbg_arrow.flush()
+            sys.stderr = sys.stdout
+        """
+        printed = run_python(tmp_path / "program.py", text, tmp_path / "logdir")
+        assert re.fullmatch(rf"tfdbg_arrow: writing the recording to {tmp_path}/logdir; \d+% is done\.\n", printed)
+        assert clean_ends(tmp_path / "logdir") == [True]
+
+
+class TestProgress:
+    @pytest.fixture
+    def logdir(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        """The logdir of a recording that writes many parts before its end."""
+        tfdbg_arrow.enable(tmp_path / "logdir")
+        for _ in range(3):
+            doubling()(X)
+            tfdbg_arrow.flush()
+        return tmp_path / "logdir"
+
+    def test_a_short_end_says_nothing(self, logdir: Path, capfd: pytest.CaptureFixture[str]) -> None:
+        tfdbg_arrow.disable()
+        assert capfd.readouterr() == ("", "")
+
+    def test_a_file_gets_one_line(
+        self, logdir: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        tell_progress(monkeypatch, is_terminal=False)
+        tfdbg_arrow.disable()
+        assert capfd.readouterr().err == f"tfdbg_arrow: writing the recording to {logdir}; 0% is done.\n"
+
+    def test_a_terminal_gets_a_line_that_changes(
+        self, logdir: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        tell_progress(monkeypatch, is_terminal=True)
+        tfdbg_arrow.disable()
+        *steps, last = capfd.readouterr().err.removeprefix("\r").split("\r")
+        shares = [step.removeprefix(f"tfdbg_arrow: writing the recording to {logdir}: ") for step in steps]
+        numbers = [int(share.removesuffix("%\033[K")) for share in shares]
+        assert numbers == sorted(numbers)
+        assert (numbers[0], numbers[-1]) == (0, 100)
+        assert len(set(numbers)) > 3
+        assert last == f"tfdbg_arrow: wrote the recording to {logdir}.\033[K\n"
+
+    def test_nobody_who_waits_sees_nothing(
+        self, logdir: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        tell_progress(monkeypatch, is_terminal=False)
+        tfdbg_arrow.disable(wait=False)
+        while tfdbg_arrow.is_writing():
+            pass
+        assert capfd.readouterr().err == ""
+
+    def test_a_closed_stderr_does_not_matter(self, logdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(ending, "PATIENCE_S", 0.0)
+        monkeypatch.setattr("sys.stderr", None)
+        tfdbg_arrow.disable()
+        assert clean_ends(logdir) == [True]
