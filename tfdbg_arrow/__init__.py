@@ -20,14 +20,16 @@ if TYPE_CHECKING:
         diff,
         first_nan,
         first_nonfinite,
+        layer_differences,
         layer_health,
         nonfinite,
         open_logdir,
         training_curves,
         verify,
     )
+    from tfdbg_arrow.reproduction import Repro, write_repro
     from tfdbg_arrow.stop import capture, enable
-    from tfdbg_arrow.writer.active_recording import disable, flush, is_recording, mark
+    from tfdbg_arrow.writer.active_recording import disable, flush, is_recording, is_writing, mark
     from tfdbg_arrow.writer.keras import MarkCallback
     from tfdbg_arrow.writer.launch import disable_dump_debug_info, enable_dump_debug_info
     from tfdbg_arrow.writer.recover import recover
@@ -37,11 +39,12 @@ _NAMES_OF = {
     "tfdbg_arrow.query.bad_tensor": ["NonFinite"],
     "tfdbg_arrow.query.integrity.verification": ["Verification", "verify"],
     "tfdbg_arrow.query.logdir": ["Logdir", "open_logdir"],
-    "tfdbg_arrow.query.model_health": ["layer_health", "training_curves"],
+    "tfdbg_arrow.query.model_health": ["layer_differences", "layer_health", "training_curves"],
     "tfdbg_arrow.query.nonfinite_search": ["first_nan", "first_nonfinite", "nonfinite"],
     "tfdbg_arrow.query.run_diff": ["Diff", "diff"],
+    "tfdbg_arrow.reproduction.writing": ["Repro", "write_repro"],
     "tfdbg_arrow.stop": ["capture", "enable"],
-    "tfdbg_arrow.writer.active_recording": ["disable", "flush", "is_recording", "mark"],
+    "tfdbg_arrow.writer.active_recording": ["disable", "flush", "is_recording", "is_writing", "mark"],
     "tfdbg_arrow.writer.keras": ["MarkCallback"],
     "tfdbg_arrow.writer.launch": ["disable_dump_debug_info", "enable_dump_debug_info"],
     "tfdbg_arrow.writer.recover": ["recover"],
@@ -53,6 +56,7 @@ __all__ = [
     "Logdir",
     "MarkCallback",
     "NonFinite",
+    "Repro",
     "Verification",
     "__version__",
     "capture",
@@ -66,6 +70,8 @@ __all__ = [
     "first_nonfinite",
     "flush",
     "is_recording",
+    "is_writing",
+    "layer_differences",
     "layer_health",
     "mark",
     "nonfinite",
@@ -74,6 +80,7 @@ __all__ = [
     "training_curves",
     "upgrade",
     "verify",
+    "write_repro",
 ]
 
 

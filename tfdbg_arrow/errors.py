@@ -81,6 +81,10 @@ class TimeLimitError(QueryError):
     """Queries were stopped because they reached their time limit."""
 
 
+class ReproError(TfdbgArrowError):
+    """No script can run the op that made a bad value; the message says why, and what to record."""
+
+
 class ExportError(TfdbgArrowError):
     """An export cannot be written to its target."""
 

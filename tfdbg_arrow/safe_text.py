@@ -10,6 +10,7 @@ import base64
 import dataclasses
 import json
 import math
+import sys
 import unicodedata
 from collections.abc import Mapping
 from datetime import date, datetime, time, timedelta
@@ -93,16 +94,30 @@ def to_json(value: Any) -> Any:
     return str(value)
 
 
-def parse_json(text: str) -> Any:
+def parse_json(text: str | bytes) -> Any:
     """Parses a JSON text.
 
     Raises:
         ValueError: The text is not JSON, or is nested too deeply.
+        RecursionError: The callers' frames leave too little of Python's stack.
     """
     try:
         return json.loads(text)
     except RecursionError:
+        if is_stack_used_up():
+            raise
         raise ValueError("JSON that is nested too deeply") from None
+
+
+def is_stack_used_up() -> bool:
+    """Returns whether the frames of the callers take more than half of Python's recursion limit.
+
+    Then a RecursionError comes from the caller's program, and says nothing about a file.
+    """
+    frame, depth = sys._getframe(), 0
+    while frame.f_back is not None:
+        frame, depth = frame.f_back, depth + 1
+    return depth > sys.getrecursionlimit() // 2
 
 
 def _escape(character: str) -> str:

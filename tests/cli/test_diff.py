@@ -59,3 +59,54 @@ def test_an_unknown_run_gives_exit_code_2(healthy: Path) -> None:
     result = run_cli("diff", healthy, healthy, "--run-a", "run-z")
     assert result.exit_code == 2
     assert "run-z" in result.stderr
+
+
+def layers(path: Path, run_id: str, *, changed_from: int) -> Path:
+    """Writes a run of 20 layers over 5 steps; their values are other ones from a step on."""
+    run = RunBuilder(run_id, tensor_debug_mode="FULL_NUMERICS")
+    graph = run.graph("step")
+    for number in range(20):
+        graph.op(f"x{number}", "Mul", layer=f"net/layer{number}", role="forward")
+    for step in range(5):
+        for number in range(20):
+            value = 3.1e8 if step >= changed_from else 3.1
+            numbers = {"max_abs_finite": value, "mean_finite": value, "stddev_finite": 0.0, "size": 4}
+            run.tensor(graph, f"x{number}", {**CLEAN, **numbers, "step": step})
+    return run.write(path)
+
+
+def test_the_layer_that_parted_first(tmp_path: Path) -> None:
+    a, b = layers(tmp_path / "a", "run-a", changed_from=9), layers(tmp_path / "b", "run-b", changed_from=3)
+    sentence = "The layer net/layer0 parted first, in step 3: largest magnitude 3.1 in A against 3.1e+08 in B."
+    text = run_cli("diff", a, b).stdout
+    assert sentence in text
+    table = text[text.index("\nlayer ") + 1 :].splitlines()
+    assert table[0].split() == ["layer", "side", "apart", "from", "step", "measure", "A", "B"]
+    assert table[1].split() == ["net/layer0", "forward", "3", "largest", "magnitude", "3.1", "3.1e+08"]
+    assert table[11] == "… and 10 layers more"
+    found = json.loads(run_cli("diff", a, b, "--json").stdout)["layers"]
+    place = {
+        "layer": "net/layer0", "kind": "layer", "side": "forward", "first": 3, "last": 3, "measure": "max_abs",
+        "a": 3.1, "b": 3.1e8, "num_bad_a": 0, "num_bad_b": 0,
+    }  # fmt: skip
+    assert (found["sentence"], found["first_parting"], found["large_parting"]) == (sentence, place, place)
+    assert (len(found["partings"]), found["axis"], found["range_a"]) == (20, "step", [0, 4])
+    early = json.loads(run_cli("diff", a, b, "--last-step", "2", "--json").stdout)["layers"]
+    assert early["sentence"] == "No layer parted in steps 0 to 2: all measures agree within 1.9e-06."
+    loose = json.loads(run_cli("diff", a, b, "--rtol", "1", "--json").stdout)["layers"]
+    assert loose["sentence"] == "No layer parted in steps 0 to 4: all measures agree within 1."
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["nothing"], "nothing does not exist"),
+        (["s3://a/b"], "s3://a/b is a URL; the viewer compares two logdirs only if both are directories."),
+        (["other", "--sql"], "--sql needs one logdir; leave out other."),
+        (["other", "--run", "run-a"], "--run needs one logdir; leave out other."),
+    ],
+)
+def test_view_of_two_logdirs_says_what_it_needs(healthy: Path, arguments: list[str], text: str) -> None:
+    result = run_cli("view", healthy, *arguments, "--no-open")
+    assert result.exit_code == 2
+    assert text in result.stderr

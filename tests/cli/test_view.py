@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import html
 import json
+import os
 import signal
 import subprocess
 import sys
+import time
 import urllib.request
 from http.cookiejar import CookieJar
 from pathlib import Path
@@ -53,6 +56,43 @@ def test_view_prints_the_address_of_the_page_and_ends_on_ctrl_c(logdir: Path) ->
             process.send_signal(signal.SIGINT)
             stdout, stderr = process.communicate(timeout=60)
     assert (process.returncode, stdout, stderr) == (0, "", "")
+
+
+def test_no_command_line_contains_the_token(logdir: Path, tmp_path: Path) -> None:
+    browser = tmp_path / "browser.py"
+    seen = tmp_path / "seen.json"
+    browser.write_text(
+        f"#!{sys.executable}\nimport json, os, pathlib, sys, urllib.parse\n"
+        "path = pathlib.Path(urllib.parse.urlsplit(sys.argv[1]).path)\n"
+        "modes = [oct(os.stat(each).st_mode & 0o777) for each in (path.parent, path)]\n"
+        "seen = {'argv': sys.argv, 'path': str(path), 'modes': modes, 'html': path.read_text()}\n"
+        f"pathlib.Path({str(seen)!r}).with_suffix('.part').write_text(json.dumps(seen))\n"
+        f"pathlib.Path({str(seen)!r}).with_suffix('.part').rename({str(seen)!r})\n"
+    )
+    browser.chmod(0o700)
+    command = [*COMMAND, "view", str(logdir), "--run", "run-a"]
+    environment = {**os.environ, "BROWSER": f"{browser} %s"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        try:
+            assert process.stdout is not None
+            url = next(line.strip() for line in process.stdout if "token=" in line)
+            while not seen.exists():
+                assert process.poll() is None
+                time.sleep(0.05)
+            opened = json.loads(seen.read_text())
+            token = url.partition("token=")[2].partition("&")[0]
+            assert token not in " ".join(opened["argv"])
+            assert opened["modes"] == ["0o700", "0o600"]
+            assert html.escape(url) in opened["html"]
+            opener = urllib.request.build_opener(
+                urllib.request.ProxyHandler({}), urllib.request.HTTPCookieProcessor(CookieJar())
+            )
+            assert opener.open(url, timeout=60).status == 200
+            assert not Path(opened["path"]).parent.exists()
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=60)
+    assert process.returncode == 0
 
 
 def test_view_reports_a_missing_logdir_or_run_immediately(logdir: Path, tmp_path: Path) -> None:

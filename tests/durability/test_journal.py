@@ -5,25 +5,30 @@ from __future__ import annotations
 import errno
 import os
 import struct
+import sys
 import threading
 import zlib
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from tests.durability.files_on_disk import failing, num_descriptors
+from tests.stack import at_end_of_stack
+from tfdbg_arrow.spool.convert import Failures
 from tfdbg_arrow.spool.journal import (
     MAX_ENTRY_BYTES,
     BrokenEntry,
     Entry,
     Journal,
     JournalReader,
-    first_broken_entry,
+    broken_entries,
 )
 from tfdbg_arrow.spool.recovery import JournaledNames
 from tfdbg_arrow.storage.disk import MIN_HOLE_BYTES
+from tfdbg_arrow.writer.sink.sink import SpoolLosses
 
 MAGIC = b"\xf0TJ1"
 
@@ -58,7 +63,7 @@ class TestAppending:
             ],
             0,
         )
-        assert (journal.num_unwritten, journal.last_error) == (0, "")
+        assert (journal.num_unwritten, journal.last_error) == (0, None)
 
     def test_other_objects_are_written_as_numbers_or_text(self, journal: Journal) -> None:
         assert journal.append("x", np.int64(3), np.float32(0.5), Path("a"))
@@ -70,14 +75,28 @@ class TestAppending:
 
     def test_data_that_cannot_be_an_entry_is_counted(self, journal: Journal) -> None:
         assert journal.append("x", {(1, 2): 3}) is False
-        assert journal.last_error == "TypeError: keys must be str, int, float, bool or None, not tuple"
+        assert repr(journal.last_error) == "TypeError('keys must be str, int, float, bool or None, not tuple')"
         assert journal.append_string(0, "x" * (MAX_ENTRY_BYTES - 4)) is False
-        assert journal.last_error == (
-            f"ValueError: an entry has {MAX_ENTRY_BYTES + 1} bytes, expected at most {MAX_ENTRY_BYTES}"
+        assert repr(journal.last_error) == (
+            f"ValueError('an entry has {MAX_ENTRY_BYTES + 1} bytes, expected at most {MAX_ENTRY_BYTES}')"
         )
         assert (journal.num_unwritten, journal.path.read_bytes()) == (2, b"")
         assert journal.append_string(0, "x" * (MAX_ENTRY_BYTES - 5)) is True
         assert len(read(journal.path)[0]) == 1
+
+    def test_what_cannot_be_encoded_is_not_reported_as_a_failed_write(self, journal: Journal, tmp_path: Path) -> None:
+        told: list[str] = []
+        recorder = SimpleNamespace(num_dropped=int, num_unkept_values=int, num_unkept_inputs=int, write_names=int)
+        files = SimpleNamespace(names=journal, rows=Journal(tmp_path / "a.rows"))
+        losses = SpoolLosses(cast(Any, recorder), cast(Any, files), failures=Failures(told.append))
+        deep: list[object] = []
+        for _ in range(sys.getrecursionlimit() * 60):
+            deep = [deep]
+        assert files.rows.append("mark", deep) is False
+        losses.note()
+        (text,) = told
+        assert "because they could not be encoded: RecursionError" in text
+        assert "OSError" not in text
 
     def test_a_journal_is_never_overwritten(self, journal: Journal) -> None:
         journal.append("x")
@@ -131,7 +150,7 @@ class TestFailures:
         with monkeypatch.context() as patched:
             patched.setattr(os, "write", failing(times, instead_of=os.write))
             assert journal.append("x") is (times == 1)
-        assert journal.last_error == "OSError: [Errno 28] No space left on device"
+        assert str(journal.last_error) == "[Errno 28] No space left on device"
         assert journal.num_unwritten == times - 1
 
     def test_a_half_written_entry_is_written_again(self, journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +159,7 @@ class TestFailures:
         with monkeypatch.context() as patched:
             patched.setattr(os, "write", lambda file, data: write(file, data[: next(sizes)]))
             assert journal.append("x") is True
-        assert journal.last_error == f"only 5 of {len(whole)} bytes could be written"
+        assert str(journal.last_error) == f"only 5 of {len(whole)} bytes could be written"
         assert journal.path.read_bytes() == whole[:5] + whole
         assert read(journal.path) == ([Entry(offset=5, data=["x"])], 1)
 
@@ -294,39 +313,61 @@ class TestReading:
         with pytest.raises(FileNotFoundError):
             read(tmp_path / "a.journal")
 
+    def test_it_is_read_completely_or_not_at_all_at_the_end_of_the_stack(self, journal: Journal) -> None:
+        journal.append("x")
+        at_end_of_stack(lambda: read(journal.path), expected=([Entry(offset=0, data=["x"])], 0))
 
-class TestFirstBrokenEntry:
+
+class TestBrokenEntries:
     GOOD = entry(b'j["good"]')
+    CHANGED_AT_21 = BrokenEntry(offset=21, is_cut=False)
 
     @pytest.mark.parametrize(
         ("content", "expected"),
         [
-            (b"", None),
-            (GOOD * 2, None),
-            (GOOD + b"x" + GOOD, BrokenEntry(offset=21, is_cut=False)),
-            (GOOD + MAGIC[:2], BrokenEntry(offset=21, is_cut=False)),
-            (GOOD + GOOD[:-1], BrokenEntry(offset=21, is_cut=False)),
-            (GOOD + entry(b"", length=0) + GOOD, BrokenEntry(offset=21, is_cut=False)),
-            (entry(b"j1", crc=0), BrokenEntry(offset=0, is_cut=False)),
-            (entry(b"x" * 4084) + MAGIC + b"12", BrokenEntry(offset=4096, is_cut=False)),
-            (entry(b"x" * 10_000)[:8192], BrokenEntry(offset=0, is_cut=True)),
+            (b"", []),
+            (GOOD * 2, []),
+            (GOOD + b"x" + GOOD, [CHANGED_AT_21]),
+            (GOOD + MAGIC[:2], [CHANGED_AT_21]),
+            (GOOD + GOOD[:-1], [CHANGED_AT_21]),
+            (GOOD + entry(b"", length=0) + GOOD, [CHANGED_AT_21]),
+            (entry(b"j1", crc=0), [BrokenEntry(offset=0, is_cut=False)]),
+            (entry(b"x" * 4084) + MAGIC + b"12", [BrokenEntry(offset=4096, is_cut=False)]),
+            # Cut at the end of the file.
+            (entry(b"x" * 10_000)[:8192], [BrokenEntry(offset=0, is_cut=True)]),
+            # Cut in the middle of the file, and followed by further entries.
+            (entry(b"x" * 10_000)[:8192] + GOOD, [BrokenEntry(offset=0, is_cut=True)]),
+            (entry(b"x" * 4080) + GOOD[:4] + GOOD, [BrokenEntry(offset=4092, is_cut=True)]),
+            (
+                entry(b"x" * 10_000)[:4096] + entry(b"y" * 10_000)[:4096] + GOOD + b"z",
+                [
+                    BrokenEntry(offset=0, is_cut=True),
+                    BrokenEntry(offset=4096, is_cut=True),
+                    BrokenEntry(offset=8192 + 21, is_cut=False),
+                ],
+            ),
+            # Not cut at a page boundary, not followed by an entry, or of a size that nobody writes.
+            (entry(b"x" * 10_000)[:8000] + GOOD, [BrokenEntry(offset=0, is_cut=False)]),
+            (entry(b"x" * 10_000)[:8192] + b"x" * 21, [BrokenEntry(offset=0, is_cut=False)]),
+            (entry(b"x" * 4084, crc=0) + GOOD, [BrokenEntry(offset=0, is_cut=False)]),
+            (entry(b"x" * 10_000, length=2**30)[:8192] + GOOD, [BrokenEntry(offset=0, is_cut=False)]),
         ],
     )
-    def test_it_is_found(self, tmp_path: Path, content: bytes, expected: BrokenEntry | None) -> None:
+    def test_they_are_found(self, tmp_path: Path, content: bytes, expected: list[BrokenEntry]) -> None:
         path = tmp_path / "a.journal"
         path.write_bytes(content)
-        assert first_broken_entry(path) == expected
+        assert list(broken_entries(path)) == expected
 
     def test_the_search_may_begin_at_a_later_entry(self, tmp_path: Path) -> None:
         path = tmp_path / "a.journal"
         path.write_bytes(b"x" * 5 + self.GOOD + b"y")
-        assert first_broken_entry(path, start=5) == BrokenEntry(offset=5 + len(self.GOOD), is_cut=False)
+        assert list(broken_entries(path, start=5)) == [BrokenEntry(offset=5 + len(self.GOOD), is_cut=False)]
 
     def test_an_entry_may_not_be_longer_than_the_maximum(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         path = tmp_path / "a.journal"
         path.write_bytes(entry(b"12345678") + entry(b"123456789"))
         monkeypatch.setattr("tfdbg_arrow.spool.journal.MAX_ENTRY_BYTES", 8)
-        assert first_broken_entry(path) == BrokenEntry(offset=20, is_cut=False)
+        assert list(broken_entries(path)) == [BrokenEntry(offset=20, is_cut=False)]
 
 
 class TestNames:

@@ -12,6 +12,7 @@ import pytest
 from tests.faults.checking import check_whole
 from tests.recovery.driver import COUNTERS, RUN_ROW, Recorder
 from tfdbg_arrow import open_logdir
+from tfdbg_arrow.spool.journal import BrokenEntry, Journal, broken_entries
 from tfdbg_arrow.writer.recover import remove_spool_files
 from tfdbg_arrow.writer.sink.sink import Sink
 
@@ -77,3 +78,15 @@ def test_a_spool_that_does_not_fit_raises_an_error_instead_of_a_signal(disk: Pat
         file.truncate(filler.stat().st_size - (1 << 17))
     with pytest.raises(OSError, match="cannot allocate"):
         Recorder(disk / "logdir", np.zeros(len(COUNTERS), np.int64), seed=1)
+
+
+def test_an_entry_that_a_full_disk_cut_is_recognised(disk: Path) -> None:
+    journal = Journal(disk / "a.journal")
+    filler = fill(disk)
+    with filler.open("r+b") as file:
+        file.truncate(filler.stat().st_size - (1 << 13))
+    assert not journal.append("long", "x" * 100_000)
+    filler.unlink()
+    assert journal.append("short")
+    journal.close()
+    assert list(broken_entries(journal.path)) == [BrokenEntry(offset=0, is_cut=True)]

@@ -87,6 +87,9 @@ def answers(logdir: Logdir) -> Iterator[Any]:
     assert health is not None
     assert curves is not None
     yield from (health, curves)
+    differences = logdir.layer_differences(logdir)
+    assert differences is not None
+    yield differences
     reasons = read_reasons(logdir, found.event_index, run_id=found.run_id)
     yield from (reasons, reasons.explanation)
 
@@ -119,12 +122,12 @@ def test_every_answer_is_a_small_card_and_one_line(logdir: Logdir) -> None:
 def test_layers_and_curves_are_drawings_and_without_the_viewer_tables(
     logdir: Logdir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    health, curves = logdir.layer_health(), logdir.training_curves()
-    for answer in (health, curves):
+    shown = (logdir.layer_health(), logdir.training_curves(), logdir.layer_differences(logdir))
+    for answer in shown:
         assert answer is not None
         assert {"svg", "path", "text"} <= Text(answer._repr_html_()).tags
     monkeypatch.setitem(sys.modules, "tfdbg_arrow.viewer.static_charts", None)
-    for answer in (health, curves):
+    for answer in shown:
         assert answer is not None
         assert "table" in Text(answer._repr_html_()).tags
         assert "svg" not in Text(answer._repr_html_()).tags

@@ -62,6 +62,8 @@ class TestMemoryLimit:
             opened.sql("SET max_temp_directory_size = '1MB'")
             with pytest.raises(MemoryLimitError, match=r"the limit of 61 MiB.*--memory-limit"):
                 opened.rows(_SPILLS_TOO_MUCH)
+            with pytest.raises(MemoryLimitError, match=r"the limit of 61 MiB.*--memory-limit"):
+                opened.sql(_SPILLS_TOO_MUCH).fetchall()
             assert opened.rows("SELECT count(*) FROM tensor_health") == [(1,)]
 
     def test_an_alert_rule_that_exceeds_the_limit_is_reported_and_the_others_run(

@@ -3,19 +3,38 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.stack import at_end_of_stack
 from tfdbg_arrow.errors import BrokenPartError, FormatVersionError, LogdirError, QueryError
 from tfdbg_arrow.query import first_nonfinite, open_logdir
 from tfdbg_arrow.schema import TABLES
 
 from .builder import CLEAN, NAN, RunBuilder
 from .manifests import resealed
+
+LAZY_READS: dict[str, Callable[[Any], Any]] = {
+    "fetchall": lambda relation: relation.fetchall(),
+    "df": lambda relation: relation.df(),
+    "pl": lambda relation: relation.pl(),
+    "arrow": lambda relation: relation.to_arrow_table(),
+    "reader": lambda relation: relation.to_arrow_reader().read_all(),
+    "stream": pa.table,
+    "numpy": lambda relation: relation.fetchnumpy(),
+    "rows": lambda relation: list(relation.iter_rows()),
+    "derived": lambda relation: relation.filter("1 = 1").distinct().fetchall(),
+    "repr": repr,
+    "file": lambda relation: relation.write_parquet(os.devnull),
+}
 
 
 def health_run(run_id: str = "run-a", *, rows: int = 4, bad: int = 2) -> RunBuilder:
@@ -141,6 +160,50 @@ class TestSql:
             assert opened.sql(query + "?", [1]).fetchall() == [(2,)]
             assert opened.sql(query + "$least", {"least": 2}).fetchall() == [(1,)]
 
+    def test_a_relation_has_the_methods_of_duckdb_and_is_joined_with_others(self, tmp_path: Path) -> None:
+        with open_logdir(health_run().write(tmp_path)) as opened:
+            health = opened.sql("SELECT event_index, event_index AS step FROM tensor_health")
+            assert (health.columns, len(health), health.shape) == (["event_index", "step"], 4, (4, 2))
+            assert "step" in health
+            assert health.filter("step > 1").order("step DESC").fetchall() == [(3, 3), (2, 2)]
+            other = opened.sql("SELECT 2 AS step")
+            assert health.join(other, "step").fetchall() == [(2, 2)]
+            assert health.union(health.limit(1)).aggregate("count(*)").fetchall() == [(5,)]
+            assert pa.table(health).num_rows == pa.RecordBatchReader.from_stream(health).read_all().num_rows == 4
+            assert list(health.to_arrow_reader().read_all().to_pydict()) == ["event_index", "step"]
+            assert duckdb.DuckDBPyRelation.fetchall(health.limit(1).relation) == [(0, 0)]
+            assert "event_index" in repr(health)
+            assert len(health.df()) == 4
+
+    @pytest.mark.parametrize("read", LAZY_READS.values(), ids=LAZY_READS)
+    def test_a_part_that_breaks_before_a_relation_is_read(self, tmp_path: Path, read: Callable[[Any], Any]) -> None:
+        logdir = health_run().write(tmp_path, parts=2)
+        with open_logdir(logdir) as opened, open_logdir(logdir, skip_broken=True) as skipping:
+            relation, skipped = (each.sql("SELECT * FROM tensor_health") for each in (opened, skipping))
+            part = logdir / "tensor_health" / "run=run-a" / "part-000001.parquet"
+            part.write_bytes(b"PAR1" + b"\x00" * 400 + b"PAR1")
+            with pytest.raises(BrokenPartError, match=r"part-000001\.parquet cannot be read as Parquet"):
+                read(relation)
+            assert skipped.aggregate("count(*)").fetchall() == [(2,)]
+
+    @pytest.mark.parametrize("read", LAZY_READS.values(), ids=LAZY_READS)
+    def test_a_relation_that_cannot_be_computed(self, tmp_path: Path, read: Callable[[Any], Any]) -> None:
+        with open_logdir(health_run().write(tmp_path)) as opened:
+            relation = opened.sql("SELECT CAST(op_type AS BIGINT) AS x FROM tensor_health")
+            with pytest.raises(QueryError, match="Could not convert"):
+                read(relation)
+            assert opened.rows("SELECT count(*) FROM tensor_health") == [(4,)]
+
+    def test_an_error_in_the_middle_of_a_stream(self, tmp_path: Path) -> None:
+        with open_logdir(health_run().write(tmp_path)) as opened:
+            query = "SELECT CASE WHEN range < 1000000 THEN range ELSE error('no') END FROM range(1000001)"
+            items = opened.sql(query).iter_rows()
+            with pytest.raises(QueryError, match="no"):
+                list(items)
+            reader = opened.sql(query).to_arrow_reader()
+            with pytest.raises(QueryError, match="no"):
+                reader.read_all()
+
     def test_creating_a_table(self, tmp_path: Path) -> None:
         with open_logdir(health_run().write(tmp_path)) as opened:
             opened.sql("CREATE TABLE mine AS SELECT 1 AS x")
@@ -250,6 +313,31 @@ class TestLive:
                 errors.append(str(error))
         assert errors
         assert all("tensor_health" in error for error in errors)
+
+
+class TestEndOfStack:
+    """A RecursionError of the program is not told as damage of a file or as a refused statement."""
+
+    def test_opening_and_asking(self, tmp_path: Path) -> None:
+        logdir = health_run().write(tmp_path)
+
+        def ask() -> tuple[object, ...]:
+            with open_logdir(logdir) as opened:
+                return opened.rows("SELECT count(*) FROM tensor_health"), opened.runs()[0].run_id
+
+        at_end_of_stack(ask, expected=ask())
+
+    def test_answers(self, tmp_path: Path) -> None:
+        logdir = health_run().write(tmp_path)
+        expected = first_nonfinite(logdir)
+        at_end_of_stack(lambda: first_nonfinite(logdir), expected=expected)
+
+    def test_a_manifest_that_is_nested_too_deeply_is_damaged(self, tmp_path: Path) -> None:
+        logdir = health_run().write(tmp_path)
+        manifest = logdir / "manifest" / "run-a.jsonl"
+        manifest.write_text("[" * 200_000 + "]" * 200_000 + "\n")
+        with pytest.raises(LogdirError, match="nested too deeply"):
+            open_logdir(logdir)
 
 
 def test_info_counts_rows_bytes_and_bad_tensors(tmp_path: Path) -> None:

@@ -278,6 +278,17 @@ class TestKilledRun:
         path.write_bytes((content + entry).ljust(-(-len(content + entry) // 4096) * 4096, b"x"))
         assert ("leftover", f"spool/{KILLED_RUN}.journal") in [(one.kind, one.path) for one in others(logdir)]
 
+    def test_an_entry_that_a_full_disk_cut_is_not_damage(self, tmp_path: Path) -> None:
+        logdir = write_killed_run(tmp_path / "logdir", tmp_path)
+        path = logdir / f"spool/{KILLED_RUN}.rows"
+        content = path.read_bytes()
+        cut = (b"\xf0TJ1" + (8192).to_bytes(4, "little") + bytes(4)).ljust(4096, b"x")
+        path.write_bytes(content + cut[: -len(content) % 4096] + content)
+        first, *_ = [one for one in others(logdir) if one.path.endswith(".rows")]
+        why = "the process was killed or the disk was full while it was written"
+        assert first.kind == "leftover"
+        assert first.what == f"has an incomplete entry at byte {len(content):,}: {why}"
+
     def test_a_file_that_is_not_a_valid_spool(self, tmp_path: Path) -> None:
         logdir = write_killed_run(tmp_path / "logdir", tmp_path)
         name = f"spool/{KILLED_RUN}.spool"

@@ -13,7 +13,8 @@ from typing import Any
 
 from tfdbg_arrow.query.sql_sandbox import Sandbox
 from tfdbg_arrow.viewer.reading import Reader
-from tfdbg_arrow.viewer.server import listen
+from tfdbg_arrow.viewer.server import Server, listen
+from tfdbg_arrow.viewer.sites import Sites
 
 TOKEN = "the-token"
 
@@ -74,12 +75,27 @@ class Served:
 @contextlib.contextmanager
 def serving(logdir: Path, *, sandbox: Sandbox | None = None, **settings: Any) -> Iterator[Served]:
     """Yields a server of a logdir."""
-    with contextlib.closing(Reader(logdir, **settings)) as reader:
-        server = listen(reader, token=TOKEN, sandbox=sandbox)
-        thread = threading.Thread(target=server.run)
-        thread.start()
-        try:
-            yield Served(server.port, f"tfdbg_arrow_{server.port}={TOKEN}")
-        finally:
-            server.stop()
-            thread.join()
+    with (
+        contextlib.closing(Reader(logdir, **settings)) as reader,
+        _running(listen(reader, token=TOKEN, sandbox=sandbox)) as served,
+    ):
+        yield served
+
+
+@contextlib.contextmanager
+def serving_sites(sites: Sites) -> Iterator[Served]:
+    """Yields a server of several logdirs."""
+    with contextlib.closing(sites), _running(listen(sites, token=TOKEN)) as served:
+        yield served
+
+
+@contextlib.contextmanager
+def _running(server: Server) -> Iterator[Served]:
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        admitted = Served(server.port, "").ask(f"/?token={TOKEN}")
+        yield Served(server.port, admitted.headers["set-cookie"].partition(";")[0])
+    finally:
+        server.stop()
+        thread.join()

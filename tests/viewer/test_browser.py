@@ -9,6 +9,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from tfdbg_arrow.query.sql_sandbox import Sandbox
+from tfdbg_arrow.viewer.redirect_file import RedirectFile
 from tfdbg_arrow.viewer.report import write_report
 
 from ..query.builder import INF
@@ -34,6 +35,13 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def served(path: Path) -> Iterator[Served]:
     with serving(path) as server:
         yield server
+
+
+def test_the_redirect_file_opens_the_first_page(browser: Browser, served: Served) -> None:
+    with RedirectFile() as redirect, watched_page(browser) as page:
+        page.goto(redirect.write(f"{served.url}/?token={TOKEN}"))
+        page.wait_for_url(f"{served.url}/")
+        expect(page.get_by_role("heading", level=1)).to_contain_text("-Inf came up in Log:0")
 
 
 def test_keyboard_navigation_from_the_first_page_to_the_source_line_of_an_alert(

@@ -1,20 +1,27 @@
-"""Test the page that compares two runs: both sides of the first divergence, and comparisons that take too long."""
+"""Test the page that compares two runs: the map of layers, both sides of the first divergence, slow comparisons."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from playwright.sync_api import Browser, expect
 
 from tfdbg_arrow.errors import QueryError
-from tfdbg_arrow.query import diff, open_logdir
+from tfdbg_arrow.query import diff, layer_differences, open_logdir
 from tfdbg_arrow.viewer import comparison
+from tfdbg_arrow.viewer.logdir_search import key_of
 from tfdbg_arrow.viewer.page import NoAnswerError, TookTooLongError
+from tfdbg_arrow.viewer.pages import diff as diff_module
 from tfdbg_arrow.viewer.pages.diff import DiffPage, read_diff
+from tfdbg_arrow.viewer.sites import pair_of
 
+from ..query.builder import CLEAN, NAN, RunBuilder
 from . import logdirs
-from .serving import serving
+from .browser import chromium, watched_page
+from .serving import TOKEN, Served, serving, serving_sites
 
 pytestmark = pytest.mark.slow
 
@@ -32,8 +39,18 @@ def page_of(path: Path, **arguments: Any) -> DiffPage:
 def test_both_sides_of_the_first_divergence_with_their_lines(path: Path) -> None:
     page = page_of(path, run_a="run-a", run_b="run-b")
     assert page.diff == diff(path, run_a="run-a", run_b="run-b")
+    assert page.layers == layer_differences(path, run_a="run-a", run_b="run-b")
+    assert page.layers is not None
     assert (
         page.headline
+        == page.layers.sentence
+        == (
+            "The runs are apart from the first execution on, first in line train.py:4, in execution 0: "
+            "share of zeros 0 % in A against 50 % in B."
+        )
+    )
+    assert (
+        page.op_sentence
         == "The first divergence: Square:0 (Square) has different numbers of negative, zero or positive elements."
     )
     assert page.source_a is not None
@@ -91,11 +108,16 @@ def test_the_error_for_a_process_that_ends_without_an_answer(path: Path, monkeyp
 
 
 def test_the_server_still_works_after_a_slow_comparison(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tfdbg_arrow.viewer.pages.diff.compare", _slow)
+    monkeypatch.setattr(diff_module, "compare", _slow)
+    monkeypatch.setattr(diff_module, "WAIT_S", 20)
     with serving(path) as served:
         answer = served.ask("/diff?run=run-a&other=run-b")
-        assert answer.status == 503
+        assert answer.status == 200
         assert "tfdbg-arrow diff LOGDIR" in answer.text
+        found = served.ask("/diff.json?run=run-a&other=run-b").json
+        assert found["diff"] is None
+        assert found["layers"]["first_parting"]["measure"] == "zero_share"
+        assert found["failures"] == ["the comparison took too long; run this command instead: tfdbg-arrow diff LOGDIR"]
         assert served.ask("/runs").status == 200
 
 
@@ -105,9 +127,124 @@ def _slow(*_: object, **__: object) -> None:
 
 def test_the_page_has_links_to_both_sides(path: Path) -> None:
     with serving(path) as served:
-        text = served.ask("/diff?run=run-a&other=run-b").text
+        text = served.ask("/diff?run=run-a&other=run-b&wait=1").text
         assert "/tensor?run=run-a&amp;event=2" in text
         assert "/tensor?run=run-b&amp;event=2" in text
         assert (
             served.ask("/diff.json?run=run-a&other=run-c").json["error"]["message"].startswith("run 'run-c' is not in")
         )
+
+
+def training(path: Path, *, changed_from: int | None, run_id: str) -> Path:
+    """Writes a run of the layers `net/a` and `net/b`; the values of `net/b` are other ones from a step on."""
+    run = RunBuilder(run_id, tensor_debug_mode="FULL_NUMERICS")
+    graph = run.graph("step")
+    for name in ("a", "b"):
+        graph.op(name, "Mul", layer=f"net/{name}", role="forward")
+    graph.op("db", "Mul", ["b"], layer="net/b", role="gradient", forward_graph_id=graph.graph_id, forward_op_name="b")
+    for step in range(20):
+        for name in ("a", "b", "db"):
+            is_changed = changed_from is not None and step >= changed_from and name != "a"
+            value = 50.0 if is_changed else 2.0
+            numbers = {"max_abs_finite": value, "mean_finite": value, "stddev_finite": 0.0, "size": 4}
+            is_bad = is_changed and step >= 15 and name == "db"
+            run.tensor(graph, name, {**(NAN if is_bad else {**CLEAN, **numbers}), "step": step})
+    return run.write(path)
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    path = tmp_path_factory.mktemp("pair")
+    return (
+        training(path / "a", changed_from=None, run_id="run-a"),
+        training(path / "b", changed_from=12, run_id="run-b"),
+    )
+
+
+@pytest.fixture(scope="module")
+def served(pair: tuple[Path, Path]) -> Iterator[Served]:
+    with serving_sites(pair_of(*map(str, pair))) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as opened:
+        yield opened
+
+
+def test_two_logdirs_with_a_run_each_are_compared_at_once(pair: tuple[Path, Path], served: Served) -> None:
+    home = served.ask("/")
+    key, other = map(key_of, pair)
+    assert (home.status, home.headers["location"]) == (303, f"{key}/diff")
+    page = served.ask(f"/{key}/diff.json").json
+    assert page["layers"]["sentence"] == (
+        "The layer net/b parted first, in step 12: largest magnitude 2 in A against 50 in B."
+    )
+    assert (page["run_a"], page["run_b"], page["other"]) == ("run-a", "run-b", f"{other}:run-b")
+    assert page["command"] == f"tfdbg-arrow diff {pair[0]} {pair[1]} --run-a run-a --run-b run-b"
+    swapped = served.ask(f"/{other}/diff.json?run=run-b&other={key}:run-a").json
+    assert swapped["layers"]["sentence"].endswith("largest magnitude 50 in A against 2 in B.")
+    text = served.ask(f"/{key}/diff?wait=1").text
+    assert f'href="../{other}/tensor?run=run-b&amp;event=' in text
+    assert f'<option value="{other}:run-b" selected>{pair[1]}: run-b</option>' in text
+    assert served.ask(f"/{key}/diff?other={other}:run-x").status == 404
+    assert served.ask(f"/{key}/diff?measure=nothing").status == 400
+    assert f'href="{key}/diff"' in served.ask("/logdirs").text
+
+
+def test_the_map_in_a_browser(pair: tuple[Path, Path], served: Served, browser: Browser) -> None:
+    key, other = map(key_of, pair)
+    with watched_page(browser, viewport={"width": 1280, "height": 900}) as page:
+        page.goto(f"{served.url}/?token={TOKEN}")
+        page.wait_for_url(f"**/{key}/diff")
+        expect(page.locator("h1")).to_contain_text("The layer net/b parted first, in step 12", timeout=60_000)
+        expect(page.locator("[data-pending]")).to_have_count(0, timeout=60_000)
+        expect(page.locator(".map-name.is-origin")).to_have_text("b")
+        expect(page.locator(".worst tr.is-origin")).to_contain_text("net/b parted first")
+        expect(page.locator(".map-legend")).to_contain_text("where the runs parted")
+        canvas = page.locator(".map-cells canvas")
+        canvas.scroll_into_view_if_needed()
+        box = canvas.bounding_box()
+        assert box is not None
+        panel = (box["width"] - 16 - 26) / 2
+        x, y = box["x"] + 8 + panel * 12.5 / 20, box["y"] + 42 + 2.5 * 18  # the row net/b
+        page.mouse.move(x, y)
+        tip = page.locator(".map-tip")
+        expect(tip).to_contain_text("step 12")
+        expect(tip.locator("tr", has_text="Largest magnitude").locator("td")).to_have_text(
+            ["Largest magnitude", "2", "50", "+96 %"]
+        )
+        page.mouse.move(x + panel + 26 + panel * 4 / 20, y)
+        expect(tip).to_contain_text("bad tensors: 0 in A, 1 in B")
+        page.mouse.move(x, y)
+        page.keyboard.down("Shift")
+        page.mouse.click(x, y)
+        page.keyboard.up("Shift")
+        page.wait_for_url(f"**/{other}/tensors?run=run-b&layer=net%2Fb&side=forward&first_step=12&last_step=12")
+        expect(page.locator("table.rows tbody tr")).to_have_count(1)
+        page.go_back()
+        page.get_by_role("link", name="Norm").click()
+        page.wait_for_url("**&measure=norm")
+        expect(page.locator(".map-legend")).to_contain_text("Norm")
+        page.locator("#map-cells").focus()
+        page.keyboard.press("ArrowLeft")
+        expect(tip).to_contain_text("step 11")
+        page.keyboard.press("Enter")
+        page.wait_for_url(f"**/{key}/tensors?run=run-a&layer=net%2Fb&side=forward&first_step=11&last_step=11")
+        page.go_back()
+        page.keyboard.press("+")
+        page.wait_for_url("**first=**")
+        expect(page.locator("h1")).to_contain_text("in step 12", timeout=60_000)
+
+
+def test_the_page_fits_small_windows_and_works_without_javascript(
+    pair: tuple[Path, Path], served: Served, browser: Browser
+) -> None:
+    with watched_page(browser, viewport={"width": 400, "height": 800}, color_scheme="dark") as page:
+        page.goto(f"{served.url}/?token={TOKEN}")
+        expect(page.locator("[data-pending]")).to_have_count(0, timeout=60_000)
+        assert page.evaluate("document.documentElement.scrollWidth") == 400
+    with watched_page(browser, java_script_enabled=False) as page:
+        page.goto(f"{served.url}/{key_of(pair[0])}/diff?token={TOKEN}")
+        expect(page.locator("noscript svg, .map svg").first).to_contain_text("parted here", timeout=60_000)

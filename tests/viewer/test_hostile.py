@@ -130,7 +130,7 @@ def test_a_page_with_two_hostile_runs(tmp_path: Path) -> None:
     logdirs.hostile(tmp_path)
     logdirs.hostile(tmp_path, run_id="run-b", host=logdirs.HOSTILE[2], bad=INF)
     with serving(tmp_path) as served:
-        answers = [served.ask(target) for target in ("/runs", "/diff", "/diff?run=run-a&other=run-b")]
+        answers = [served.ask(target) for target in ("/runs", "/diff", "/diff?run=run-a&other=run-b&wait=1")]
         assert [answer.status for answer in answers] == [200, 200, 200]
         twin = served.ask("/diff.json?run=run-a&other=run-b")
         assert re.search(rb"[<>&\x00-\x1f\x7f-\xff]", twin.body) is None

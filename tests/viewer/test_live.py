@@ -44,10 +44,10 @@ def test_new_data_appears_without_a_reload(page: Page, served: Served, path: Pat
     page.goto(f"{served.url}/?token={TOKEN}")
     expect(page.get_by_role("heading", level=1)).to_contain_text("No")
     page.evaluate("window.isSamePage = true")
-    page.keyboard.press("j")
+    page.locator("[aria-labelledby=runs] a[data-item]").focus()
     focused = page.evaluate("document.activeElement.getAttribute('href')")
     add_bad_run(path)
-    expect(page.get_by_role("heading", level=1)).to_contain_text("y:0")
+    expect(page.get_by_role("heading", level=1)).to_contain_text("y:0", timeout=30_000)
     assert page.evaluate("window.isSamePage")
     assert page.evaluate("document.activeElement.getAttribute('href')") == focused
     expect(page.get_by_role("button", name="live")).to_have_attribute("aria-pressed", "true")

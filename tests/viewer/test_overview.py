@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import threading
 from html import unescape
 from pathlib import Path
+from typing import Any
 
-from tfdbg_arrow.query import builtin_rules, open_logdir
-from tfdbg_arrow.viewer.pages.overview import OverviewPage, read_overview
+import pytest
+from playwright.sync_api import expect
+
+from tfdbg_arrow.query import Logdir, builtin_rules, open_logdir
+from tfdbg_arrow.viewer.pages import alerts as alerts_page
+from tfdbg_arrow.viewer.pages import overview as overview_page
+from tfdbg_arrow.viewer.pages.overview import OverviewPage, complete_overview, read_answer, read_overview
+from tfdbg_arrow.viewer.reading import Reader
 from tfdbg_arrow.viewer.report import read_report, render_report
 
 from ..query.builder import CLEAN, NAN, RunBuilder
 from . import logdirs
+from .browser import chromium, watched_page
+from .serving import TOKEN, serving
 
 
 def overview(path: Path, run_id: str | None = None) -> OverviewPage:
@@ -76,6 +87,69 @@ def test_the_answer_does_not_wait_for_alert_rules(tmp_path: Path) -> None:
     assert (page.verdict, page.rules) == ("bad", ())
     assert page.unfinished_rules[:2] == ("nonfinite_origin", "nonfinite")
     assert len(page.unfinished_rules) == len(builtin_rules())
+
+
+def test_rules_and_curves_fill_in_as_they_finish_in_the_background(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = logdirs.log_of_zero(tmp_path)
+    whole = overview(path)
+    with open_logdir(path) as logdir:
+        start = read_answer(logdir)
+    assert (start.rules, start.unfinished_rules, start.verdict) == ((), (), "bad")
+    may_end = threading.Event()
+    run_rules = alerts_page.run_rules
+
+    def slow_rules(logdir: Logdir, kinds: list[str], **settings: Any) -> alerts_page.RuleRuns:
+        if kinds != ["nonfinite_origin"]:
+            assert may_end.wait(60)
+        return run_rules(logdir, kinds, **settings)
+
+    monkeypatch.setattr(alerts_page, "run_rules", slow_rules)
+    with contextlib.closing(Reader(path)) as reader:
+        while not (page := complete_overview(reader.background, start, wait_s=0.1)).rules:
+            pass
+        assert [rule.kind for rule in page.rules] == ["nonfinite_origin"]
+        assert set(page.pending_rules) == {rule.kind for rule in builtin_rules()} - {"nonfinite_origin"}
+        assert page.training is not None
+        assert (page.training.is_pending, page.training.is_finished, page.unfinished_rules) == (True, False, ())
+        may_end.set()
+        page = complete_overview(reader.background, start, wait_s=60)
+        assert page == whole
+        # The alerts page uses the same answers.
+        monkeypatch.setattr(alerts_page, "run_rules", None)
+        alerts = alerts_page.read_known_alerts(reader.background, wait_s=0)
+        assert (alerts.pending_rules, [group.kind for group in alerts.groups]) == (
+            (), [rule.kind for rule in whole.rules]
+        )  # fmt: skip
+
+
+def test_curves_that_take_too_long_are_told(tmp_path: Path) -> None:
+    path = logdirs.log_of_zero(tmp_path)
+    with open_logdir(path) as logdir:
+        start = read_answer(logdir)
+    with contextlib.closing(Reader(path, timeout_s=0.0)) as reader:
+        page = complete_overview(reader.background, start, wait_s=60)
+    assert page.training is not None
+    assert (page.training.is_pending, page.training.is_finished, page.pending_rules) == (False, False, ())
+    assert len(page.unfinished_rules) == len(builtin_rules())
+
+
+@pytest.mark.slow
+def test_the_page_fills_in_in_a_browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overview_page, "WAIT_S", 0.0)
+    path = logdirs.log_of_zero(tmp_path)
+    for has_script in (True, False):
+        with (
+            serving(path) as served,
+            chromium() as browser,
+            watched_page(browser, java_script_enabled=has_script) as page,
+        ):
+            page.goto(f"{served.url}/?token={TOKEN}")
+            expect(page.get_by_role("link", name="nonfinite", exact=True).first).to_be_visible(timeout=60_000)
+            expect(page.locator("[data-pending]")).to_have_count(0, timeout=60_000)
+            expect(page.locator("#training")).to_be_visible()
+            assert page.url.endswith("wait=1") != has_script
 
 
 def test_the_strip_shows_when_the_run_went_bad(tmp_path: Path) -> None:

@@ -49,8 +49,24 @@ def test_the_token_becomes_a_cookie_and_is_removed_from_the_address(served: Serv
     assert (answer.status, answer.headers["location"]) == (303, "/alerts?rule=nonfinite")
     cookie, *attributes = answer.headers["set-cookie"].split("; ")
     assert cookie == served.cookie
+    assert cookie.startswith(f"tfdbg_arrow_{served.port}=")
+    assert TOKEN not in cookie
     assert {attribute.lower() for attribute in attributes} == {"httponly", "path=/", "samesite=strict"}
     assert served.ask("/alerts?rule=nonfinite", cookie=cookie).status == 200
+
+
+def test_the_token_is_no_cookie_and_the_cookie_is_no_token(served: Served) -> None:
+    name, _, value = served.cookie.partition("=")
+    assert served.ask("/", cookie=f"{name}={TOKEN}").status == 403
+    assert served.ask(f"/?token={value}").status == 403
+
+
+def test_a_file_that_opens_the_address_gets_a_page_that_goes_on(served: Served) -> None:
+    answer = served.ask(f"/?token={TOKEN}&run=%22a", cookie="", sec_fetch_site="cross-site", sec_fetch_mode="navigate")
+    assert (answer.status, answer.headers["set-cookie"].partition(";")[0]) == (200, served.cookie)
+    assert 'content="0; url=/?run=%22a"' in answer.text
+    assert TOKEN not in answer.text
+    assert served.ask("/?token=x", sec_fetch_site="cross-site", sec_fetch_mode="navigate").status == 403
 
 
 @pytest.mark.parametrize("target", ROUTES)

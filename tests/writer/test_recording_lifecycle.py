@@ -110,6 +110,20 @@ class TestAgain:
                 f(X)
         assert num_graph_rows(tmp_path / "a") == num_graph_rows(tmp_path / "b") > 0
 
+    @pytest.mark.filterwarnings("ignore:tfdbg_arrow. unobservable")
+    def test_a_function_of_the_older_kind_is_not_reported_as_traced_before(self, tmp_path: Path) -> None:
+        @tf.function
+        def loss(logits: tf.Tensor) -> tf.Tensor:
+            length = tf.constant([6])
+            return tf.nn.ctc_loss(tf.constant([[1, 2, 1]]), logits, tf.constant([3]), length, blank_index=0)
+
+        with tfdbg_arrow.capture(tmp_path):
+            loss(tf.ones([6, 1, 4]))
+        found = rows(tmp_path, "capture_stat")
+        assert {(row["stat"], row["reason_code"]) for row in found} == {("unobservable", None)}
+        assert all("Defun" in row["reason"] and "tf.nn.ctc_loss" in row["reason"] for row in found)
+        assert {row["subject"].partition("_")[0] for row in found} == {"cond", "body"}
+
     def test_a_concrete_function_from_before_is_reported_as_unobserved(self, tmp_path: Path) -> None:
         f = doubling()
         untouched = f.get_concrete_function(tf.TensorSpec([2]))

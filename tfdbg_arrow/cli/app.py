@@ -19,6 +19,7 @@ from tfdbg_arrow.cli import (
     import_dump,
     info,
     recover,
+    repro,
     run,
     schema,
     show,
@@ -28,6 +29,7 @@ from tfdbg_arrow.cli import (
     verify,
     view,
     why,
+    zoom,
 )
 from tfdbg_arrow.cli.command import Command
 
@@ -60,6 +62,8 @@ def _root(
 
 app.command("first-nonfinite", cls=Command)(first_nonfinite.first_nonfinite)
 app.command("why", cls=Command)(why.why)
+app.command("zoom", cls=Command)(zoom.zoom)
+app.command("repro", cls=Command)(repro.repro)
 app.command("show", cls=Command)(show.show)
 app.command("diff", cls=Command)(diff.diff)
 app.command("alerts", cls=Command)(alerts.alerts)

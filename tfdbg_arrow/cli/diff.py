@@ -1,4 +1,4 @@
-"""`tfdbg-arrow diff`: where two runs first diverge."""
+"""`tfdbg-arrow diff`: where two runs part, by layer and by op."""
 
 from __future__ import annotations
 
@@ -7,11 +7,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tfdbg_arrow.cli.output import JsonOption, MemoryLimitOption, SkipBrokenOption, console, print_json, reading, styled
+from tfdbg_arrow.cli.output import (
+    JsonOption,
+    MemoryLimitOption,
+    SkipBrokenOption,
+    console,
+    plain_table,
+    print_json,
+    reading,
+    styled,
+)
 from tfdbg_arrow.safe_text import number_of, printable_line
 
 if TYPE_CHECKING:
-    from tfdbg_arrow.query import Diff, DiffTensor, Divergence
+    from tfdbg_arrow.query import Diff, DiffTensor, Divergence, LayerDifferences, Logdir, Parting
+
+_MAX_PARTINGS = 10
 
 
 def diff(
@@ -63,7 +74,9 @@ def diff(
     memory_limit: MemoryLimitOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Names the op at which two runs of a program first diverge in data flow, with both tensors and the line of code.
+    """Names the layer that parted first, and the op at which two runs of a program first diverge in data flow.
+
+    Layers are compared by name, step by step. The op comes with both tensors and the line of code.
 
     Executions, graphs, ops, loop iterations and training steps of the runs are aligned by structure and source, not by
     ids or by the numbers in names. An op diverges if its output differs by more than the tolerance while its inputs do
@@ -95,21 +108,86 @@ def diff(
             last_step=last_step,
             limit=limit,
         )
+        layers = _compare_layers(logdir_a, logdir_b, found, rtol=rtol, last_step=last_step)
     if json:
-        print_json({"a": a, "b": b, "diff": found})
+        print_json({"a": a, "b": b, "diff": found, "layers": None if layers is None else _layers_json(layers)})
     else:
-        print_diff(found)
+        print_diff(found, layers)
     raise typer.Exit(0 if found.divergence is None else 1)
 
 
-def print_diff(found: Diff) -> None:
-    """Prints a comparison: the divergence, then what only one run has, then other differences of the runs."""
+def _compare_layers(
+    a: Logdir, b: Logdir | None, found: Diff, *, rtol: float | None, last_step: int | None
+) -> LayerDifferences | None:
+    from tfdbg_arrow.query import layer_differences
+
+    positions = (None, None if last_step is None else last_step + 1)
+    layers = layer_differences(a, b, run_a=found.run_a, run_b=found.run_b, rtol=rtol, positions=positions)
+    if layers is not None and layers.axis != "step" and last_step is not None:  # the positions are no steps
+        layers = layer_differences(a, b, run_a=found.run_a, run_b=found.run_b, rtol=rtol)
+    return layers
+
+
+def _layers_json(layers: LayerDifferences) -> dict[str, object]:
+    """Returns the comparison of the layers without the numbers of each cell."""
+
+    def place(parting: Parting | None) -> dict[str, object] | None:
+        if parting is None:
+            return None
+        row = layers.rows[parting.row]
+        named = {"layer": row.layer, "kind": row.kind, "side": row.side}
+        return named | {name: value for name, value in vars(parting).items() if name not in ("row", "column")}
+
+    return {
+        "sentence": layers.sentence,
+        "notes": layers.notes,
+        "axis": layers.axis,
+        "range_a": layers.range_a,
+        "range_b": layers.range_b,
+        "rtol": layers.rtol,
+        "first_parting": place(layers.first_parting),
+        "large_parting": place(layers.large_parting),
+        "partings": [place(parting) for parting in layers.partings],
+        "only_a": layers.only_a,
+        "only_b": layers.only_b,
+    }
+
+
+def _print_layers(layers: LayerDifferences) -> None:
+    from tfdbg_arrow.query.model_health.sentences import parting_texts
+
+    out = console()
+    out.print(styled((layers.sentence, "bold red" if layers.first_parting is not None else "bold")))
+    for note in layers.notes:
+        out.print(styled(note))
+    if layers.partings:
+        table = plain_table("layer", "side", f"apart from {layers.axis}", "measure", numbers=("A", "B"))
+        for parting in layers.partings[:_MAX_PARTINGS]:
+            row = layers.rows[parting.row]
+            steps = f"{parting.first:,}" if parting.first == parting.last else f"{parting.first:,} to {parting.last:,}"
+            style = "bold" if parting == layers.first_parting else ""
+            table.add_row(*map(styled, (row.layer, row.side, steps, *parting_texts(parting))), style=style)
+        out.print(table)
+        if len(layers.partings) > _MAX_PARTINGS:
+            out.print(styled((f"… and {number_of(len(layers.partings) - _MAX_PARTINGS, 'layer')} more", "dim")))
+    for side, only in (("A", layers.only_a), ("B", layers.only_b)):
+        if only:
+            names = ", ".join(f"{row.layer} ({row.side})" for row in only[:5])
+            more = f" and {len(only) - 5:,} more" if len(only) > 5 else ""
+            out.print(styled((f"Only {side} has {names}{more}.", "yellow")))
+    out.print()
+
+
+def print_diff(found: Diff, layers: LayerDifferences | None = None) -> None:
+    """Prints a comparison: layers, the divergent op, then what only one run has, then other differences of the runs."""
     from tfdbg_arrow.query.run_diff.answer import aligned_text, differing_text, outcome_text, setting_text
 
     out = console()
     out.print(styled(f"A: {found.run_a}"))
     out.print(styled(f"B: {found.run_b}"))
     out.print()
+    if layers is not None:
+        _print_layers(layers)
     if found.divergence is None:
         out.print(styled((outcome_text(found), "bold")))
         differing = differing_text(found)

@@ -195,7 +195,7 @@ def run(
         str,
         typer.Option(
             metavar="WHAT",
-            help="At a NaN or an infinity: `record` only, `keep` also the inputs of the op, or `raise`, which stops the "
+            help="At a NaN or an infinity: `record` it, `keep` also the inputs of the op, or `raise`, which stops the "
             "program there.",
         ),
     ] = "record",
@@ -205,6 +205,10 @@ def run(
             metavar="WHAT",
             help="Leave out of the logdir: paths (also host and command line), source, or paths,source.",
         ),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Seed Python, NumPy and TensorFlow with this number before the program starts."),
     ] = None,
     json: Annotated[
         bool, typer.Option("--json", help="Print the summary as a JSON object on the last line of stderr.")
@@ -237,7 +241,7 @@ def run(
     names = {field.name for field in dataclasses.fields(Request)}
     request = Request(**{name: value for name, value in options.items() if name in names} | changed)
     try:
-        outcome = record_program(_program(module, program or []), request)
+        outcome = record_program(_program(module, program or []), request, seed=seed)
         if outcome.is_child:
             raise typer.Exit(outcome.exit_code)
         summary = Summary(

@@ -20,6 +20,10 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 def view(
     logdir: Annotated[str, typer.Argument(metavar="LOGDIR", help="The directory or URL that a recording wrote.")],
+    other: Annotated[
+        str | None,
+        typer.Argument(metavar="OTHER", help="The directory of another recording, to compare the runs of both."),
+    ] = None,
     port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="The port; 0 means any free port.")] = 0,
     host: Annotated[
         str,
@@ -39,10 +43,12 @@ def view(
 ) -> None:
     """Serves pages that show the first bad tensor, its cause and its line of code, until you press Ctrl-C.
 
-    If LOGDIR is another directory, the first page lists the logdirs below it, and each has its own pages.
+    If LOGDIR is another directory, the first page lists the logdirs below it, and each has its own pages. With OTHER,
+    the first page compares a run of LOGDIR with one of OTHER.
 
-    The printed address contains a secret; nobody can open the pages without it. The pages follow the logdir: while a
-    program is still recording, they show new data as it arrives.
+    The printed address contains a secret; nobody can open the pages without it. The browser gets it through a private
+    file. If your browser cannot read files of other programs, open the printed address. The pages follow the logdir:
+    while a program is still recording, they show new data as it arrives.
 
     Exit codes: 0 it was interrupted, 2 an error.
     """
@@ -51,40 +57,61 @@ def view(
         from tfdbg_arrow.storage.search import below_text
         from tfdbg_arrow.viewer.logdir_search import LogdirSearch
         from tfdbg_arrow.viewer.reading import Reader
+        from tfdbg_arrow.viewer.redirect_file import RedirectFile
         from tfdbg_arrow.viewer.security import new_token
         from tfdbg_arrow.viewer.server import listen
-        from tfdbg_arrow.viewer.sites import Sites
+        from tfdbg_arrow.viewer.sites import Sites, pair_of
 
     def open_reader(path: str | Path) -> Reader:
         return Reader(path, timeout_s=timeout, skip_broken=skip_broken, memory_limit=memory_limit)
 
     reader: Reader | Sites
     try:
-        with progress("Opening …"):
-            reader = open_reader(logdir)
+        if other is not None:
+            if run is not None or has_sql:
+                option = "--sql" if run is None else "--run"
+                raise QueryError(f"{option} needs one logdir; leave out {other}.")
+            reader = pair_of(logdir, other, open_reader=open_reader)
+        else:
+            with progress("Opening …"):
+                reader = open_reader(logdir)
     except NoLogdirError as error:
-        if not error.below.logdirs:
+        if other is not None or not error.below.logdirs:
             raise
         if run is not None or has_sql:
             option = "--sql" if run is None else "--run"
             raise QueryError(f"{option} needs one logdir, and {logdir} is not one; {below_text(error.below)}") from None
         reader = Sites(LogdirSearch([Path(logdir)]), open_reader=open_reader)
-    with contextlib.closing(reader):
+    with contextlib.closing(reader), RedirectFile() as redirect:
         if run is not None and isinstance(reader, Reader):
             reader.check_run(run)
         sandbox = Sandbox(logdir, timeout_s=timeout, skip_broken=skip_broken) if has_sql else None
-        server = listen(reader, token=new_token(), host=host, port=port, run_id=run, sandbox=sandbox)
+        server = listen(
+            reader,
+            token=new_token(),
+            host=host,
+            port=port,
+            run_id=run,
+            sandbox=sandbox,
+            on_admission=redirect.remove,
+        )
         with contextlib.suppress(KeyboardInterrupt):
             if json:
-                print_json({"logdir": logdir, "url": server.url, "host": server.host, "port": server.port})
+                print_json(
+                    {"logdir": logdir, "other": other, "url": server.url, "host": server.host, "port": server.port}
+                )
             else:
-                typer.echo(f"{printable(logdir)} is served at\n\n    {server.url}\n\nPress Ctrl-C to stop.")
+                what = f"{logdir} is" if other is None else f"{logdir} and {other} are"
+                typer.echo(f"{printable(what)} served at\n\n    {server.url}\n\nPress Ctrl-C to stop.")
             if host not in _LOOPBACK:
                 danger = "other machines can reach it, and the connection is not encrypted."
                 typer.echo(printable(f"tfdbg-arrow: warning: listening on {host}: {danger}"), err=True)
             sys.stdout.flush()
             if is_opened:
-                webbrowser.open(server.url)
+                try:
+                    webbrowser.open(redirect.write(server.url))
+                except OSError as error:
+                    typer.echo(printable(f"tfdbg-arrow: warning: no browser was opened: {error}"), err=True)
             server.run()
 
 

@@ -9,7 +9,7 @@ The names below are imported on first use.
 * `alert_rules`, `run_diff`, `coverage.py`: anomalies in a run, differences between two runs, and tensors that were not
   recorded.
 * `integrity`: finds damage of a logdir, and reads the rest.
-* `model_health`: layers over steps, and curves over steps.
+* `model_health`: layers over steps, also of two runs, and curves over steps.
 * `display`, `tensor_history.py`, `values.py`: graphs, rows and series for display.
 * `exports`, `results.py`: the same data for other tools.
 * `displayed.py`, `notebook.py`, `one_line.py`: how answers show themselves in notebooks and terminals.
@@ -41,10 +41,14 @@ if TYPE_CHECKING:
         Cell,
         Column,
         Curve,
+        LayerDifferences,
         LayerHealth,
+        LayerMap,
         LayerRow,
         Measure,
+        Parting,
         TrainingCurves,
+        layer_differences,
         layer_health,
         training_curves,
     )
@@ -87,10 +91,14 @@ _NAMES_OF = {
         "Cell",
         "Column",
         "Curve",
+        "LayerDifferences",
         "LayerHealth",
+        "LayerMap",
         "LayerRow",
         "Measure",
+        "Parting",
         "TrainingCurves",
+        "layer_differences",
         "layer_health",
         "training_curves",
     ],
@@ -144,13 +152,16 @@ __all__ = [
     "HistoryRow",
     "Hop",
     "InputTensor",
+    "LayerDifferences",
     "LayerHealth",
+    "LayerMap",
     "LayerRow",
     "Logdir",
     "LogdirInfo",
     "Measure",
     "NonFinite",
     "Parameter",
+    "Parting",
     "Producer",
     "Provenance",
     "Reasons",
@@ -180,6 +191,7 @@ __all__ = [
     "first_nan",
     "first_nonfinite",
     "history",
+    "layer_differences",
     "layer_health",
     "nonfinite",
     "open_logdir",

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from tfdbg_arrow.errors import LogdirError, TfdbgArrowError
+from tfdbg_arrow.safe_text import is_stack_used_up
 from tfdbg_arrow.storage.location import RemoteLocation
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from tfdbg_arrow.query.bad_tensor import NonFinite
     from tfdbg_arrow.query.coverage import Coverage
     from tfdbg_arrow.query.info import LogdirInfo, Run
-    from tfdbg_arrow.query.model_health import LayerHealth, TrainingCurves
+    from tfdbg_arrow.query.model_health import LayerDifferences, LayerHealth, TrainingCurves
     from tfdbg_arrow.query.tensor_history import HistoryRow
     from tfdbg_arrow.query.trace_back import Provenance
     from tfdbg_arrow.query.trace_forward import Spread
@@ -171,6 +172,26 @@ class Answers(Engine, Protocol):
 
         return layer_health(self, run_id=run_id, positions=positions, max_columns=max_columns)
 
+    def layer_differences(
+        self,
+        other: Engine | str | Path | None = None,
+        *,
+        run_a: str | None = None,
+        run_b: str | None = None,
+        positions: tuple[int | None, int | None] = (None, None),
+        max_columns: int = 200,
+        rtol: float | None = None,
+    ) -> LayerDifferences | None:
+        """Compares the layers of a run with those of a run of this or another logdir.
+
+        See `tfdbg_arrow.query.layer_differences`.
+        """
+        from tfdbg_arrow.query.model_health import layer_differences
+
+        return layer_differences(
+            self, other, run_a=run_a, run_b=run_b, positions=positions, max_columns=max_columns, rtol=rtol
+        )
+
     def training_curves(
         self,
         *,
@@ -232,6 +253,8 @@ def strange_rows_told(path: Path | RemoteLocation) -> Iterator[None]:
     except TfdbgArrowError:
         raise
     except _STUMBLES as error:
+        if isinstance(error, RecursionError) and is_stack_used_up():
+            raise
         *_, (innermost, _) = traceback.walk_tb(error.__traceback__)
         if str(innermost.f_globals.get("__name__")).partition(".")[0] not in _READERS:
             raise

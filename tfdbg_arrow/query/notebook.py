@@ -42,7 +42,13 @@ if TYPE_CHECKING:
     from tfdbg_arrow.query.info import LogdirInfo
     from tfdbg_arrow.query.integrity.diagnosis import Diagnosis
     from tfdbg_arrow.query.integrity.verification import Verification
-    from tfdbg_arrow.query.model_health.answers import Curve, LayerHealth, TrainingCurves
+    from tfdbg_arrow.query.model_health.answers import (
+        Curve,
+        LayerDifferences,
+        LayerHealth,
+        LayerMap,
+        TrainingCurves,
+    )
     from tfdbg_arrow.query.recorded import TensorHealth
     from tfdbg_arrow.query.run_diff.answer import Diff
     from tfdbg_arrow.query.tensor_history import HistoryRow
@@ -429,6 +435,24 @@ def _layer_health(found: LayerHealth) -> Iterator[str]:
     yield _table(header, rows, len(found.rows), max_bytes=17_000)
 
 
+def _layer_differences(found: LayerDifferences) -> Iterator[str]:
+    from tfdbg_arrow.query.model_health.sentences import parting_texts
+
+    yield _title(found.sentence)
+    yield from _lines(found.notes)
+    yield _line((f"A: {found.run_a}, B: {found.run_b}, {_range(found)}", _QUIET))
+    drawing = _drawing("map_svg", found)
+    if drawing is not None:
+        yield drawing
+        return
+    rows = (
+        (found.rows[place.row].layer, found.rows[place.row].side, f"{place.first:,}", *parting_texts(place))
+        for place in found.partings
+    )
+    header = ("layer", "side", f"apart from {found.axis}", "", "A", "B")
+    yield _table(header, rows, len(found.partings), max_bytes=17_000)
+
+
 def _training_curves(found: TrainingCurves) -> Iterator[str]:
     yield _line((f"run {found.run_id}, {_range(found)}", _QUIET))
     drawing = _drawing("curves_svg", found)
@@ -439,7 +463,7 @@ def _training_curves(found: TrainingCurves) -> Iterator[str]:
     yield _table(header, (_curve_cells(curve, found) for curve in found.curves), len(found.curves), max_bytes=17_000)
 
 
-def _drawing(function: str, found: LayerHealth | TrainingCurves) -> str | None:
+def _drawing(function: str, found: LayerMap | TrainingCurves) -> str | None:
     """Returns a drawing by the viewer; None if its packages are not installed, or if the drawing is too large."""
     if not found.columns:
         return None
@@ -460,7 +484,7 @@ def _curve_cells(curve: Curve, found: TrainingCurves) -> Sequence[Cell]:
     return curve.title, *texts, (first_bad, _BAD), curve.source
 
 
-def _range(found: LayerHealth | TrainingCurves) -> str:
+def _range(found: LayerMap | TrainingCurves) -> str:
     if not found.columns:
         return f"no {found.axis}s"
     return f"{found.axis}s {found.columns[0].first:,} to {found.columns[-1].last:,}"
@@ -481,6 +505,7 @@ _CARDS: Mapping[str, Callable[[Any], Iterator[str]]] = {
     "Explanation": _reason,
     "Growth": _reason,
     "HistoryRow": _history_row,
+    "LayerDifferences": _layer_differences,
     "LayerHealth": _layer_health,
     "LogdirInfo": _info,
     "NonFinite": _nonfinite,

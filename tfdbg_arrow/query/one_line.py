@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tfdbg_arrow.query.info import LogdirInfo
     from tfdbg_arrow.query.integrity.diagnosis import Diagnosis
     from tfdbg_arrow.query.integrity.verification import Verification
-    from tfdbg_arrow.query.model_health.answers import LayerHealth, TrainingCurves
+    from tfdbg_arrow.query.model_health.answers import LayerMap, TrainingCurves
     from tfdbg_arrow.query.recorded import TensorHealth
     from tfdbg_arrow.query.run_diff.answer import Diff, DiffTensor
     from tfdbg_arrow.query.stacks import Frame
@@ -136,7 +136,7 @@ def verification_text(found: Verification) -> str:
     return f"{state} ({size})"
 
 
-def _layer_health(found: LayerHealth) -> str:
+def _layer_map(found: LayerMap) -> str:
     rows, columns = number_of(len(found.rows), "layer"), number_of(len(found.columns), "column")
     return f"{found.sentence} ({rows}, {columns} of {found.axis}s)"
 
@@ -154,7 +154,7 @@ _TEXTS: Mapping[str, Callable[[Any], str]] = {
     "Diff": _diff,
     "DiffTensor": _row,
     "HistoryRow": _row,
-    "LayerHealth": _layer_health,
+    "LayerMap": _layer_map,
     "LogdirInfo": _info,
     "NonFinite": _nonfinite,
     "Provenance": _provenance,

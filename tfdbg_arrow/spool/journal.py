@@ -26,8 +26,9 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
+from tfdbg_arrow.safe_text import parse_json
 from tfdbg_arrow.storage.disk import MIN_HOLE_BYTES, lock_file, punch_hole
 from tfdbg_arrow.storage.layout import SpoolPaths
 
@@ -71,7 +72,8 @@ class Journal:
         self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
         # Reentrant, because a finalizer that also appends can interrupt the thread that holds it.
         self._lock = threading.RLock()
-        self.last_error = ""
+        self.last_error: Exception | None = None
+        """Why an entry could not be written: an OSError if the disk refused it, or else the entry has no such form."""
         self._is_kept = is_kept
         self._kept: deque[bytes] = deque()
         self._kept_bytes = self._num_lost = 0
@@ -151,16 +153,16 @@ class Journal:
             try:
                 written = os.write(self.descriptor, entry)
             except OSError as error:
-                self.last_error = f"{type(error).__name__}: {error}"
+                self.last_error = error
                 continue
             if written == len(entry):
                 return True
-            self.last_error = f"only {written} of {len(entry)} bytes could be written"
+            self.last_error = OSError(f"only {written} of {len(entry)} bytes could be written")
         return False
 
     def _fail(self, error: Exception) -> None:
         self._num_lost += 1
-        self.last_error = f"{type(error).__name__}: {error}"
+        self.last_error = error
 
 
 def _plain(value: Any) -> object:
@@ -256,8 +258,8 @@ def _parse(payload: bytes, offset: int) -> Entry | None:
         return Entry(offset=offset, string=(number, body[_STRING_ID.size :].decode("utf-8", errors="replace")))
     if kind == b"j":
         try:
-            data = json.loads(body)
-        except (ValueError, RecursionError):
+            data = parse_json(body)
+        except ValueError:
             return None
         if isinstance(data, list) and data and isinstance(data[0], str):
             return Entry(offset=offset, data=data)
@@ -270,16 +272,16 @@ class BrokenEntry:
 
     Attributes:
         offset: Offset of the entry.
-        is_cut: Whether the file ends within the entry at a page boundary, where the kernel cuts the write of a killed
-            process.
+        is_cut: Whether the entry ends early at a page boundary, where the file ends or the next entry begins. The
+            kernel cuts a write there if the process is killed or the disk is full.
     """
 
     offset: int
     is_cut: bool
 
 
-def first_broken_entry(path: Path, *, start: int = 0) -> BrokenEntry | None:
-    """Returns the first broken entry of a journal; None if all entries are complete.
+def broken_entries(path: Path, *, start: int = 0) -> Iterator[BrokenEntry]:
+    """Yields the entries of a journal that were cut, in order, up to and with the first that is broken otherwise.
 
     Memory is limited to the size of an entry.
 
@@ -293,17 +295,45 @@ def first_broken_entry(path: Path, *, start: int = 0) -> BrokenEntry | None:
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         offset = start
-        file.seek(offset)
         while offset < size:
-            head = file.read(_HEAD.size)
-            if not MAGIC.startswith(head[: len(MAGIC)]):
-                return BrokenEntry(offset=offset, is_cut=False)
-            length, crc = _HEAD.unpack(head)[1:] if len(head) == _HEAD.size else (size, 0)
-            if offset + _HEAD.size + length > size:
-                return BrokenEntry(offset=offset, is_cut=size % _PAGE_BYTES == 0)
-            if not 0 < length <= MAX_ENTRY_BYTES or zlib.crc32(file.read(length)) != crc:
-                return BrokenEntry(offset=offset, is_cut=False)
-            offset += _HEAD.size + length
+            end = _end_of_entry(file, offset, size)
+            if end is None:
+                end = _end_of_cut(file, offset, size)
+                yield BrokenEntry(offset=offset, is_cut=end is not None)
+                if end is None:
+                    return
+            offset = end
+
+
+def _end_of_entry(file: BinaryIO, offset: int, size: int) -> int | None:
+    """Returns the offset after the entry at an offset; None if there is no complete entry."""
+    file.seek(offset)
+    head = file.read(_HEAD.size)
+    if len(head) < _HEAD.size:
+        return None
+    magic, length, crc = _HEAD.unpack(head)
+    end: int = offset + _HEAD.size + length
+    if magic != MAGIC or not 0 < length <= MAX_ENTRY_BYTES or end > size:
+        return None
+    return end if zlib.crc32(file.read(length)) == crc else None
+
+
+def _end_of_cut(file: BinaryIO, offset: int, size: int) -> int | None:
+    """Returns the page boundary at which the entry at an offset was cut; None if it was not cut."""
+    boundary = offset + _PAGE_BYTES - offset % _PAGE_BYTES
+    file.seek(offset)
+    head = file.read(min(_HEAD.size, boundary - offset))
+    limit = boundary + 1
+    if len(head) == _HEAD.size:
+        length = _HEAD.unpack(head)[1]
+        limit = offset + _HEAD.size + length if length <= MAX_ENTRY_BYTES else 0
+    if not head.startswith(MAGIC[: len(head)]):
+        return None
+    for end in range(boundary, min(limit, size + 1), _PAGE_BYTES):
+        file.seek(end)
+        # The payload is UTF-8, and therefore never contains MAGIC.
+        if end == size or file.read(len(MAGIC)) == MAGIC:
+            return end
     return None
 
 
@@ -355,6 +385,13 @@ class RunFiles:
             with contextlib.suppress(OSError):
                 paths.journal.unlink(missing_ok=True)
             raise
+
+    def is_in_place(self) -> bool:
+        """Returns whether the journal of names is still at its path; without it, the run cannot be recovered."""
+        try:
+            return os.path.samestat(os.fstat(self.names.descriptor), os.stat(self._paths.journal))
+        except OSError:
+            return False
 
     def touch(self) -> None:
         """Touches the journal, to show machines that do not see the lock that this process is alive."""

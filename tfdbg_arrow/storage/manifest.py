@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path, PurePath
 
 from tfdbg_arrow.errors import LogdirError
+from tfdbg_arrow.safe_text import is_stack_used_up, parse_json
 from tfdbg_arrow.storage.disk import sync, write_whole
 from tfdbg_arrow.storage.layout import (
     MANIFEST_DIRECTORY,
@@ -258,7 +259,9 @@ def is_cut_off(line: str) -> bool:
     """
     try:
         json.JSONDecoder().raw_decode(line)
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, RecursionError) and is_stack_used_up():
+            raise
         # A line with its newline was written completely, unless a power failure left blocks of the file empty.
         return not line.endswith("\n") or line.startswith("\0\0") or _EMPTY_BLOCK in line
     return False
@@ -272,8 +275,8 @@ def manifest_changes(text: str, *, run_id: str, path: str | PurePath) -> Iterato
     for index, line in enumerate(lines):
         where = f"{path}, line {index + 1},"
         try:
-            value = json.loads(line)
-        except (ValueError, RecursionError) as error:
+            value = parse_json(line)
+        except ValueError as error:
             if index == len(lines) - 1 and is_cut_off(line):
                 return
             raise _damaged(where, f"is not JSON ({error})") from None

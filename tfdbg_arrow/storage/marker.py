@@ -6,6 +6,7 @@ import json
 from pathlib import Path, PurePath
 
 from tfdbg_arrow.errors import LogdirError, NoLogdirError
+from tfdbg_arrow.safe_text import parse_json
 from tfdbg_arrow.schema.version import FORMAT_VERSION, check_format_version, check_writable_version
 from tfdbg_arrow.storage.disk import written_whole
 from tfdbg_arrow.storage.layout import MARKER_NAME, OwnFiles, shown
@@ -32,8 +33,8 @@ def parse_marker(text: str, *, path: str | PurePath) -> str:
         FormatVersionError: The logdir has another MAJOR version.
     """
     try:
-        marker = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        marker = parse_json(text)
+    except ValueError as error:
         raise LogdirError(
             f"{path} is not JSON ({error}), expected {marker_text().strip()}; the logdir is damaged."
         ) from None

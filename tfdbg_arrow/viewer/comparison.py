@@ -13,14 +13,15 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from tfdbg_arrow.errors import TfdbgArrowError
-from tfdbg_arrow.query import Diff, Logdir, diff, open_logdir
+from tfdbg_arrow.query import Diff, LayerDifferences, Logdir, diff, layer_differences, open_logdir
 from tfdbg_arrow.storage.location import RemoteLocation, parse_location
 from tfdbg_arrow.viewer.page import NoAnswerError, TookTooLongError
+from tfdbg_arrow.viewer.source_text import Excerpt, read_excerpt
 
 _running = threading.Lock()
 """Allows one comparison at a time, because each may use a gigabyte of memory."""
@@ -31,20 +32,24 @@ class Comparison:
     """A request to compare two runs.
 
     Attributes:
-        path: The logdir's path or URL.
+        path: The path or URL of A's logdir.
         storage_options: fsspec's arguments for a URL.
         run_a: Run A.
         run_b: Run B.
+        other_path: The path of B's logdir; None means that of A.
         known: Ops that are known to diverge, as `tfdbg_arrow.query.diff` takes them.
-        last_step: The last training step to compare; None means all.
+        last_step: The last training step that `diff` compares; None means all.
+        positions: The positions of the map, as `tfdbg_arrow.query.layer_differences` takes them.
     """
 
     path: str
     storage_options: Mapping[str, Any] | None
     run_a: str
     run_b: str
+    other_path: str | None = None
     known: str | None = None
     last_step: int | None = None
+    positions: tuple[int | None, int | None] = (None, None)
 
     @property
     def command(self) -> str:
@@ -52,26 +57,51 @@ class Comparison:
         options = (("--known", self.known), ("--last-step", self.last_step))
         given = [word for name, value in options if value is not None for word in (name, str(value))]
         path = str(parse_location(self.path))  # without a password
-        return shlex.join(["tfdbg-arrow", "diff", path, "--run-a", self.run_a, "--run-b", self.run_b, *given])
+        paths = [path] if self.other_path is None else [path, self.other_path]
+        return shlex.join(["tfdbg-arrow", "diff", *paths, "--run-a", self.run_a, "--run-b", self.run_b, *given])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """The ops of two runs, compared.
+
+    Attributes:
+        diff: The comparison.
+        source_a: The lines around the user's innermost frame at the divergence, in A.
+        source_b: The same in B.
+    """
+
+    diff: Diff
+    source_a: Excerpt | None
+    source_b: Excerpt | None
 
 
 def comparison_of(
-    logdir: Logdir, *, run_a: str, run_b: str, known: str | None = None, last_step: int | None = None
+    logdir: Logdir,
+    *,
+    run_a: str,
+    run_b: str,
+    other_path: str | None = None,
+    known: str | None = None,
+    last_step: int | None = None,
+    positions: tuple[int | None, int | None] = (None, None),
 ) -> Comparison:
-    """Returns the request to compare two runs of an open logdir."""
+    """Returns the request to compare a run of an open logdir with another run."""
     path = logdir.path.url if isinstance(logdir.path, RemoteLocation) else str(logdir.path)
     return Comparison(
         path=path,
         storage_options=logdir.storage_options,
         run_a=run_a,
         run_b=run_b,
+        other_path=other_path,
         known=known,
         last_step=last_step,
+        positions=positions,
     )
 
 
-def compare(asked: Comparison, *, timeout_s: float) -> Diff:
-    """Compares two runs of a logdir, as `tfdbg_arrow.query.diff` does.
+def compare(asked: Comparison, *, timeout_s: float) -> Compared:
+    """Compares the ops of two runs, as `tfdbg_arrow.query.diff` does.
 
     Args:
         asked: The request.
@@ -82,6 +112,22 @@ def compare(asked: Comparison, *, timeout_s: float) -> Diff:
         NoAnswerError: The process ended without an answer.
         TfdbgArrowError: The comparison raised this error.
     """
+    found = _answer("ops", asked, timeout_s=timeout_s)
+    assert isinstance(found, Compared)
+    return found
+
+
+def compare_layers(asked: Comparison, *, timeout_s: float) -> LayerDifferences | None:
+    """Compares the layers of two runs, as `tfdbg_arrow.query.layer_differences` does.
+
+    Arguments and errors are those of `compare`.
+    """
+    found = _answer("layers", asked, timeout_s=timeout_s)
+    assert found is None or isinstance(found, LayerDifferences)
+    return found
+
+
+def _answer(what: str, asked: Comparison, *, timeout_s: float) -> object:
     instead = f"compare only the first training steps (last_step=20 in the address), or run: {asked.command}"
     if not _running.acquire(timeout=timeout_s):
         raise TookTooLongError(f"another comparison is still running; try again, {instead}")
@@ -90,7 +136,7 @@ def compare(asked: Comparison, *, timeout_s: float) -> Diff:
         with tempfile.TemporaryDirectory(prefix="tfdbg_arrow_view_diff_") as directory:
             done = subprocess.run(
                 [sys.executable, "-P", "-c", "from tfdbg_arrow.viewer.comparison import main; main()"],
-                input=pickle.dumps(asked),
+                input=pickle.dumps((what, asked)),
                 stdout=subprocess.PIPE,
                 env={
                     **os.environ,
@@ -110,20 +156,43 @@ def compare(asked: Comparison, *, timeout_s: float) -> Diff:
         raise NoAnswerError(
             f"the comparison ended without an answer (exit code {done.returncode}; see its log); {instead}"
         )
-    found = pickle.loads(done.stdout)  # safe: written by a process that we started
+    found: object = pickle.loads(done.stdout)  # safe: written by a process that we started
     if isinstance(found, TfdbgArrowError):
         raise found
-    assert isinstance(found, Diff)
     return found
 
 
+def _compare_ops(a: Logdir, b: Logdir, asked: Comparison) -> Compared:
+    found = diff(a, b, run_a=asked.run_a, run_b=asked.run_b, known=asked.known, last_step=asked.last_step)
+    divergence = found.divergence
+    return Compared(
+        diff=found,
+        source_a=None if divergence is None else read_excerpt(a, divergence.a.source, run_id=found.run_a),
+        source_b=None if divergence is None else read_excerpt(b, divergence.b.source, run_id=found.run_b),
+    )
+
+
+def _compare_layers(a: Logdir, b: Logdir, asked: Comparison) -> LayerDifferences | None:
+    return layer_differences(a, b, run_a=asked.run_a, run_b=asked.run_b, positions=asked.positions)
+
+
+_COMPARE: Mapping[str, Callable[[Logdir, Logdir, Comparison], object]] = {
+    "ops": _compare_ops,
+    "layers": _compare_layers,
+}
+
+
 def main() -> None:
-    """Reads a Comparison from stdin and writes a Diff, or the error that was raised, to stdout."""
-    asked: Comparison = pickle.load(sys.stdin.buffer)
-    found: Diff | TfdbgArrowError
+    """Reads what to compare and a Comparison from stdin, and writes the answer, or the raised error, to stdout."""
+    what, asked = pickle.load(sys.stdin.buffer)
+    found: object
     try:
-        with open_logdir(asked.path, storage_options=asked.storage_options) as logdir:
-            found = diff(logdir, run_a=asked.run_a, run_b=asked.run_b, known=asked.known, last_step=asked.last_step)
+        with open_logdir(asked.path, storage_options=asked.storage_options) as a:
+            if asked.other_path is None:
+                found = _COMPARE[what](a, a, asked)
+            else:
+                with open_logdir(asked.other_path) as b:
+                    found = _COMPARE[what](a, b, asked)
     except TfdbgArrowError as error:
         found = error
     sys.stdout.buffer.write(pickle.dumps(found))

@@ -33,6 +33,10 @@ class ServerLinks:
         path = self.root if name == "overview" else f"{self.root}{name}"
         return Url(path + (f"?{urlencode(given, errors='backslashreplace')}" if given else ""))
 
+    def of_logdir(self, key: str | None) -> ServerLinks:
+        """Returns the links to the pages of another logdir that the server shows; None means this one."""
+        return self if key is None else ServerLinks(f"../{key}/", logdirs=self.logdirs)
+
     def source(self, run_id: str, file_path: str, lineno: int | None = None) -> Url:
         """Returns the URL of a source file, with a fragment for the line."""
         url = self.page("source", run=run_id, file=file_path, line=lineno)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,6 +105,19 @@ def status_of(error: Exception) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Gradual:
+    """How to read a page of which a part takes long.
+
+    Attributes:
+        start: Reads the quick part of the page.
+        complete: Adds what is known of the rest, and starts to compute in the background what is not.
+    """
+
+    start: Callable[[Logdir, Parameters], Any]
+    complete: Callable[[Background, Any, Parameters], Any]
+
+
+@dataclass(frozen=True, kw_only=True)
 class PageKind:
     """One kind of page. Its URL, module, template and test have the same name.
 
@@ -114,9 +127,9 @@ class PageKind:
         key: The letter that opens the page after `g`; None for a page that is not in the navigation.
         read: Reads a page's data and returns a frozen dataclass.
         assets: Styles and scripts under static/ that only this page loads, in this order.
-        read_known: Returns what is known of the page at once, and starts to compute the rest in the background. The
-            HTML page calls it again until everything is known, unless it has the parameter `wait`. None if `read` is
-            always quick.
+        version: A value that changes if the page changes although the logdir does not.
+        gradual: How to read the page step by step; None if `read` is always quick. The HTML page asks again until
+            everything is known, unless it has the parameter `wait`.
     """
 
     name: str
@@ -124,7 +137,8 @@ class PageKind:
     key: str | None
     read: Callable[[Logdir, Parameters], Any]
     assets: tuple[str, ...] = ()
-    read_known: Callable[[Background, str | None, Parameters], Any] | None = None
+    gradual: Gradual | None = None
+    version: Hashable = None
 
     @property
     def template(self) -> str:

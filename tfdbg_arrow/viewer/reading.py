@@ -62,6 +62,7 @@ class Reader:
         self._lock = threading.Lock()
         self._cache: OrderedDict[Hashable, Any] = OrderedDict()
         self._cached_state: Hashable = None
+        self._is_closed = False
         self.background = Background(self.read, self.state)
         try:
             # Open the logdir now, so that errors are raised before the server starts.
@@ -74,6 +75,7 @@ class Reader:
         """Closes the logdir. Requests that are still running end with an error."""
         self.background.close()
         with self._lock:
+            self._is_closed = True
             idle, self._idle = self._idle, []
         for logdir, _ in idle:
             logdir.close()
@@ -136,7 +138,11 @@ class Reader:
                 yield logdir
             finally:
                 with self._lock:
-                    self._idle.append((logdir, state))
+                    is_closed = self._is_closed
+                    if not is_closed:
+                        self._idle.append((logdir, state))
+                if is_closed:
+                    logdir.close()
         finally:
             self._slots.release()
 
@@ -152,15 +158,19 @@ class Reader:
         return logdir
 
     def _state(self) -> Hashable:
-        """Returns a value that changes with the logdir: sizes and times of its manifests; for a URL, a 30 s clock."""
-        if "://" in str(self.path):
-            return int(time.monotonic() / _REMOTE_REFRESH_S)
-        try:
-            files = sorted((Path(self.path) / MANIFEST_DIRECTORY).iterdir())
-            facts = [(file.name, file.stat()) for file in files]
-        except OSError:
-            return None
-        return tuple((name, stat.st_size, stat.st_mtime_ns) for name, stat in facts)
+        return state_of(self.path)
+
+
+def state_of(path: str | Path) -> Hashable:
+    """Returns a value that changes with a logdir: sizes and times of its manifests; for a URL, a 30 s clock."""
+    if "://" in str(path):
+        return int(time.monotonic() / _REMOTE_REFRESH_S)
+    try:
+        files = sorted((Path(path) / MANIFEST_DIRECTORY).iterdir())
+        facts = [(file.name, file.stat()) for file in files]
+    except OSError:
+        return None
+    return tuple((name, stat.st_size, stat.st_mtime_ns) for name, stat in facts)
 
 
 @contextlib.contextmanager

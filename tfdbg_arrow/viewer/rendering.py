@@ -16,6 +16,7 @@ from markupsafe import Markup, escape
 from tfdbg_arrow._version import __version__
 from tfdbg_arrow.query import wording
 from tfdbg_arrow.query.logdir.statements import Question
+from tfdbg_arrow.query.model_health.sentences import parting_texts
 from tfdbg_arrow.query.run_diff.answer import (
     aligned_text,
     apart_text,
@@ -44,6 +45,7 @@ from tfdbg_arrow.viewer.graph_drawing import (
     scope_title,
 )
 from tfdbg_arrow.viewer.links import Links, Url, execution_filter_parameters, filter_parameters
+from tfdbg_arrow.viewer.map_drawing import map_drawing
 from tfdbg_arrow.viewer.page import MAX_TEXT, PageKind, Shell
 from tfdbg_arrow.viewer.pages import PAGES
 from tfdbg_arrow.viewer.source_text import highlighted
@@ -104,7 +106,8 @@ def _environment() -> Environment:
         attribute_items=attribute_items,
         drawing=lambda around, links: Markup(escape(json_text(draw(around, links)))),
         model_drawing=lambda model, links: Markup(escape(json_text(draw_model(model, links)))),
-        map_drawing=lambda page: Markup(escape(json_text(page.drawing))),
+        map_drawing=lambda layers, measure: Markup(escape(json_text(map_drawing(layers, measure)))),
+        parting_texts=parting_texts,
         curves_drawing=lambda curves: Markup(
             escape(json_text({"curves": curves, "colours": {"light": LIGHT, "dark": DARK}}))
         ),

@@ -9,11 +9,12 @@ elsewhere.
 from __future__ import annotations
 
 import hmac
+import html
 import ipaddress
 import secrets
 import socket
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qsl, urlencode
 
@@ -148,15 +149,27 @@ class Guard:
         app: The application.
         token: The secret that the printed address contains.
         hosts: The hosts that requests may name.
-        cookie_name: Name of the cookie that stores the token. Cookies are shared between the ports of a host, so each
-            server needs a different name.
+        cookie_name: Name of the cookie of the session. Cookies are shared between the ports of a host, so each server
+            needs a different name.
+        on_admission: Called for each request that gets the cookie in exchange for the token.
     """
 
-    def __init__(self, app: ASGIApp, *, token: str, hosts: Hosts, cookie_name: str = "tfdbg_arrow") -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        token: str,
+        hosts: Hosts,
+        cookie_name: str = "tfdbg_arrow",
+        on_admission: Callable[[], None] = lambda: None,
+    ) -> None:
         self._app = app
         self._token = token
+        # The cookie is not the token: browsers send it to the servers on all ports of the host.
+        self._session = new_token()
         self._hosts = hosts
         self._cookie_name = cookie_name
+        self._on_admission = on_admission
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one ASGI request."""
@@ -189,29 +202,49 @@ class Guard:
             fetch_site=headers.get("sec-fetch-site"),
             origin=headers.get("origin"),
         )
+        query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        given = [value for name, value in query if name == TOKEN_PARAMETER]
+        has_token = len(given) == 1 and _is_same(given[0], self._token)
+        # To the browser, a file that opens the printed address is another site, but no other site knows the token.
+        is_outside = asked.fetch_site not in _OWN_SITES
+        if has_token and is_outside and headers.get("sec-fetch-mode") == "navigate":
+            asked = replace(asked, fetch_site=None)
         refusal = refusal_of(asked, self._hosts, way_in="open the address that it printed when it started")
         if refusal is not None:
             return response_of(refusal)
-        query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        given = [value for name, value in query if name == TOKEN_PARAMETER]
         if given:
-            if len(given) != 1 or not self._is_token(given[0]):
+            if not has_token:
                 return _forbidden("The token is wrong: open the address that the server printed when it started.")
-            return self._admitted(scope, [pair for pair in query if pair[0] != TOKEN_PARAMETER])
-        if not any(map(self._is_token, self._cookies(headers))):
+            self._on_admission()
+            rest = [pair for pair in query if pair[0] != TOKEN_PARAMETER]
+            return self._admitted(scope, rest, is_outside=is_outside)
+        if not any(_is_same(cookie, self._session) for cookie in self._cookies(headers)):
             return _forbidden("The token is missing: open the address that the server printed when it started.")
         return None
 
-    def _admitted(self, scope: Scope, query: list[tuple[str, str]]) -> Response:
-        """Returns the redirect that turns the token into a cookie, so that it stays in no history and no link."""
-        # The path begins with exactly one slash (_is_plain), so the redirect cannot lead to another host.
-        url = scope["path"] + (f"?{urlencode(query)}" if query else "")
-        response = RedirectResponse(url, status_code=303)
-        response.set_cookie(self._cookie_name, self._token, path="/", httponly=True, samesite="strict")
-        return response
+    def _admitted(self, scope: Scope, query: list[tuple[str, str]], *, is_outside: bool) -> Response:
+        """Returns the response that turns the token into a cookie and leads to the address without the token.
 
-    def _is_token(self, text: str) -> bool:
-        return hmac.compare_digest(text.encode("utf-8", "surrogatepass"), self._token.encode())
+        Args:
+            scope: The request.
+            query: The query of the request without the token.
+            is_outside: Whether the request came from outside of this server's pages. After such a request, a browser
+                does not send the cookie (SameSite=Strict) when it follows a redirect, but it does when a page leads on.
+        """
+        # The path begins with exactly one slash (_is_plain), so it cannot lead to another host.
+        url = scope["path"] + (f"?{urlencode(query)}" if query else "")
+        if is_outside:
+            quoted = html.escape(url)
+            text = (
+                '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>tfdbg-arrow</title>'
+                f'<link rel="icon" href="/static/icon.svg"><meta http-equiv="refresh" content="0; url={quoted}"></head>'
+                f'<body><p><a href="{quoted}">Open the viewer</a></p></body></html>\n'
+            )
+            response = response_of(Answer.of_text(text, subtype="html"))
+        else:
+            response = RedirectResponse(url, status_code=303)
+        response.set_cookie(self._cookie_name, self._session, path="/", httponly=True, samesite="strict")
+        return response
 
     def _cookies(self, headers: Headers) -> list[str]:
         found = []
@@ -223,6 +256,11 @@ class Guard:
             if cookie is not None:
                 found.append(cookie.value)
         return found
+
+
+def _is_same(text: str, secret: str) -> bool:
+    """Compares a text with a secret in a time that does not depend on the text."""
+    return hmac.compare_digest(text.encode("utf-8", "surrogatepass"), secret.encode())
 
 
 def _host_name(host: str) -> str:

@@ -20,15 +20,10 @@ from tfdbg_arrow.viewer.site import Site
 from tfdbg_arrow.viewer.sites import Sites
 
 
-def create_app(site: Site | Sites, *, token: str, hosts: Hosts, cookie_name: str = "view") -> ASGIApp:
-    """Returns the application, which serves a site behind the guard.
-
-    Args:
-        site: The pages.
-        token: The secret that requests need.
-        hosts: The hosts that requests may name.
-        cookie_name: Name of the cookie that stores the token.
-    """
+def _behind_guard(
+    site: Site | Sites, *, token: str, hosts: Hosts, cookie_name: str, on_admission: Callable[[], None]
+) -> ASGIApp:
+    """Returns the application, which serves a site behind the guard."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         query = dict(Request(scope).query_params)
@@ -36,7 +31,7 @@ def create_app(site: Site | Sites, *, token: str, hosts: Hosts, cookie_name: str
         answer = await run_in_threadpool(site.answer, scope["path"], query)
         await response_of(answer)(scope, receive, send)
 
-    return Guard(app, token=token, hosts=hosts, cookie_name=cookie_name)
+    return Guard(app, token=token, hosts=hosts, cookie_name=cookie_name, on_admission=on_admission)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +61,7 @@ def listen(
     port: int = 0,
     run_id: str | None = None,
     sandbox: Sandbox | None = None,
+    on_admission: Callable[[], None] = lambda: None,
 ) -> Server:
     """Binds a server's socket.
 
@@ -76,6 +72,7 @@ def listen(
         port: The port; 0 means any free port.
         run_id: The run that the address opens; None means all.
         sandbox: Runs SQL for the SQL page of one logdir; None means that there is no SQL page.
+        on_admission: Called when a browser opens the address.
 
     Raises:
         SettingError: The server cannot listen on the address.
@@ -90,7 +87,13 @@ def listen(
     port = listener.getsockname()[1]
     name = shown_host(host)
     site = reader if isinstance(reader, Sites) else Site(reader, sandbox=sandbox)
-    app = create_app(site, token=token, hosts=Hosts.of(host, name), cookie_name=f"tfdbg_arrow_{port}")
+    app = _behind_guard(
+        site,
+        token=token,
+        hosts=Hosts.of(host, name),
+        cookie_name=f"tfdbg_arrow_{port}",
+        on_admission=on_admission,
+    )
     # No access log, because the line of the first request would contain the token.
     config = uvicorn.Config(
         app,

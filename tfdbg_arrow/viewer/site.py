@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tfdbg_arrow.errors import TfdbgArrowError
@@ -12,8 +12,10 @@ from tfdbg_arrow.query.logdir.statements import Question
 from tfdbg_arrow.query.sql_sandbox import Sandbox
 from tfdbg_arrow.viewer.answer import Answer
 from tfdbg_arrow.viewer.links import ServerLinks
-from tfdbg_arrow.viewer.page import NoSuchPageError, PageKind, Parameters, Shell, read_shell, status_of
+from tfdbg_arrow.viewer.page import NoSuchPageError, PageKind, Parameters, read_shell, status_of
 from tfdbg_arrow.viewer.pages import PAGES
+from tfdbg_arrow.viewer.pages.diff import PAGE as DIFF
+from tfdbg_arrow.viewer.pages.diff import OtherLogdir, diff_page
 from tfdbg_arrow.viewer.pages.sql import read_csv, sql_page
 from tfdbg_arrow.viewer.reading import Reader
 from tfdbg_arrow.viewer.rendering import json_text, render, render_page, static_files
@@ -28,13 +30,22 @@ class Site:
         reader: Reads the logdir.
         links: The links in the pages.
         sandbox: Runs SQL; None means that there is no SQL page.
+        others: Other logdirs that the server shows.
     """
 
-    def __init__(self, reader: Reader, *, links: ServerLinks | None = None, sandbox: Sandbox | None = None) -> None:
+    def __init__(
+        self,
+        reader: Reader,
+        *,
+        links: ServerLinks | None = None,
+        sandbox: Sandbox | None = None,
+        others: Sequence[OtherLogdir] = (),
+    ) -> None:
         self.reader = reader
         self._links = links or ServerLinks()
         self._sandbox = sandbox
-        self._kinds = PAGES if sandbox is None else (*PAGES, sql_page(sandbox))
+        pages = tuple(diff_page(others) if kind is DIFF and others else kind for kind in PAGES)
+        self._kinds = pages if sandbox is None else (*pages, sql_page(sandbox))
         self._kind_of = {kind.name: kind for kind in self._kinds} | {"": PAGES[0]}
 
     def answer(self, path: str, query: Mapping[str, str]) -> Answer:
@@ -68,21 +79,17 @@ class Site:
 
         def read(logdir: Logdir) -> tuple[Any, list[Question]]:
             with logdir.questions.noted() as questions:
-                return kind.read(logdir, parameters), questions
+                return (kind.read if gradual is None else gradual.start)(logdir, parameters), questions
 
-        def shell_of() -> Shell:
-            return self.reader.read(("shell", parameters.key), lambda logdir: read_shell(logdir, parameters))
-
+        is_json = _is_json(path, query)
+        gradual = None if is_json or parameters.flag("wait") else kind.gradual
         state = self.reader.state()  # before the page is read, so the page shows this state or a newer one
-        if kind.read_known is not None and not _is_json(path, query) and not parameters.flag("wait"):
-            shell = shell_of()
-            questions: list[Question] = []
-            page = kind.read_known(self.reader.background, shell.run_id, parameters)
-        else:
-            page, questions = self.reader.read((kind.name, parameters.key), read)
-            if _is_json(path, query):
-                return json_answer(page)
-            shell = shell_of()
+        page, questions = self.reader.read((kind.name, kind.version, gradual is None, parameters.key), read)
+        if is_json:
+            return json_answer(page)
+        shell = self.reader.read(("shell", parameters.key), lambda logdir: read_shell(logdir, parameters))
+        if gradual is not None:
+            page = gradual.complete(self.reader.background, page, parameters)
         text = render_page(
             kind, page, shell=shell, links=self._links, kinds=self._kinds, questions=questions, state=state
         )

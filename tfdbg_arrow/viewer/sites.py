@@ -7,24 +7,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tfdbg_arrow.errors import LogdirError
 from tfdbg_arrow.query.logdirs import LogdirSummary, read_summaries
+from tfdbg_arrow.storage import manifest
+from tfdbg_arrow.storage.location import RemoteLocation, parse_location
+from tfdbg_arrow.storage.marker import check_logdir
 from tfdbg_arrow.storage.search import cut_text
 from tfdbg_arrow.viewer.answer import Answer
 from tfdbg_arrow.viewer.links import ServerLinks, Url
 from tfdbg_arrow.viewer.logdir_search import Found, LogdirSearch, key_of
 from tfdbg_arrow.viewer.page import NoSuchPageError
+from tfdbg_arrow.viewer.pages.diff import OtherLogdir
 from tfdbg_arrow.viewer.reading import Reader
 from tfdbg_arrow.viewer.rendering import render
 from tfdbg_arrow.viewer.site import Site, failed, json_answer, static_answer
 
 _LIST = "logdirs"
 _MAX_OPEN = 4
+_MAX_OTHERS = 100
+"""Number of logdirs below each directory whose runs are offered for a comparison, those that were changed last."""
 _PATIENCE_S = 20.0
 
 
@@ -50,41 +58,53 @@ class LogdirsPage:
     Attributes:
         directories: The directories that were searched.
         rows: The logdirs, for each directory the one that was changed last first.
+        comparison: The address that compares the only runs of the only two logdirs; None if there are others.
         notes: What was not searched.
     """
 
     directories: tuple[str, ...]
     rows: tuple[LogdirRow, ...]
+    comparison: Url | None
     notes: tuple[str, ...]
 
 
 class Sites:
     """The sites of the logdirs below some directories, without SQL pages.
 
-    At most `_MAX_OPEN` logdirs are open at a time.
+    At most `_MAX_OPEN` logdirs are open at a time, except while requests still use others.
 
     Args:
         search: Finds the logdirs.
         notes: What is not searched, for the list.
         open_reader: Opens a logdir.
+        home: The address of the first page, relative to the root.
     """
 
     def __init__(
-        self, search: LogdirSearch, *, notes: tuple[str, ...] = (), open_reader: Callable[[Path], Reader] = Reader
+        self,
+        search: LogdirSearch,
+        *,
+        notes: tuple[str, ...] = (),
+        open_reader: Callable[[Path], Reader] = Reader,
+        home: str = _LIST,
     ) -> None:
+        self._home = home
         self._search = search
         self._open_reader = open_reader
         self._notes = notes
         self._lock = threading.Lock()
-        self._readers: OrderedDict[Path, Reader] = OrderedDict()
+        self._readers: OrderedDict[Path, _Shared] = OrderedDict()
+        self._is_closed = False
         self._page: tuple[str, LogdirsPage] | None = None
 
     def close(self) -> None:
-        """Closes the open logdirs."""
+        """Closes the open logdirs; those that a request still uses, when the request ends."""
         with self._lock:
-            readers, self._readers = self._readers, OrderedDict()
-        for reader in readers.values():
-            reader.close()
+            self._is_closed = True
+            unused = [self._dropped() for _ in range(len(self._readers))]
+        for reader in unused:
+            if reader is not None:
+                reader.close()
 
     def answer(self, path: str, query: Mapping[str, str]) -> Answer:
         """Returns the response to a request; errors are responses too.
@@ -105,7 +125,7 @@ class Sites:
         if path == "/state.json":
             return json_answer({"state": self._search.found(patience_s=0).state})
         if path == "/":
-            return _moved(_LIST)
+            return _moved(self._home)
         found = self._search.found(patience_s=_PATIENCE_S)
         if path == f"/{_LIST}.json":
             return json_answer(self._list(found))
@@ -117,7 +137,9 @@ class Sites:
         if not slash:
             return _moved(f"{first}/")
         links = ServerLinks("./", logdirs=f"../{_LIST}" if len(found.paths) > 1 else None)
-        return Site(self._reader(logdir), links=links).answer(f"/{rest}", query)
+        others = _others(found, logdir) if rest.removesuffix(".json") == "diff" else ()
+        with self._borrowed(logdir) as reader:
+            return Site(reader, links=links, others=others).answer(f"/{rest}", query)
 
     def _list_answer(self, found: Found) -> Answer:
         if len(found.paths) == 1:
@@ -140,27 +162,107 @@ class Sites:
         )
         cuts = tuple(f"In {search.path}, {cut_text(search)}." for search in found.searches if search.is_cut)
         directories = tuple(str(directory) for directory in self._search.directories)
-        page = LogdirsPage(directories=directories, rows=rows, notes=(*cuts, *self._notes))
+        is_pair = [row.summary.num_runs for row in rows] == [1, 1]
+        page = LogdirsPage(
+            directories=directories,
+            rows=rows,
+            comparison=Url(f"{rows[0].url}diff") if is_pair else None,
+            notes=(*cuts, *self._notes),
+        )
         with self._lock:
             self._page = found.state, page
         return page
 
-    def _reader(self, logdir: Path) -> Reader:
+    @contextlib.contextmanager
+    def _borrowed(self, logdir: Path) -> Iterator[Reader]:
+        """Yields the reader of a logdir, which stays open until the block ends."""
         with self._lock:
-            if logdir in self._readers:
-                self._readers.move_to_end(logdir)
-                return self._readers[logdir]
-        # Opened without the lock, so that a slow disk holds up only the pages of this logdir.
-        opened = self._open_reader(logdir)
-        with self._lock:
-            reader = self._readers.setdefault(logdir, opened)
+            shared = self._taken(logdir)
+        if shared is None:
+            # Opened without the lock, so that a slow disk holds up only the pages of this logdir.
+            opened = self._open_reader(logdir)
+            with self._lock:
+                shared = self._taken(logdir)
+                if shared is None:
+                    shared = _Shared(opened, num_users=1)
+                    if self._is_closed:
+                        shared.is_dropped = True
+                    else:
+                        self._readers[logdir] = shared
+                unused = [self._dropped() for _ in range(len(self._readers) - _MAX_OPEN)]
+            for reader in (*unused, None if shared.reader is opened else opened):
+                if reader is not None:
+                    reader.close()
+        try:
+            yield shared.reader
+        finally:
+            with self._lock:
+                shared.num_users -= 1
+                is_last = shared.is_dropped and not shared.num_users
+            if is_last:
+                shared.reader.close()
+
+    def _taken(self, logdir: Path) -> _Shared | None:
+        """Returns the open logdir for one more user; None if it is not open."""
+        shared = self._readers.get(logdir)
+        if shared is not None:
+            shared.num_users += 1
             self._readers.move_to_end(logdir)
-            unused = [] if reader is opened else [opened]
-            while len(self._readers) > _MAX_OPEN:
-                unused.append(self._readers.popitem(last=False)[1])
-        for each in unused:
-            each.close()
-        return reader
+        return shared
+
+    def _dropped(self) -> Reader | None:
+        """Takes out the logdir that was used least recently, and returns its reader; None if it is still in use."""
+        _, shared = self._readers.popitem(last=False)
+        shared.is_dropped = True
+        return None if shared.num_users else shared.reader
+
+
+@dataclass
+class _Shared:
+    """An open logdir.
+
+    Attributes:
+        reader: Its reader.
+        num_users: Number of requests that use it.
+        is_dropped: Whether the last user closes it.
+    """
+
+    reader: Reader
+    num_users: int
+    is_dropped: bool = False
+
+
+def pair_of(logdir: str, other: str, *, open_reader: Callable[[Path], Reader] = Reader) -> Sites:
+    """Returns the sites of two logdirs. The first page compares their runs.
+
+    Args:
+        logdir: A logdir.
+        other: Another one.
+        open_reader: Opens a logdir.
+
+    Raises:
+        NoLogdirError: A path is not a logdir.
+        LogdirError: A logdir cannot be read, or is a URL.
+    """
+    for path in (logdir, other):
+        if isinstance(parse_location(path), RemoteLocation):
+            raise LogdirError(f"{path} is a URL; the viewer compares two logdirs only if both are directories.")
+        check_logdir(Path(path))
+    paths = [Path(logdir), Path(other)]
+    return Sites(LogdirSearch(paths), open_reader=open_reader, home=f"{key_of(paths[0])}/diff")
+
+
+def _others(found: Found, logdir: Path) -> tuple[OtherLogdir, ...]:
+    """Returns the logdirs whose runs can be compared with those of a logdir."""
+    others = []
+    for search in found.searches:
+        for each in search.logdirs[:_MAX_OTHERS]:
+            with contextlib.suppress(LogdirError):
+                if each.path != logdir:
+                    name = _name(each.path, search.path, is_alone=len(found.searches) == 1)
+                    run_ids = tuple(manifest.run_ids(each.path))
+                    others.append(OtherLogdir(key=key_of(each.path), name=name, path=each.path, run_ids=run_ids))
+    return tuple(others)
 
 
 def _name(logdir: Path, directory: Path, *, is_alone: bool) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup, escape
 
-from tfdbg_arrow.query.model_health import Curve, LayerHealth, Measure, TrainingCurves
+from tfdbg_arrow.query.model_health import Curve, LayerMap, Measure, TrainingCurves
 from tfdbg_arrow.safe_text import printable_line
 
 if TYPE_CHECKING:
@@ -48,15 +48,37 @@ DARK = Colours(
 )
 MAX_SHOWN = 40
 """Number of rows from which on deep rows are folded."""
-_MEASURES = ("max_abs", "norm", "bad_share")
+_MEASURES = ("difference", "max_abs", "norm", "bad_share")
 """The measures to show first, if the recording has them."""
 _NUM_LEVELS = 24
 _LINEAR_SHARE = 1e-3
+_LINEAR = {"relative": 1e-6, "share_difference": 1e-3}
+"""The difference below which the scale of differences is linear, by `Measure.scale`. Rounding errors are below it."""
+_SAME = 1e-7
+"""The difference below which two runs have the same colour."""
+_NOTICEABLE = 1e-3
+"""A difference with a tick of its own."""
 _MAX_COLUMNS = 100
 _ROW, _NAME, _PANEL, _GAP, _HEAD, _FOOT = 14, 210, 360, 26, 34, 20
 _STRIPE = 4.0
 _MAX_NAME = 32
 _FONT = 'font-family="system-ui, sans-serif" font-size="11" fill="currentColor"'
+
+
+@dataclass(frozen=True, kw_only=True)
+class MapWords:
+    """The words of a map: for the outlined cell, in the legend for it, and in the legend for bad cells."""
+
+    origin: str
+    outline: str
+    bad: str
+
+
+MAP_WORDS = {
+    "LayerHealth": MapWords(origin="began here", outline="where it began, and its way", bad="bad (Inf, NaN)"),
+    "LayerDifferences": MapWords(origin="parted here", outline="where the runs parted", bad="bad in one run only"),
+}
+"""By the name of the class of the map."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,8 +94,8 @@ class MapRow:
         parent: Index of the row around it; None if there is none.
         has_children: Whether other rows are inside.
         is_open: Whether the rows inside are shown at first.
-        forward: Index in `LayerHealth.rows`; None if the layer has no forward side.
-        gradient: Index in `LayerHealth.rows`; None if the layer has no gradient side.
+        forward: Index in `LayerMap.rows`; None if the layer has no forward side.
+        gradient: Index in `LayerMap.rows`; None if the layer has no gradient side.
     """
 
     layer: str
@@ -88,7 +110,7 @@ class MapRow:
     gradient: int | None
 
 
-def map_rows(health: LayerHealth) -> tuple[MapRow, ...]:
+def map_rows(health: LayerMap) -> tuple[MapRow, ...]:
     """Returns the rows of a drawn map. Deep rows are folded if there are many, but never those of the origin's way."""
     sides: dict[tuple[str, str], dict[str, int]] = {}
     for index, row in enumerate(health.rows):
@@ -131,7 +153,7 @@ def map_rows(health: LayerHealth) -> tuple[MapRow, ...]:
     return tuple(rows)
 
 
-def shown_measure(health: LayerHealth, name: str | None = None) -> Measure | None:
+def shown_measure(health: LayerMap, name: str | None = None) -> Measure | None:
     """Returns the measure with a name, or else the one to show first; None if the recording has none."""
     known = {measure.name: measure for measure in health.measures}
     wanted = (name, *_MEASURES, *known)
@@ -147,12 +169,14 @@ class ColourScale:
         low: The value at 0. For the scale `log` it is positive, and zeros are at 0 too.
         high: The value at 1.
         linear: For the scale `signed`, the magnitude below which the scale is linear.
+        is_difference: Whether the values are differences of two runs.
     """
 
     kind: str
     low: float
     high: float
     linear: float = 1.0
+    is_difference: bool = False
 
     def place(self, value: float) -> float:
         """Returns the place of a value."""
@@ -170,6 +194,12 @@ class ColourScale:
         """The places and texts of the scale's labels."""
         if self.kind == "share":
             return tuple((share / 4, f"{25 * share} %") for share in range(5))
+        if self.is_difference and self.kind == "log":
+            return ((0.0, "same"), *((self.place(share), f"{100 * share:g} %") for share in (1e-4, 1e-2, 1.0)))
+        if self.is_difference:
+            middle = self.place(_NOTICEABLE)
+            text = f"{100 * _NOTICEABLE:g} %"
+            return ((0.0, "B smaller"), (1 - middle, text), (0.5, "same"), (middle, text), (1.0, "B larger"))
         if self.kind == "signed":
             return ((0.0, _short(-self.high)), (0.5, "0"), (1.0, _short(self.high)))
         first, last = math.ceil(math.log10(self.low)), math.floor(math.log10(self.high))
@@ -179,12 +209,16 @@ class ColourScale:
         return tuple((self.place(10.0**power), _short(10.0**power)) for power in range(first, last + 1, by))
 
 
-def colour_scale(health: LayerHealth, measure: Measure) -> ColourScale:
+def colour_scale(health: LayerMap, measure: Measure) -> ColourScale:
     """Returns the scale of a measure over all rows of a map.
 
     Of a run that went bad, it covers the columns until then: later values can be so large that they would hide what led
     to it. They have the colours of the ends.
     """
+    if measure.scale == "difference":
+        return ColourScale(kind="log", low=_SAME, high=1.0, is_difference=True)
+    if measure.scale in _LINEAR:
+        return ColourScale(kind="signed", low=-1.0, high=1.0, linear=_LINEAR[measure.scale], is_difference=True)
     end = len(health.columns) if not health.origin else health.origin.column + 1
     values = [value for row in health.values[measure.name] for value in row[:end] if value is not None]
     sizes = sorted(abs(value) for value in values if math.isfinite(value) and value)
@@ -206,7 +240,7 @@ def colour_at(stops: Sequence[str], place: float) -> str:
     return "#" + "".join(f"{round(one + (other - one) * (at - index)):02x}" for one, other in pairs)
 
 
-def map_svg(health: LayerHealth, measure: str | None = None) -> Markup:
+def map_svg(health: LayerMap, measure: str | None = None) -> Markup:
     """Returns a map of layers over steps as a static SVG element of at most about 200 kB.
 
     It has the rows that are not folded, and at most 100 columns.
@@ -268,12 +302,13 @@ def map_svg(health: LayerHealth, measure: str | None = None) -> Markup:
     if marks:
         parts.append(f'<path d="{"".join(marks)}" stroke="#fff" stroke-width="0.8" stroke-opacity="0.75" fill="none"/>')
     parts.append(_way(small, rows, tops, lefts, cell))
-    parts.append(_legend(scale, stops, shown, height - 4, width, has_bad=bool(marks) or LIGHT.bad in paths))
+    bad = MAP_WORDS[type(small).__name__].bad if marks or LIGHT.bad in paths else None
+    parts.append(_legend(scale, stops, shown, height - 4, width, bad=bad))
     parts.append("</svg>")
     return Markup("".join(parts))
 
 
-def _merged(health: LayerHealth, measure: Measure) -> LayerHealth:
+def _merged(health: LayerMap, measure: Measure) -> LayerMap:
     """Returns the map with at most _MAX_COLUMNS columns: the value of the greatest magnitude of each, and all bad."""
     by = -(-len(health.columns) // _MAX_COLUMNS)
     if by <= 1:
@@ -308,7 +343,7 @@ def _is_visible(row: MapRow, rows: Sequence[MapRow]) -> bool:
 
 
 def _runs(
-    health: LayerHealth, measure: Measure, scale: ColourScale, stops: Sequence[str], row: int
+    health: LayerMap, measure: Measure, scale: ColourScale, stops: Sequence[str], row: int
 ) -> list[tuple[int, int, str]]:
     """Returns (first column, column after the last, colour) of neighbouring cells with one colour."""
     found: list[tuple[int, int, str]] = []
@@ -339,9 +374,7 @@ def _axis(columns: Sequence[Column], left: float, width: float, axis: str, y: fl
     return "".join(texts)
 
 
-def _way(
-    health: LayerHealth, rows: Sequence[MapRow], tops: dict[int, float], lefts: dict[str, float], cell: float
-) -> str:
+def _way(health: LayerMap, rows: Sequence[MapRow], tops: dict[int, float], lefts: dict[str, float], cell: float) -> str:
     """Returns the outline of the origin and the line through the rows of its way."""
     if health.origin is None:
         return ""
@@ -372,6 +405,7 @@ def _way(
     size = max(cell, 6.0)
     side = health.rows[health.origin.row].side
     is_right = x - lefts[side] < 110
+    label = MAP_WORDS[type(health).__name__].origin
     label_x = x + size / 2 + 5 if is_right else x - size / 2 - 5
     anchor = "start" if is_right else "end"
     left = label_x - 3 if is_right else label_x - 71
@@ -382,14 +416,14 @@ def _way(
         f'height="{_ROW + 1}" fill="none" stroke="#111" stroke-width="2"/>'
         f'<rect x="{left:.1f}" y="{y - 7:.1f}" width="74" height="14" rx="3" fill="#fff"/>'
         f'<text x="{label_x:.1f}" y="{y + 4:.1f}" text-anchor="{anchor}" fill="#111" font-weight="650">'
-        "began here</text>"
+        f"{label}</text>"
     )
 
 
 def _legend(
-    scale: ColourScale, stops: Sequence[str], measure: Measure, y: float, width: float, *, has_bad: bool
+    scale: ColourScale, stops: Sequence[str], measure: Measure, y: float, width: float, *, bad: str | None
 ) -> str:
-    length, start = 160.0, width - 300
+    length, start = 160.0, width - 340
     steps = 32
     parts = [f'<text x="{start - 8:g}" y="{y:g}" text-anchor="end">{_text(measure.title)}</text>']
     parts += [
@@ -401,11 +435,11 @@ def _legend(
         parts.append(
             f'<text x="{start + length * place:.1f}" y="{y + 3:g}" font-size="9" text-anchor="middle">{text}</text>'
         )
-    if has_bad:
+    if bad is not None:
         x = start + length + 30
         parts.append(
             f'<rect x="{x:g}" y="{y - 11:g}" width="12" height="12" fill="{LIGHT.bad}"/>'
-            f'<path d="M{x:g} {y + 1:g}l12 -12" stroke="#fff"/><text x="{x + 17:g}" y="{y:g}">bad (Inf, NaN)</text>'
+            f'<path d="M{x:g} {y + 1:g}l12 -12" stroke="#fff"/><text x="{x + 17:g}" y="{y:g}">{bad}</text>'
         )
     return "".join(parts)
 

@@ -14,3 +14,7 @@ settings. The other modules, in the order of the data flow:
 * `recover.py`: converts the spool that a killed process left into parts.
 * `live_stop`: reacts to bad values while the program runs.
 """
+
+from tfdbg_arrow.writer.address_space import load_pyarrow_sparingly
+
+load_pyarrow_sparingly()  # before a module of this package imports it

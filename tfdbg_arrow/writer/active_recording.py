@@ -24,7 +24,10 @@ from tfdbg_arrow.errors import (
     TfdbgArrowError,
     install_command,
 )
+from tfdbg_arrow.spool.records import RECORD_SIZE
 from tfdbg_arrow.storage.location import parse_location
+from tfdbg_arrow.writer.address_space import check_room
+from tfdbg_arrow.writer.ending import Ending
 from tfdbg_arrow.writer.program import EXECUTE_MAIN_CODE
 from tfdbg_arrow.writer.recording.marks import as_step
 from tfdbg_arrow.writer.remote.uploader import (
@@ -42,8 +45,8 @@ _lock = threading.RLock()
 
 _active: Recording | None = None
 
-_ending: threading.Thread | None = None
-"""The thread that ends a recording whose end was called from within the recorder."""
+_ending: Ending | None = None
+"""The end of a recording that another thread writes."""
 
 _is_registered_at_exit = False
 
@@ -218,6 +221,7 @@ def start(request: Request) -> str | None:
         try:
             from tfdbg_arrow.writer.recording.recording import Recording  # loads TensorFlow's private API
 
+            check_room(spool_bytes=settings.memory.spool_records * RECORD_SIZE)
             recording = Recording(settings)
             recording.start()
         except Exception as error:
@@ -233,13 +237,22 @@ def start(request: Request) -> str | None:
         return recording.run_id
 
 
-def disable() -> None:
-    """Ends the active recording and writes the remaining events; does nothing if there is none.
+def disable(*, wait: bool = True) -> None:
+    """Ends the active recording and writes the remaining events.
+
+    If there is no active recording, it waits until the one before is written, or does nothing.
 
     Functions that were traced during the recording are traced again, without recording, at their next call.
     It may be called from anywhere, also from a signal handler, a finalizer or a function that is being traced. If it
     interrupted the recorder itself, another thread writes the remaining events, and disable() waits for it for five
     seconds at most. The next enable() and the end of the process wait for that thread.
+
+    After many events, this can take long. If it takes more than ten seconds, a line on stderr says how much is done.
+
+    Args:
+        wait: Whether to wait until everything is written. If False, it stops the recording and returns at once, and
+            another thread writes. Until is_writing() returns False, the logdir lacks the last events and the run counts
+            as unfinished. The next disable(), the next enable() and the end of the process wait for that thread.
 
     Raises:
         NonFiniteError: With `on_nonfinite="raise"`, there is a bad value that no op has used yet.
@@ -249,27 +262,33 @@ def disable() -> None:
         if recording is not None and recording.stop is not None:
             recording.stop.at_boundary()
     finally:
-        end()
+        end(wait=wait)
 
 
-def end() -> None:
+def end(*, wait: bool = True) -> None:
     """Ends the active recording as disable() does, but does not raise NonFiniteError."""
     global _active, _ending
     with _lock:
         recording, _active = _active, None
     if recording is None:
+        if wait and _ending is not None and _ending.is_running():
+            _ending.wait(_INTERRUPTED_END_S if _is_in_recorder() else None)
         return
     is_in_core = recording.is_in_core()
-    if not is_in_core and not _is_in_recorder():
-        recording.close()
-        return
-    # A signal handler or a finalizer interrupted the recorder, or a function that is being traced called. This thread
-    # may hold what the end waits for, so another thread ends the recording.
+    is_interrupted = is_in_core or _is_in_recorder()
     recording.remove_hooks()
-    ending = threading.Thread(target=recording.write_rest, name="tfdbg_arrow-end")
+    ending = Ending(recording.write_rest, what=f"the recording to {recording.settings.shown_logdir}")
+    if wait and not is_interrupted:
+        ending.run()
+        return
+    if not is_interrupted:
+        recording.stop_recording()
+    # If a signal handler or a finalizer interrupted the recorder, or a function that is being traced called, this
+    # thread may hold what the end waits for, so another thread ends the recording.
     _ending = ending
     ending.start()
-    ending.join(0.0 if is_in_core else _INTERRUPTED_END_S)
+    if wait and not is_in_core:
+        ending.wait(_INTERRUPTED_END_S)
 
 
 def _is_in_recorder() -> bool:
@@ -290,9 +309,8 @@ def _is_in_recorder() -> bool:
 
 def _wait_for_end() -> None:
     """Waits until a recording that ends in another thread has ended."""
-    ending = _ending
-    if ending is not None and ending is not threading.current_thread():
-        ending.join()
+    if _ending is not None:
+        _ending.wait()
 
 
 def stop_error() -> NonFiniteError | None:
@@ -315,20 +333,26 @@ def flush() -> None:
 
 
 @contextmanager
-def capture(logdir: str | os.PathLike[str], *args: Any, **kwargs: Any) -> Iterator[Capture]:
+def capture(logdir: str | os.PathLike[str], *args: Any, wait: bool = True, **kwargs: Any) -> Iterator[Capture]:
     """Records the body of a `with` statement.
 
     It takes the arguments of enable(), and raises the errors of enable() and disable().
+
+    Args:
+        logdir: Where to record to, as for enable().
+        *args: As for enable().
+        wait: Whether to wait at the end until everything is written, as for disable().
+        **kwargs: As for enable().
     """
     run_id = enable(logdir, *args, **kwargs)
     try:
         yield Capture(logdir=_shown_location(logdir) if run_id is not None else None, run_id=run_id)
     except BaseException:
         if run_id is not None:
-            end()
+            end(wait=wait)
         raise
     if run_id is not None:
-        disable()
+        disable(wait=wait)
 
 
 def mark(step: int | None = None, **labels: object) -> None:
@@ -355,6 +379,11 @@ def mark(step: int | None = None, **labels: object) -> None:
 def is_recording() -> bool:
     """Returns True if a recording is active in this process."""
     return _active is not None
+
+
+def is_writing() -> bool:
+    """Returns True while another thread writes the end of a recording; see `wait` of disable()."""
+    return _ending is not None and _ending.is_running()
 
 
 def run_id() -> str | None:

@@ -311,8 +311,8 @@ class Request:
         dump_after = self._check_dump(mode)
         if self.on_nonfinite == "keep" and self.circular_buffer_size > 0:
             raise SettingError(
-                f"on_nonfinite is 'keep' and circular_buffer_size is {self.circular_buffer_size}, but a circular buffer "
-                "can drop the tensors whose inputs are kept; use max_bytes to limit the disk space"
+                f"on_nonfinite is 'keep' and circular_buffer_size is {self.circular_buffer_size}, but a buffer drops "
+                "tensors whose inputs are kept; use max_bytes to limit the disk space"
             )
         if self.max_bytes is not None and self.circular_buffer_size > 0 and self.dump_on is None:
             raise SettingError(

@@ -197,6 +197,8 @@ def _why_unreadable(part: str, connection: duckdb.DuckDBPyConnection, *, check: 
         connection.sql(query).fetchall()
     except LogdirError as error:
         return error_text(error)
+    except RecursionError:  # a RuntimeError that says nothing about the part
+        raise
     except (duckdb.Error, UnicodeDecodeError, RuntimeError) as error:
         return error_text(error).splitlines()[0].removeprefix("Invalid Input Error: ").rstrip(".")
     return None

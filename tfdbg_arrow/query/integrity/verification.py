@@ -13,7 +13,7 @@ from tfdbg_arrow.query.displayed import Displayed
 from tfdbg_arrow.query.integrity.parts import MISSING, LogdirFiles, examined_parts, written_version
 from tfdbg_arrow.safe_text import number_of
 from tfdbg_arrow.schema.version import parse_format_version
-from tfdbg_arrow.spool.journal import MAGIC, first_broken_entry, held_if_dead
+from tfdbg_arrow.spool.journal import MAGIC, broken_entries, held_if_dead
 from tfdbg_arrow.spool.recovery import SealedRows
 from tfdbg_arrow.spool.spool_file import read_header
 from tfdbg_arrow.storage.layout import (
@@ -400,11 +400,12 @@ def _check_spool(paths: SpoolPaths, deviations: _Deviations, *, run_id: str, is_
             tell("changed", path, f"ends before byte {start:,}, where the needed rows begin")
             continue
         # The rows before `start` are in parts, and their disk blocks may have been freed.
-        broken = first_broken_entry(path, start=start if _has_hole(path) else 0)
-        if broken is not None and broken.is_cut:
-            tell("leftover", path, f"ends in an incomplete entry at byte {broken.offset:,}")
-        elif broken is not None:
-            tell("changed", path, f"has an entry at byte {broken.offset:,} that does not match its checksum")
+        for broken in broken_entries(path, start=start if _has_hole(path) else 0):
+            if broken.is_cut:
+                what = "the process was killed or the disk was full while it was written"
+                tell("leftover", path, f"has an incomplete entry at byte {broken.offset:,}: {what}")
+            else:
+                tell("changed", path, f"has an entry at byte {broken.offset:,} that does not match its checksum")
 
 
 def _check_strays(logdir: Path, deviations: _Deviations) -> None:

@@ -18,12 +18,19 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import duckdb
 
-from tfdbg_arrow.errors import LogdirError, MissingDependencyError, install_command
+from tfdbg_arrow.errors import LogdirError, MissingDependencyError, TfdbgArrowError, install_command
 from tfdbg_arrow.query.engine import Answers, Engine, strange_rows_told
 from tfdbg_arrow.query.integrity.broken_parts import BrokenPart, BrokenParts, broken_part_error
 from tfdbg_arrow.query.logdir.live_views import connect, mentioned_tables, prepared
 from tfdbg_arrow.query.logdir.local_parts import LocalSource, no_check, parts_by_run
-from tfdbg_arrow.query.logdir.statements import Questions, Statements, TimeLimit, memory_limit_bytes, refused
+from tfdbg_arrow.query.logdir.statements import (
+    Questions,
+    Statements,
+    TimeLimit,
+    duckdb_error,
+    memory_limit_bytes,
+    refused,
+)
 from tfdbg_arrow.query.recorded import BadRuns
 from tfdbg_arrow.schema import TABLES
 from tfdbg_arrow.storage.layout import OwnFiles
@@ -40,6 +47,8 @@ if TYPE_CHECKING:
 
 _Result = TypeVar("_Result")
 
+_ENGINE_ERRORS = (duckdb.Error, UnicodeDecodeError, RuntimeError)
+"""What DuckDB raises."""
 _MAX_ATTEMPTS = 20
 """How often to list the parts again because a listed part was gone."""
 _MAX_SCOPES = 64
@@ -392,14 +401,14 @@ class Logdir(Statements, Answers):
         for attempt in range(_MAX_ATTEMPTS):
             try:
                 return action()
-            except (duckdb.Error, UnicodeDecodeError, RuntimeError) as error:
+            except RecursionError:  # it is a RuntimeError, but comes from the program's stack and not from DuckDB
+                raise
+            except _ENGINE_ERRORS as error:
                 if self._views.unite(error):
                     continue
                 if isinstance(error, duckdb.FatalException) and attempt < _MAX_ATTEMPTS - 1 and self._reopen():
                     continue
-                if isinstance(error, duckdb.InterruptException):
-                    self.check_time()
-                refusal = refused(error, memory_limit=self.memory_limit)
+                refusal = self._refused(error)
                 if refusal is not None:
                     raise refusal from error
                 # Compaction of any run may remove a part after it was listed and before it is opened.
@@ -410,8 +419,28 @@ class Logdir(Statements, Answers):
                 if self._broken is not None and self._broken.refuse_unreadable(error, parts, check=self._check):
                     self.refresh()
                     continue
-                raise broken_part_error(error, parts, check=self._check, cure=self._cure("that file")) from error
+                raise self._broken_part_error(error) from error
         raise AssertionError("unreachable")
+
+    def _told(self, error: Exception) -> Exception:
+        error = duckdb_error(error)
+        if not isinstance(error, _ENGINE_ERRORS) or isinstance(error, RecursionError):
+            return error
+        with self._lock:
+            return self._refused(error) or self._broken_part_error(error)
+
+    def _refused(self, error: Exception) -> TfdbgArrowError | None:
+        """Returns the exception for an error that no file can have caused; None for any other error.
+
+        Raises:
+            TimeLimitError: The error is that of a query that was stopped because its time was over.
+        """
+        if isinstance(error, duckdb.InterruptException):
+            self.check_time()
+        return refused(error, memory_limit=self.memory_limit)
+
+    def _broken_part_error(self, error: Exception) -> TfdbgArrowError:
+        return broken_part_error(error, self._views.parts(), check=self._check, cure=self._cure("that file"))
 
     def _reopen(self) -> bool:
         """Opens a new database after a fatal error, for example from a broken part: DuckDB then refuses all queries.

@@ -20,6 +20,7 @@ import duckdb
 from tfdbg_arrow.errors import MemoryLimitError, MissingDependencyError, QueryError, TfdbgArrowError, TimeLimitError
 from tfdbg_arrow.query.engine import sql_literal
 from tfdbg_arrow.query.integrity.broken_parts import error_text
+from tfdbg_arrow.query.logdir.lazy_relation import LazyRelation
 from tfdbg_arrow.query.logdir.live_views import mentioned
 
 if TYPE_CHECKING:
@@ -81,14 +82,17 @@ class Statements(ABC):
             parameters: Values for `?` or `$1` (a sequence) or for `$name` (a dict).
 
         Returns:
-            A `duckdb.DuckDBPyRelation`, which runs when you read it (`.fetchall()`, `.pl()`, `.arrow()` …), or None
-            for a statement that returns no rows.
+            A relation with the methods of a `duckdb.DuckDBPyRelation`, which runs when you read it (`.fetchall()`,
+            `.pl()`, `.arrow()` …), or None for a statement that returns no rows. Its methods raise the exceptions
+            below. The attribute `relation` is DuckDB's own object.
 
         Raises:
             QueryError: DuckDB refuses the statement or a parameter.
-            BrokenPartError: A part cannot be opened.
+            MemoryLimitError: The query needs more memory than the limit.
+            BrokenPartError: A part cannot be opened or read.
         """
-        return self._run(lambda: self._relation(query, parameters))
+        relation = LazyRelation(self, lambda: self._relation(query, parameters))
+        return None if relation.relation is None else relation
 
     def rows(self, query: str, parameters: Sequence[object] | dict[str, object] | None = ()) -> list[tuple[Any, ...]]:
         """Runs SQL over the views and returns every row. Errors while rows are read raise this package's exceptions.
@@ -203,7 +207,7 @@ class Statements(ABC):
                 return consume(pa.RecordBatchReader.from_batches(source.schema, batches()))
             except Exception as error:
                 if failures:
-                    raise _duckdb_error(failures[0]) from failures[0]
+                    raise duckdb_error(failures[0]) from failures[0]
                 raise error
             finally:
                 source.close()  # while a result is open, DuckDB refuses the connection's next statement
@@ -221,6 +225,10 @@ class Statements(ABC):
     @abstractmethod
     def _run(self, action: Callable[[], _Result]) -> _Result:
         """Returns the result of an action. Raises DuckDB's errors as this package's exceptions."""
+
+    @abstractmethod
+    def _told(self, error: Exception) -> Exception:
+        """Returns this package's exception for an error of DuckDB, or the error if it is none of DuckDB's."""
 
 
 class TimeLimit:
@@ -375,9 +383,16 @@ def refused(error: Exception, *, memory_limit: int) -> TfdbgArrowError | None:
     return None
 
 
-def _duckdb_error(error: Exception) -> duckdb.Error:
-    """Returns the DuckDB error for an error that Arrow raised while rows were streamed; Arrow keeps only its text."""
+def duckdb_error(error: Exception) -> Exception:
+    """Returns the DuckDB error for an error that Arrow raised while rows were streamed; Arrow keeps only its text.
+
+    Any other error is returned unchanged.
+    """
+    import pyarrow as pa
+
     text = error_text(error)
+    if not isinstance(error, (OSError, pa.ArrowException)):
+        return error
     if "Out of Memory Error" in text:
         return duckdb.OutOfMemoryException(text)
     if "INTERRUPT Error" in text:

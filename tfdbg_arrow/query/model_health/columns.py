@@ -63,14 +63,42 @@ class Axis:
         return (position - self.first) // self.width
 
 
-def read_axis(
-    logdir: Engine, *, run_id: str, positions: tuple[int | None, int | None], max_columns: int
-) -> Axis | str | None:
-    """Returns the axis of a run; only its name if no tensor has a position in the range; None without tensors."""
+@dataclass(frozen=True)
+class Extent:
+    """The positions of a run's tensors in a range.
+
+    Attributes:
+        name: The name of the axis.
+        first: The first position; None if no tensor has a position in the range.
+        last: The last position; None as well.
+    """
+
+    name: str
+    first: int | None
+    last: int | None
+
+    def axis(self, max_columns: int) -> Axis | None:
+        """Returns an axis over the positions; None if there are none."""
+        if self.first is None or self.last is None:
+            return None
+        return Axis(self.name, self.first, self.last, -(-(self.last - self.first + 1) // max_columns))
+
+
+def read_extent(
+    logdir: Engine, *, run_id: str, positions: tuple[int | None, int | None], name: str | None = None
+) -> Extent | None:
+    """Returns the positions of a run; None if it has no tensors.
+
+    Args:
+        logdir: The logdir.
+        run_id: The run.
+        positions: The first position, and the position after the last. None means from the start, or to the end.
+        name: The name of the axis; None means steps if the run has any, else executions.
+    """
     ((num_rows, num_steps),) = logdir.rows("SELECT count(*), count(step) FROM tensor_health WHERE run_id = ?", [run_id])
     if not num_rows:
         return None
-    name = "step" if num_steps else "execution"
+    name = name or ("step" if num_steps else "execution")
     position = _POSITION_OF[name]
     first, end = positions
     conditions, parameters = ["run_id = ?"], [run_id]
@@ -80,9 +108,7 @@ def read_axis(
     ((least, greatest),) = logdir.rows(
         f"SELECT min({position}), max({position}) FROM tensor_health WHERE {' AND '.join(conditions)}", parameters
     )
-    if least is None:
-        return name
-    return Axis(name, least, greatest, -(-(greatest - least + 1) // max_columns))
+    return Extent(name, least, greatest)
 
 
 def read_columns(logdir: Engine, axis: Axis, *, run_id: str) -> tuple[Column, ...]:

@@ -15,7 +15,7 @@ from tfdbg_arrow.query.model_health.cells import CellSums, Group, RowKey
 from tfdbg_arrow.query.model_health.series import UpdateRatio
 
 Numbers = npt.NDArray[np.float64]
-_LARGEST = np.finfo(np.float64).max
+LARGEST = np.finfo(np.float64).max
 _ADDED = (
     "num_tensors", "num_measured", "num_bad", "num_sized", "num_zero", "norm_square", "gradient_square",
     "num_bad_gradients", "weight_square", "num_bad_weights", "num_activation_sized", "num_activation_zero",
@@ -174,6 +174,28 @@ def _ordered(nodes: dict[RowKey, Node]) -> list[Node]:
     return sorted(nodes.values(), key=order)
 
 
+def measured(node: Node, name: str) -> Numbers:
+    """Returns a measure of a row, NaN where it is not known."""
+    sums = node.sums
+    match name:
+        case "bad_share":
+            return share(sums["num_bad"], sums["num_measured"])
+        case "zero_share":
+            return share(sums["num_zero"], sums["num_sized"])
+        case "stddev":
+            return root(share(sums["squares"], sums["num_elements"]))
+        case "norm":
+            is_of_variables = node.key.is_gradient and not np.isnan(sums["gradient_square"]).all()
+            return root(sums["gradient_square" if is_of_variables else "norm_square"])
+        case _:
+            return sums[name]
+
+
+def bad_numbers(node: Node) -> tuple[int, ...]:
+    """Returns the number of bad tensors of a row in each column."""
+    return tuple(int(number) for number in np.nan_to_num(node.sums["num_bad"]))
+
+
 def share(part: Numbers, whole: Numbers) -> Numbers:
     """Returns part / whole, NaN where the whole is 0 or unknown."""
     with np.errstate(all="ignore"):
@@ -188,4 +210,4 @@ def root(squares: Numbers) -> Numbers:
 
 def numbers(values: Numbers) -> tuple[float | None, ...]:
     """Returns numbers with None for NaN. What is beyond the range of DOUBLE becomes the largest number."""
-    return tuple(None if math.isnan(value) else min(max(value, -_LARGEST), _LARGEST) for value in values.tolist())
+    return tuple(None if math.isnan(value) else min(max(value, -LARGEST), LARGEST) for value in values.tolist())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from tfdbg_arrow.query.model_health.answers import MEASURES, Parting
 from tfdbg_arrow.query.model_health.cells import RowKey
 from tfdbg_arrow.query.model_health.layer_rows import Node
 from tfdbg_arrow.query.model_health.origin import Origin
@@ -23,7 +24,7 @@ def bad_sentence(origin: Origin, *, axis: str, position: int | None) -> str:
         axis: The axis of the columns.
         position: The position of the tensor; None if it has none.
     """
-    subject = _subject(origin.path[0]) if origin.path else "an unknown op"
+    subject = subject_of(origin.path[0]) if origin.path else "an unknown op"
     text = f"{subject} went bad first"
     if not origin.found.is_origin:
         text = f"as far as it is known, {text}"
@@ -69,20 +70,107 @@ def healthy_sentence(
     if grown is not None and grown.amount >= MIN_FACTOR:
         verb = "grew" if grown.last > grown.first else "fell"
         return (
-            f"{what}; the largest magnitude of {_subject(grown.key)} changed most: it {verb} from {grown.first:.3g} to "
-            f"{grown.last:.3g}, by a factor of {grown.amount:,.3g}."
+            f"{what}; the largest magnitude of {subject_of(grown.key)} changed most: it {verb} from {grown.first:.3g} "
+            f"to {grown.last:.3g}, by a factor of {grown.amount:,.3g}."
         )
     zeros = _most_changed(nodes, zero_share, lambda first, last: abs(last - first))
     if zeros is not None and zeros.amount >= MIN_ZERO_CHANGE:
         verb = "grew" if zeros.last > zeros.first else "fell"
         return (
-            f"{what}; the share of zeros in {_subject(zeros.key)} changed most: it {verb} from {zeros.first:.0%} to "
+            f"{what}; the share of zeros in {subject_of(zeros.key)} changed most: it {verb} from {zeros.first:.0%} to "
             f"{zeros.last:.0%}."
         )
     if grown is not None:
         sort = "line" if any(node.key.kind == "line" for node in nodes) else "layer"
         return f"{what}, and the largest magnitude of no {sort} changed by a factor of {MIN_FACTOR:g} or more."
     return f"{what}."
+
+
+def parting_sentence(
+    nodes: Sequence[Node],
+    first: Parting | None,
+    *,
+    axis: str,
+    range_: tuple[int, int] | None,
+    rtol: float,
+    is_known: bool,
+) -> str:
+    """Returns the sentence about where two runs parted.
+
+    Args:
+        nodes: The rows that both runs have.
+        first: The first place at which they are apart.
+        axis: The axis of the columns.
+        range_: The first and the last position that both have; None if there is none.
+        rtol: The tolerance.
+        is_known: Whether any measure is known in both runs.
+    """
+    if range_ is None:
+        return f"The runs have no {axis} in common."
+    if not nodes:
+        return f"The runs have no layer or line in common in {_range_text(axis, *range_)}."
+    if first is None:
+        if not is_known:
+            return "Nothing could be compared: the runs have no measure in common."
+        return f"No layer parted in {_range_text(axis, *range_)}: all measures agree within {rtol:.2g}."
+    subject = subject_of(nodes[first.row].key)
+    where = _range_text(axis, first.first, first.last)
+    if first.first == range_[0]:
+        return f"The runs are apart from the first {axis} on, first in {subject}, in {where}: {_values(first)}."
+    return f"{subject[0].upper()}{subject[1:]} parted first, in {where}: {_values(first)}."
+
+
+def parting_notes(
+    nodes: Sequence[Node],
+    first: Parting | None,
+    large: Parting | None,
+    earlier: Sequence[Parting],
+    *,
+    axis: str,
+) -> tuple[str, ...]:
+    """Returns further sentences about two runs that parted.
+
+    Args:
+        nodes: The rows that both runs have.
+        first: The first place at which they are apart.
+        large: The first place at which they are far apart.
+        earlier: Places outside all layers and lines at which they were apart before.
+        axis: The axis of the columns.
+    """
+    notes = []
+    if first is not None and large is not None and (large.row, large.first) != (first.row, first.first):
+        where = _range_text(axis, large.first, large.last)
+        notes.append(f"They are far apart in {where}, first in {subject_of(nodes[large.row].key)}: {_values(large)}.")
+    if earlier:
+        places = (f"{nodes[place.row].key.name} from {axis} {place.first:,}" for place in earlier)
+        notes.append(f"Outside all layers, they were apart before: {', '.join(places)}.")
+    return tuple(notes)
+
+
+def _range_text(axis: str, first: int, last: int) -> str:
+    return f"{axis} {first:,}" if first == last else f"{axis}s {first:,} to {last:,}"
+
+
+def _values(parting: Parting) -> str:
+    """Returns what is apart, such as `largest magnitude 3.1 in A against 3.1e+08 in B`."""
+    title, a, b = parting_texts(parting)
+    return f"{title} {a} in A against {b} in B"
+
+
+def parting_texts(parting: Parting) -> tuple[str, str, str]:
+    """Returns the name of the measure that is apart, and its value in A and in B, as texts that differ."""
+    if parting.a is None or parting.b is None:
+        return "number of bad tensors", f"{parting.num_bad_a:,}", f"{parting.num_bad_b:,}"
+    (measure,) = (each for each in MEASURES if each.name == parting.measure)
+    title = measure.title[0].lower() + measure.title[1:]
+    for digits in range(3 if measure.scale == "share" else 4, 18):
+        a, b = (
+            f"{100 * value:.{digits}g} %" if measure.scale == "share" else f"{value:.{digits}g}"
+            for value in (parting.a, parting.b)
+        )
+        if a != b:
+            break
+    return title, a, b
 
 
 @dataclass(frozen=True)
@@ -112,7 +200,8 @@ def _most_changed(
     return best
 
 
-def _subject(key: RowKey) -> str:
+def subject_of(key: RowKey) -> str:
+    """Returns what a row stands for, in words, such as `the gradient of the layer net/a`."""
     if key.kind == "layer":
         name = f"the layer {key.path}"
     elif key.kind == "line":

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tfdbg_arrow.errors import LogdirError, QueryError
 from tfdbg_arrow.query.engine import strange_rows_told
-from tfdbg_arrow.query.info import Run, check_run
+from tfdbg_arrow.query.info import Run
 from tfdbg_arrow.query.logdir import Logdir, open_logdir
 from tfdbg_arrow.query.run_diff.aligned_graphs import GraphPair, OpAligner
 from tfdbg_arrow.query.run_diff.alignment import AlignedExecutions, StackKeys, align_executions
@@ -35,6 +35,7 @@ from tfdbg_arrow.query.run_diff.describing import describe_divergence
 from tfdbg_arrow.query.run_diff.pairing import pair_tensors
 from tfdbg_arrow.query.run_diff.roots import Roots, find_candidates
 from tfdbg_arrow.query.run_diff.workspace import SIDES, Side, Sides, Workspace
+from tfdbg_arrow.query.run_pair import choose_runs
 from tfdbg_arrow.safe_text import parse_json
 
 __all__ = [
@@ -110,7 +111,7 @@ def diff(
     """
     tolerance = Tolerance(rtol, atol, growth)
     if known is not None:
-        _check_pattern(known)
+        check_pattern(known)
     if limit < 0:
         raise QueryError(f"limit is {limit}; expected 0 or more ops.")
     if last_step is not None and last_step < 0:
@@ -119,7 +120,7 @@ def diff(
         open_a = _open(a, stack)
         open_b = open_a if b is None or b is a else _open(b, stack)
         stack.enter_context(strange_rows_told(open_a.path if open_b is open_a else open_b.path))
-        chosen = _choose(open_a, open_b, run_a, run_b)
+        chosen = choose_runs(open_a, open_b, run_a=run_a, run_b=run_b)
         sides = (Side(open_a, run_id=chosen[0].run_id), Side(open_b, run_id=chosen[1].run_id))
         work = stack.enter_context(Workspace(memory_limit=open_a.memory_limit))
         return _compare(work, sides, chosen, tolerance, known, last_step, limit)
@@ -186,30 +187,12 @@ def _open(logdir: Logdir | str | Path, stack: contextlib.ExitStack) -> Logdir:
     raise LogdirError(f"logdir is {logdir!r}; expected a path or an open Logdir.")
 
 
-def _check_pattern(pattern: str) -> None:
+def check_pattern(pattern: str) -> None:
+    """Raises a QueryError if `known` is not a regular expression."""
     try:
         re.compile(pattern)
     except re.error as error:
         raise QueryError(f"known is {pattern!r}, which is not a valid regular expression: {error}.") from None
-
-
-def _choose(a: Logdir, b: Logdir, run_a: str | None, run_b: str | None) -> tuple[Run, Run]:
-    runs = (a.runs(), b.runs())
-    is_same = a.path == b.path
-    if is_same and run_a is None and run_b is None and len(runs[0]) == 2:
-        return runs[0][0], runs[0][1]
-    chosen = []
-    for name, logdir, known, wanted, other in (("a", a, runs[0], run_a, run_b), ("b", b, runs[1], run_b, run_a)):
-        check_run(logdir, wanted)
-        fitting = [run for run in known if wanted in (None, run.run_id)]
-        if wanted is None and is_same and len(fitting) == 2 and other is not None:
-            fitting = [run for run in fitting if run.run_id != other]
-        if len(fitting) != 1:
-            names = ", ".join(run.run_id for run in known[:3]) + (", …" if len(known) > 3 else "")
-            has = f"has {len(known)} runs ({names})" if known else "has no runs"
-            raise QueryError(f"{logdir.path} {has}; choose one with run_{name} (--run-{name}).")
-        chosen.append(fitting[0])
-    return chosen[0], chosen[1]
 
 
 def _count_unaligned(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from tfdbg_arrow.query import Alert, AlertFinding, Logdir, Rule, builtin_rules
 from tfdbg_arrow.query.alert_rules.rules import SEVERITIES
-from tfdbg_arrow.viewer.background import Background
-from tfdbg_arrow.viewer.page import PageKind, Parameters, TookTooLongError, chosen_run
+from tfdbg_arrow.viewer.background import Background, Known
+from tfdbg_arrow.viewer.page import Gradual, PageKind, Parameters, TookTooLongError, chosen_run
 from tfdbg_arrow.viewer.reading import bounded
 
 DEFAULT_LIMIT = 50
@@ -125,21 +125,53 @@ def read_known_alerts(
         wait_s: Maximum time to wait for rules that have not finished, in seconds.
     """
     limit = max(1, min(limit, MAX_LIMIT))
+    wanted = wanted_rules(_asked(rule, severity), run_id=run_id, limit=limit, budget_s=budget_s)
+    found, pending = known_rules(background.known(wanted, wait_s=wait_s))
+    return _page(found, run_id=run_id, rule=rule, severity=severity, limit=limit, pending=pending)
+
+
+def wanted_rules(
+    kinds: Iterable[str] | None = None,
+    *,
+    run_id: str | None,
+    limit: int = DEFAULT_LIMIT,
+    budget_s: float = BUDGET_S,
+) -> dict[Hashable, Callable[[Logdir], RuleRuns]]:
+    """Returns what the background has to compute to run rules, in the order in which they run.
+
+    Args:
+        kinds: The rules to run; None means all.
+        run_id: The run to read; None means all.
+        limit: Maximum number of alerts for each rule. Pages with equal limits share the answers.
+        budget_s: Time limit for each rule, in seconds.
+    """
 
     def run(kind: str) -> Callable[[Logdir], RuleRuns]:
         return lambda logdir: run_rules(logdir, [kind], run_id=run_id, limit=limit, budget_s=budget_s)
 
-    keys = {("rule", kind, run_id, limit): kind for kind in _asked(rule, severity)}
-    known = background.known({key: run(kind) for key, kind in keys.items()}, wait_s=wait_s)
-    found = RuleRuns(
-        runs=_worst_first(one for answer in known.answers.values() for one in answer.runs),
-        unfinished=(
-            *(kind for answer in known.answers.values() for kind in answer.unfinished),
-            *(kind for key, kind in keys.items() if key in known.failed),
-        ),
+    return {_RuleKey(kind, run_id, limit): run(kind) for kind in (_asked(None, None) if kinds is None else kinds)}
+
+
+def known_rules(known: Known[Any]) -> tuple[RuleRuns, tuple[str, ...]]:
+    """Returns the results of the rules among known answers, and the names of the rules that still run."""
+    answers = [answer for key, answer in known.answers.items() if isinstance(key, _RuleKey)]
+    failed, pending = (
+        tuple(key.kind for key in keys if isinstance(key, _RuleKey)) for keys in (known.failed, known.pending)
     )
-    pending = tuple(kind for key, kind in keys.items() if key in known.pending)
-    return _page(found, run_id=run_id, rule=rule, severity=severity, limit=limit, pending=pending)
+    found = RuleRuns(
+        runs=_worst_first(one for answer in answers for one in answer.runs),
+        unfinished=(*(kind for answer in answers for kind in answer.unfinished), *failed),
+    )
+    return found, pending
+
+
+@dataclass(frozen=True)
+class _RuleKey:
+    """The key of the result of a rule in the background."""
+
+    kind: str
+    run_id: str | None
+    limit: int
 
 
 def _asked(kind: str | None, severity: str | None) -> list[str]:
@@ -267,10 +299,15 @@ def _read(logdir: Logdir, parameters: Parameters) -> AlertsPage:
     return read_alerts(logdir, run_id=chosen_run(logdir, parameters), **_given(parameters))
 
 
-def _read_known(background: Background, run_id: str | None, parameters: Parameters) -> AlertsPage:
+def _complete(background: Background, run_id: str | None, parameters: Parameters) -> AlertsPage:
     return read_known_alerts(background, run_id=run_id, wait_s=WAIT_S, **_given(parameters))
 
 
 PAGE = PageKind(
-    name="alerts", title="Alerts", key="a", read=_read, assets=("alerts.css", "alerts.js"), read_known=_read_known
+    name="alerts",
+    title="Alerts",
+    key="a",
+    read=_read,
+    assets=("alerts.css", "pending.js"),
+    gradual=Gradual(start=chosen_run, complete=_complete),
 )

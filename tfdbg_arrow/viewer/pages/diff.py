@@ -1,19 +1,66 @@
-"""The comparison page: where two runs first diverge, with both tensors, and other differences of the runs."""
+"""The comparison page: which layer of two runs parted first, which op did, and other differences of the runs."""
 
 from __future__ import annotations
 
+import functools
 import re
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
-from tfdbg_arrow.errors import QueryError
-from tfdbg_arrow.query import Diff, Logdir
+from tfdbg_arrow.errors import QueryError, TfdbgArrowError
+from tfdbg_arrow.query import Diff, LayerDifferences, Logdir, Measure
+from tfdbg_arrow.query.model_health import MEASURES
+from tfdbg_arrow.query.model_health.differences import LARGEST_DIFFERENCE
+from tfdbg_arrow.query.run_diff import check_pattern
 from tfdbg_arrow.query.run_diff.answer import outcome_text
-from tfdbg_arrow.viewer.comparison import compare, comparison_of
-from tfdbg_arrow.viewer.page import NoSuchPageError, PageKind, Parameters, chosen_run
-from tfdbg_arrow.viewer.source_text import Excerpt, read_excerpt
+from tfdbg_arrow.viewer.background import Background
+from tfdbg_arrow.viewer.comparison import Compared, Comparison, compare, compare_layers, comparison_of
+from tfdbg_arrow.viewer.page import (
+    Gradual,
+    NoAnswerError,
+    NoSuchPageError,
+    PageKind,
+    Parameters,
+    TookTooLongError,
+    chosen_run,
+)
+from tfdbg_arrow.viewer.reading import state_of
+from tfdbg_arrow.viewer.source_text import Excerpt
+from tfdbg_arrow.viewer.static_charts import shown_measure
 
 TIMEOUT_S = 18.0
 """A little less than the time limit of a page, so that the answer can name the command."""
+WAIT_S = 0.5
+"""How long the page waits for a comparison that runs in the background, in seconds."""
+_NUM_PARTINGS = 12
+
+
+@dataclass(frozen=True, kw_only=True)
+class OtherLogdir:
+    """Another logdir that the server shows.
+
+    Attributes:
+        key: Its key in addresses.
+        name: Its name.
+        path: Where it lies.
+        run_ids: Its runs.
+    """
+
+    key: str
+    name: str
+    path: Path
+    run_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunChoice:
+    """A run to choose from: the value of the parameter, and the text."""
+
+    value: str
+    text: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,30 +68,96 @@ class DiffPage:
     """The data of the comparison page.
 
     Attributes:
-        run_ids: All runs to choose from, oldest first.
+        run_ids: The runs of this logdir to choose from, oldest first.
+        others: The runs of other logdirs to choose from.
         run_a: Run A; None if none was chosen.
         run_b: Run B; None if none was chosen.
+        other: The value of the parameter `other`.
+        other_key: The key of B's logdir; None if it is this one.
         known: Ops that are known to diverge: a regular expression that matches a whole name or type.
-        last_step: The last training step that is compared; None means all.
-        diff: The comparison; None unless both runs were chosen.
-        headline: The answer in one sentence.
+        last_step: The last training step up to which ops are compared; None means all.
+        first: The first position of the map; None means from the start.
+        last: The last position of the map; None means to the end.
+        layers: The comparison of the layers; None unless both runs were chosen and have tensors.
+        measure: The measure that the map shows; None if there is no map.
+        diff: The comparison of the ops; None unless both runs were chosen.
+        headline: The answer in one sentence or two.
         known_next: The value of `known` that also searches past this divergence; None if the divergence has no op.
         source_a: The lines around the user's innermost frame, in A.
         source_b: The lines around the user's innermost frame, in B.
         command: The command that makes the same comparison; None unless both runs were chosen.
+        pending: What is still being compared: `layers`, `ops`.
+        failures: Why something could not be compared.
     """
 
     run_ids: tuple[str, ...]
+    others: tuple[RunChoice, ...] = ()
     run_a: str | None
     run_b: str | None
+    other: str | None = None
+    other_key: str | None = None
     known: str | None
     last_step: int | None
+    first: int | None = None
+    last: int | None = None
+    layers: LayerDifferences | None = None
+    measure: Measure | None = None
     diff: Diff | None = None
     headline: str
     known_next: str | None = None
     source_a: Excerpt | None = None
     source_b: Excerpt | None = None
     command: str | None = None
+    pending: tuple[str, ...] = ()
+    failures: tuple[str, ...] = ()
+
+    @property
+    def place(self) -> dict[str, object]:
+        """The page's parameters, without the range."""
+        return {
+            "run": self.run_a,
+            "other": self.other,
+            "known": self.known,
+            "last_step": self.last_step,
+            "measure": None if self.measure is None else self.measure.name,
+        }
+
+    @property
+    def state(self) -> str:
+        """`bad` if the runs parted, `healthy` if they did not, `unmeasured` if it is not known."""
+        if self._parted or (self.diff is not None and self.diff.divergence is not None):
+            return "bad"
+        is_known = self.diff is not None and self.diff.num_compared
+        return "healthy" if is_known and not self.pending else "unmeasured"
+
+    @property
+    def op_sentence(self) -> str | None:
+        """Where the ops diverge, if the headline does not say it; None if it does, or if it is not known."""
+        return outcome_text(self.diff) if self.diff is not None and self._parted else None
+
+    @property
+    def num_partings(self) -> int:
+        """Number of rows of the table of layers."""
+        return _NUM_PARTINGS
+
+    @property
+    def _parted(self) -> bool:
+        return self.layers is not None and self.layers.first_parting is not None
+
+
+@dataclass(frozen=True)
+class _Start:
+    """The page without the comparisons, and what to compare; None if nothing was chosen.
+
+    Attributes:
+        page: The page.
+        asked: What to compare.
+        other_state: The state of B's logdir.
+    """
+
+    page: DiffPage
+    asked: Comparison | None
+    other_state: object
 
 
 def read_diff(
@@ -56,41 +169,170 @@ def read_diff(
     last_step: int | None = None,
     timeout_s: float = TIMEOUT_S,
 ) -> DiffPage:
-    """Returns the comparison of two runs.
+    """Returns the comparison of two runs of a logdir.
 
     Args:
         logdir: The logdir.
         run_a: Run A.
         run_b: Run B.
         known: Ops that are known to diverge, to search past them.
-        last_step: The last training step to compare; None means all.
+        last_step: The last training step to compare ops of; None means all.
         timeout_s: Time limit for the comparison, in seconds.
 
     Raises:
         QueryError: Both are the same run, or nothing in them can be aligned.
-        TookTooLongError: The comparison takes longer.
+        TookTooLongError: The comparison of the layers takes longer.
     """
+    start = _start(logdir, (), run_a=run_a, other=run_b, known=known, last_step=last_step)
+    return _read_all(start, measure=None, timeout_s=timeout_s)
+
+
+def _start(
+    logdir: Logdir,
+    others: Sequence[OtherLogdir],
+    *,
+    run_a: str | None,
+    other: str | None,
+    known: str | None = None,
+    last_step: int | None = None,
+    first: int | None = None,
+    last: int | None = None,
+) -> _Start:
+    """Returns the page without the comparisons. If there are only two runs to choose from, it takes these."""
     run_ids = tuple(run.run_id for run in logdir.runs())
-    if run_a is None or run_b is None:
-        text = "Choose two runs to compare." if len(run_ids) > 1 else "There are no two runs here to compare."
-        return DiffPage(run_ids=run_ids, run_a=run_a, run_b=run_b, known=known, last_step=last_step, headline=text)
-    if run_a == run_b:
-        raise QueryError(f"run and other are both {run_a}; choose two runs.")
-    asked = comparison_of(logdir, run_a=run_a, run_b=run_b, known=known, last_step=last_step)
-    found = compare(asked, timeout_s=timeout_s)
-    divergence = found.divergence
-    return DiffPage(
+    choices = {f"{each.key}:{run_id}": (each, run_id) for each in others for run_id in each.run_ids}
+    if run_a is None and len(run_ids) == 1 and choices:
+        (run_a,) = run_ids
+    if other is None and run_a is not None and choices:
+        left = [*(run_id for run_id in run_ids if run_id != run_a), *choices]
+        other = left[0] if len(left) == 1 else None
+    if other is not None and other not in run_ids and other not in choices:
+        raise NoSuchPageError(f"run {other!r} is not in {logdir.path}.")
+    in_other, run_b = choices.get(other or "", (None, other))
+    page = DiffPage(
         run_ids=run_ids,
+        others=tuple(
+            RunChoice(value=value, text=f"{each.name}: {run_id}") for value, (each, run_id) in choices.items()
+        ),
         run_a=run_a,
         run_b=run_b,
+        other=other,
+        other_key=None if in_other is None else in_other.key,
         known=known,
         last_step=last_step,
+        first=first,
+        last=last,
+        headline="",
+    )
+    if run_a is None or run_b is None:
+        is_choice = len(run_ids) + len(choices) > 1
+        text = "Choose two runs to compare." if is_choice else "There are no two runs here to compare."
+        return _Start(replace(page, headline=text), None, None)
+    if run_a == run_b and in_other is None:
+        raise QueryError(f"run and other are both {run_a}; choose two runs.")
+    if known is not None:
+        check_pattern(known)
+    asked = comparison_of(
+        logdir,
+        run_a=run_a,
+        run_b=run_b,
+        other_path=None if in_other is None else str(in_other.path),
+        known=known,
+        last_step=last_step,
+        positions=(first, None if last is None else last + 1),
+    )
+    return _Start(replace(page, command=asked.command), asked, None if in_other is None else state_of(in_other.path))
+
+
+def _read_all(start: _Start, *, measure: str | None, timeout_s: float) -> DiffPage:
+    if start.asked is None:
+        return start.page
+    end = time.monotonic() + timeout_s
+    layers = compare_layers(start.asked, timeout_s=timeout_s)
+    ops: Compared | None = None
+    failures: list[str] = []
+    try:
+        ops = compare(start.asked, timeout_s=max(0.01, end - time.monotonic()))
+    except (TookTooLongError, NoAnswerError) as error:
+        if layers is None:
+            raise
+        failures.append(str(error))
+    return _page(start.page, layers, ops, measure=measure, failures=failures)
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """Why something could not be compared."""
+
+    text: str
+
+
+def _complete(background: Background, start: _Start, parameters: Parameters) -> DiffPage:
+    """Adds the comparisons that are ready. The layers are compared first, because it takes less time."""
+    asked = start.asked
+    if asked is None:
+        return start.page
+
+    def answer(compared: Callable[..., object], _: Logdir) -> object:
+        try:
+            return _Answer(compared(asked, timeout_s=TIMEOUT_S))
+        except TfdbgArrowError as error:
+            return _Failure(str(error))
+
+    place = ("diff", asked.run_a, asked.run_b, asked.other_path, start.other_state)
+    keys = {"layers": (*place, "layers", asked.positions), "ops": (*place, "ops", asked.known, asked.last_step)}
+    known = background.known(
+        {keys["layers"]: functools.partial(answer, compare_layers), keys["ops"]: functools.partial(answer, compare)},
+        wait_s=WAIT_S,
+    )
+    found = {name: known.answers.get(key) for name, key in keys.items()}
+    failures = [each.text for each in found.values() if isinstance(each, _Failure)]
+    failures += ["the time was up before it could be compared" for key in keys.values() if key in known.failed]
+    layers, ops = (each.value if isinstance(each, _Answer) else None for each in (found["layers"], found["ops"]))
+    return _page(
+        start.page,
+        layers,
+        ops,
+        measure=_measure(parameters),
+        failures=failures,
+        pending=[name for name, key in keys.items() if key in known.pending],
+    )
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """A comparison that is ready; its value can be None."""
+
+    value: Any
+
+
+def _page(
+    page: DiffPage,
+    layers: LayerDifferences | None,
+    ops: Compared | None,
+    *,
+    measure: str | None,
+    failures: Sequence[str] = (),
+    pending: Sequence[str] = (),
+) -> DiffPage:
+    found = None if ops is None else ops.diff
+    if layers is not None and (layers.first_parting is not None or found is None):
+        headline = layers.sentence
+    elif found is not None:
+        headline = outcome_text(found)
+    else:
+        headline = "The runs are being compared." if pending else "The runs could not be compared."
+    return replace(
+        page,
+        layers=layers,
+        measure=None if layers is None else shown_measure(layers, measure),
         diff=found,
-        headline=outcome_text(found),
-        known_next=_known_next(found, known),
-        source_a=None if divergence is None else read_excerpt(logdir, divergence.a.source, run_id=run_a),
-        source_b=None if divergence is None else read_excerpt(logdir, divergence.b.source, run_id=run_b),
-        command=asked.command,
+        headline=headline,
+        known_next=None if found is None else _known_next(found, page.known),
+        source_a=None if ops is None else ops.source_a,
+        source_b=None if ops is None else ops.source_b,
+        failures=tuple(dict.fromkeys(failures)),
+        pending=tuple(pending),
     )
 
 
@@ -103,17 +345,42 @@ def _known_next(found: Diff, known: str | None) -> str | None:
     return re.escape(op) if known is None else f"{known}|{re.escape(op)}"
 
 
-def _read(logdir: Logdir, parameters: Parameters) -> DiffPage:
-    other = parameters.text("other")
-    if other is not None and other not in [run.run_id for run in logdir.runs()]:
-        raise NoSuchPageError(f"run {other!r} is not in {logdir.path}.")
-    return read_diff(
-        logdir,
-        run_a=chosen_run(logdir, parameters),
-        run_b=other,
-        known=parameters.text("known"),
-        last_step=parameters.integer("last_step"),
+def _measure(parameters: Parameters) -> str | None:
+    return parameters.choice("measure", (measure.name for measure in (LARGEST_DIFFERENCE, *MEASURES)))
+
+
+def diff_page(others: Sequence[OtherLogdir] = ()) -> PageKind:
+    """Returns the page.
+
+    Args:
+        others: Other logdirs whose runs can be compared with those of the logdir.
+    """
+
+    def start(logdir: Logdir, parameters: Parameters) -> _Start:
+        _measure(parameters)  # raises an error before something is compared
+        return _start(
+            logdir,
+            others,
+            run_a=chosen_run(logdir, parameters),
+            other=parameters.text("other"),
+            known=parameters.text("known"),
+            last_step=parameters.integer("last_step"),
+            first=parameters.integer("first"),
+            last=parameters.integer("last"),
+        )
+
+    def read(logdir: Logdir, parameters: Parameters) -> DiffPage:
+        return _read_all(start(logdir, parameters), measure=_measure(parameters), timeout_s=TIMEOUT_S)
+
+    return PageKind(
+        name="diff",
+        title="Comparison",
+        key=None,
+        read=read,
+        assets=("diff.css", "model.css", "model.js", "pending.js"),
+        gradual=Gradual(start=start, complete=_complete),
+        version=tuple((other, state_of(other.path)) for other in others),
     )
 
 
-PAGE = PageKind(name="diff", title="Comparison", key=None, read=_read, assets=("diff.css",))
+PAGE = diff_page()

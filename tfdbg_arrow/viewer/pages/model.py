@@ -6,15 +6,10 @@ import math
 from dataclasses import dataclass
 
 from tfdbg_arrow.query import Logdir
-from tfdbg_arrow.query.model_health import MAX_COLUMNS, LayerHealth, Measure, layer_health
+from tfdbg_arrow.query.model_health import MAX_COLUMNS, MEASURES, LayerHealth, Measure, layer_health
 from tfdbg_arrow.viewer.page import PageKind, Parameters, chosen_run
-from tfdbg_arrow.viewer.static_charts import DARK, LIGHT, MapRow, colour_scale, map_rows, shown_measure
+from tfdbg_arrow.viewer.static_charts import MapRow, map_rows, shown_measure
 
-MEASURES = ("bad_share", "max_abs", "mean", "stddev", "zero_share", "norm", "update_ratio")
-"""The values of the parameter `measure`."""
-_MAX_NUMBERS = 600_000
-"""Number of numbers of a map from which on the page contains only those of the chosen measure."""
-_DIGITS = 4
 _NUM_WORST = 12
 
 
@@ -71,43 +66,6 @@ class ModelPage:
             "measure": None if self.measure is None else self.measure.name,
             "columns": None if self.columns == MAX_COLUMNS else self.columns,
         }
-
-    @property
-    def drawing(self) -> dict[str, object]:
-        """What the script draws."""
-        health, measure = self.health, self.measure
-        if health is None or measure is None:
-            return {}
-        num_numbers = len(health.rows) * len(health.columns) * len(health.measures)
-        shown = health.measures if num_numbers <= _MAX_NUMBERS else (measure,)
-        return {
-            "colours": {"light": LIGHT, "dark": DARK},
-            "axis": health.axis,
-            "columns": [(column.first, column.last, column.first_event_index) for column in health.columns],
-            "sides": [(row.num_outputs, row.num_bad, row.role) for row in health.rows],
-            "rows": self.rows,
-            "measures": [
-                {
-                    "name": each.name,
-                    "title": each.title,
-                    "scale": colour_scale(health, each),
-                    "ticks": colour_scale(health, each).ticks,
-                    "values": [[_rounded(value) for value in row] for row in health.values[each.name]],
-                }
-                for each in shown
-            ],
-            "measure": measure.name,
-            "bad": health.bad,
-            "origin": health.origin,
-            "path": health.path,
-            "is_part": len(shown) < len(health.measures),
-        }
-
-
-def _rounded(value: float | None) -> float | None:
-    if value is None or not math.isfinite(value):
-        return None
-    return float(f"{value:.{_DIGITS}g}")
 
 
 def read_model(
@@ -192,7 +150,7 @@ def _read(logdir: Logdir, parameters: Parameters) -> ModelPage:
     return read_model(
         logdir,
         run_id=chosen_run(logdir, parameters),
-        measure=parameters.choice("measure", MEASURES),
+        measure=parameters.choice("measure", (measure.name for measure in MEASURES)),
         first=parameters.integer("first"),
         last=parameters.integer("last"),
         columns=parameters.integer("columns") or MAX_COLUMNS,

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import time
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, replace
+from typing import Any
 
 from tfdbg_arrow.query import AlertFinding, BrokenPart, Coverage, Growth, Hop, Logdir, NonFinite, Run
-from tfdbg_arrow.query.model_health import TrainingCurves, layer_health, training_curves
+from tfdbg_arrow.query.model_health import TrainingCurves, layers_and_curves
 from tfdbg_arrow.query.wording import gradient_text
+from tfdbg_arrow.viewer.background import Background
 from tfdbg_arrow.viewer.naming import tensor_name
-from tfdbg_arrow.viewer.page import PageKind, Parameters, TookTooLongError, chosen_run
-from tfdbg_arrow.viewer.pages.alerts import run_rules
+from tfdbg_arrow.viewer.page import Gradual, PageKind, Parameters, TookTooLongError, chosen_run
+from tfdbg_arrow.viewer.pages.alerts import BUDGET_S, RuleRuns, known_rules, run_rules, wanted_rules
 from tfdbg_arrow.viewer.reading import bounded
 from tfdbg_arrow.viewer.source_text import Excerpt, read_excerpt
 from tfdbg_arrow.viewer.strips import Strip, read_strip
@@ -20,8 +23,10 @@ _MAX_FINDINGS = 3
 """Maximum number of findings per rule on the first screen."""
 _MAX_HOPS = 2000
 _MAX_BROKEN = 5
-BUDGET_S = 1.3
-"""Time limit for the first screen, in seconds. The alert rules, and then the curves, get the time that is left."""
+WAIT_S = 1.0
+"""How long the page waits for rules and curves that are computed in the background, in seconds."""
+_NUM_FIRST = 2
+"""Number of alert rules that run before the curves are read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,13 +73,15 @@ class Training:
         run_id: The run.
         sentence: As in LayerHealth.
         curves: The curves; None if the run has no tensors.
-        is_finished: Whether there was enough time to read them. If not, the page asks for them again (`training=1`).
+        is_finished: Whether there was enough time to read them.
+        is_pending: Whether they are still being read.
     """
 
     run_id: str
     sentence: str | None
     curves: TrainingCurves | None
     is_finished: bool
+    is_pending: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +101,8 @@ class OverviewPage:
         source: The line of the user's code that created the op.
         runs: All runs, oldest first, even if one was selected.
         rules: The alert rules that found something, the most severe first.
-        unfinished_rules: The rules that ran out of time or memory. The page `alerts` gives them more time.
+        unfinished_rules: The rules that ran out of time or memory.
+        pending_rules: The rules that still run.
         strip: The strip of the origin's run, else of the last selected run; None if there is none.
         training: The model over the training, for the same run; None if there is none.
         not_observed: One line about tensors that could be bad and were not looked at; None if there are none.
@@ -116,6 +124,7 @@ class OverviewPage:
     runs: tuple[RunSummary, ...]
     rules: tuple[RuleSummary, ...]
     unfinished_rules: tuple[str, ...]
+    pending_rules: tuple[str, ...] = ()
     strip: Strip | None
     training: Training | None
     not_observed: str | None
@@ -125,9 +134,7 @@ class OverviewPage:
     num_broken: int
 
 
-def read_overview(
-    logdir: Logdir, *, run_id: str | None = None, budget_s: float = BUDGET_S, has_training: bool = False
-) -> OverviewPage:
+def read_overview(logdir: Logdir, *, run_id: str | None = None, budget_s: float = BUDGET_S) -> OverviewPage:
     """Returns the first screen.
 
     Args:
@@ -135,9 +142,23 @@ def read_overview(
         run_id: The run to show; None means all.
         budget_s: Time after which no further alert rule is run and the curves are not read, in seconds. Everything else
             is always read.
-        has_training: Whether the curves are read no matter how long it takes.
     """
     end = time.monotonic() + budget_s
+    page = read_answer(logdir, run_id=run_id)
+    page = _with_rules(page, run_rules(logdir, run_id=run_id, limit=_MAX_FINDINGS, budget_s=end - time.monotonic()), ())
+    if page.training is not None:
+        training = read_training(logdir, run_id=page.training.run_id, budget_s=end - time.monotonic())
+        page = replace(page, training=training)
+    return page
+
+
+def read_answer(logdir: Logdir, *, run_id: str | None = None) -> OverviewPage:
+    """Returns the first screen without the alerts and the curves.
+
+    Args:
+        logdir: The logdir.
+        run_id: The run to show; None means all.
+    """
     summaries = read_run_summaries(logdir)
     asked = tuple(summary for summary in summaries if run_id in (None, summary.run.run_id))
     origin = logdir.first_nonfinite(run_id=run_id)
@@ -154,11 +175,9 @@ def read_overview(
     shown_run = origin.run_id if origin is not None else asked[-1].run.run_id if asked else None
     strip = None if shown_run is None else read_strip(logdir, run_id=shown_run)
     source = None if origin is None else read_excerpt(logdir, origin.source, run_id=origin.run_id)
-    rules = run_rules(logdir, run_id=run_id, limit=1, budget_s=end - time.monotonic())
     training = None
     if shown_run is not None and any(each.num_tensors for each in asked if each.run.run_id == shown_run):
-        left_s = None if has_training else end - time.monotonic()
-        training = read_training(logdir, run_id=shown_run, budget_s=left_s)
+        training = Training(run_id=shown_run, sentence=None, curves=None, is_finished=False)
     return OverviewPage(
         verdict=verdict,
         headline=_headline(verdict, origin, asked),
@@ -170,18 +189,8 @@ def read_overview(
         num_unrecorded_inputs=0 if origin is None else sum(input_.health is None for input_ in origin.inputs),
         source=source,
         runs=summaries,
-        rules=tuple(
-            RuleSummary(
-                kind=run.rule.kind,
-                severity=run.rule.severity,
-                num_found=run.num_found,
-                num_findings=len(run.findings),
-                findings=run.findings[:_MAX_FINDINGS],
-            )
-            for run in rules.runs
-            if run.alerts
-        ),
-        unfinished_rules=rules.unfinished,
+        rules=(),
+        unfinished_rules=(),
         strip=strip,
         training=training,
         not_observed=coverage.summary,
@@ -192,22 +201,65 @@ def read_overview(
     )
 
 
+def _with_rules(page: OverviewPage, found: RuleRuns, pending: tuple[str, ...]) -> OverviewPage:
+    """Returns the page with the results of alert rules, and with the names of those that still run."""
+    rules = tuple(
+        RuleSummary(
+            kind=run.rule.kind,
+            severity=run.rule.severity,
+            num_found=run.num_found,
+            num_findings=len(run.findings),
+            findings=run.findings[:_MAX_FINDINGS],
+        )
+        for run in found.runs
+        if run.alerts
+    )
+    return replace(page, rules=rules, unfinished_rules=found.unfinished, pending_rules=pending)
+
+
+def complete_overview(
+    background: Background, page: OverviewPage, *, run_id: str | None = None, wait_s: float
+) -> OverviewPage:
+    """Returns the page with the alerts and curves that are known, and computes the others in the background.
+
+    Args:
+        background: Computes them.
+        page: The page without them.
+        run_id: The run to show; None means all.
+        wait_s: Maximum time to wait for what is not known, in seconds.
+    """
+    wanted: dict[Hashable, Callable[[Logdir], Any]] = {**wanted_rules(run_id=run_id)}
+    key = None
+    if page.training is not None:
+        shown_run = page.training.run_id
+        key = ("training", shown_run)
+        rules = list(wanted.items())
+        training = (key, lambda logdir: read_training(logdir, run_id=shown_run))
+        wanted = dict([*rules[:_NUM_FIRST], training, *rules[_NUM_FIRST:]])
+    known = background.known(wanted, wait_s=wait_s)
+    page = _with_rules(page, *known_rules(known))
+    if page.training is not None:
+        found: Training = known.answers.get(key, page.training)
+        page = replace(page, training=replace(found, is_pending=not found.is_finished and key in known.pending))
+    return page
+
+
 def read_training(logdir: Logdir, *, run_id: str, budget_s: float | None = None) -> Training:
     """Returns the model of a run over the training.
 
     Args:
         logdir: The logdir.
         run_id: The run.
-        budget_s: Time limit in seconds; None means none.
+        budget_s: Time limit in seconds; None means that of the logdir.
     """
     try:
         if budget_s is not None and budget_s <= 0:
             raise TookTooLongError("the time is up.")
         with contextlib.nullcontext() if budget_s is None else bounded(logdir, budget_s):
-            curves = training_curves(logdir, run_id=run_id)
-            health = layer_health(logdir, run_id=run_id)
+            found = layers_and_curves(logdir, run_id=run_id)
     except TookTooLongError:
         return Training(run_id=run_id, sentence=None, curves=None, is_finished=False)
+    health, curves = found or (None, None)
     sentence = None if health is None else health.sentence
     return Training(run_id=run_id, sentence=sentence, curves=curves, is_finished=True)
 
@@ -275,7 +327,15 @@ def _headline(verdict: str, origin: NonFinite | None, runs: tuple[RunSummary, ..
 
 
 def _read(logdir: Logdir, parameters: Parameters) -> OverviewPage:
-    return read_overview(logdir, run_id=chosen_run(logdir, parameters), has_training=parameters.flag("training"))
+    return read_overview(logdir, run_id=chosen_run(logdir, parameters))
+
+
+def _start(logdir: Logdir, parameters: Parameters) -> OverviewPage:
+    return read_answer(logdir, run_id=chosen_run(logdir, parameters))
+
+
+def _complete(background: Background, page: OverviewPage, parameters: Parameters) -> OverviewPage:
+    return complete_overview(background, page, run_id=parameters.text("run"), wait_s=WAIT_S)
 
 
 PAGE = PageKind(
@@ -283,5 +343,6 @@ PAGE = PageKind(
     title="Overview",
     key="o",
     read=_read,
-    assets=("vendor/uplot/uPlot.min.css", "curves.css", "vendor/uplot/uPlot.iife.min.js", "curves.js"),
+    assets=("vendor/uplot/uPlot.min.css", "curves.css", "vendor/uplot/uPlot.iife.min.js", "curves.js", "pending.js"),
+    gradual=Gradual(start=_start, complete=_complete),
 )

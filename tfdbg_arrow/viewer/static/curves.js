@@ -131,20 +131,9 @@
     redraw();
   };
 
-  // The answers of a large recording come later, so that the rest of the page is there at once.
-  const load = async (card) => {
-    const answer = await fetch(card.dataset.later);
-    if (!answer.ok || !card.isConnected) return;
-    const next = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById(card.id);
-    if (!next || !card.isConnected) return;
-    card.replaceWith(document.importNode(next, true));
-    start();
-  };
   const start = () => {
     const card = document.getElementById("training");
-    if (!card) return;
-    if (card.dataset.curves) draw(card);
-    else if (card.dataset.later) load(card).catch(() => { /* the link in the card stays */ });
+    if (card && card.dataset.curves) draw(card);
   };
   new MutationObserver(() => redraw()).observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => redraw());

@@ -1,4 +1,4 @@
-// Draws the page `model`: rows are layers, columns are steps, with the forward and the gradient side beside each other.
+// Draws a map of the pages `model` and `diff`: rows are layers, columns are steps, with the forward and the gradient side beside each other.
 "use strict";
 (() => {
   const ROW = 18, HEAD = 42, GAP = 26, PAD = 8;
@@ -73,8 +73,7 @@
     const pane = make("div", { class: "map-pane" }, holder);
     const body = make("div", { class: "map-body" }, pane);
     const names = make("div", { class: "map-names" }, body);
-    const title = document.querySelector("#what").textContent.trim();
-    const cells = make("div", { class: "map-cells", id: "map-cells", tabindex: "0", role: "application", "aria-label": `Map of layers over ${data.axis}s: ${measure.title}. ${title} The arrow keys go from cell to cell, Enter opens the tensors.` }, body);
+    const cells = make("div", { class: "map-cells", id: "map-cells", tabindex: "0", role: "application", "aria-label": `Map of layers over ${data.axis}s: ${measure.title}. ${holder.dataset.title} The arrow keys go from cell to cell, Enter opens the tensors.` }, body);
     const canvas = make("canvas", { "aria-hidden": "true" }, cells);
     const tip = make("div", { class: "map-tip", role: "status", hidden: "" }, holder);
     const legend = make("div", { class: "map-legend" }, holder);
@@ -280,7 +279,7 @@
       context.strokeRect(at.x - size / 2 - 1, at.y - ROW / 2, size + 2, ROW);
     }
     context.font = `650 11px ${colour("--sans")}`;
-    const label = "began here", long = context.measureText(label).width + 10;
+    const label = data.words.origin, long = context.measureText(label).width + 10;
     const isRight = at.x - lefts[at.side] < long + 12;
     const x = isRight ? at.x + size / 2 + 6 : at.x - size / 2 - 6 - long;
     context.fillStyle = text;
@@ -309,7 +308,7 @@
     legend.replaceChildren();
     const scale = make("span", { text: measure.title }, legend);
     const canvas = make("canvas", { role: "img", "aria-label": `Colour scale of ${measure.title}: ${measure.ticks.map(([, text]) => text).join(", ")}` }, scale);
-    const width = 230, height = 28, ratio = devicePixelRatio || 1, pad = 24;
+    const width = 230, height = 28, ratio = devicePixelRatio || 1, pad = 30;
     canvas.width = (width + 2 * pad) * ratio;
     canvas.height = height * ratio;
     canvas.style.width = `${width + 2 * pad}px`;
@@ -346,14 +345,14 @@
         to.fillRect(0, 0, 18, 14);
         to.strokeStyle = "#fff";
         for (const x of [0, 6, 12]) { to.beginPath(); to.moveTo(x, 14); to.lineTo(x + 6, 0); to.stroke(); }
-      }, "contains Inf or NaN");
+      }, data.words.bad);
     }
     swatch((to) => {
       to.fillStyle = colour("--quiet");
       for (let x = 0; x < 18; x += 6) to.fillRect(x, 7, 1.5, 1);
     }, "nothing known");
     if (data.origin) {
-      swatch((to) => { to.strokeStyle = colour("--text"); to.lineWidth = 2; to.strokeRect(4, 1, 10, 12); }, "where it began, and its way");
+      swatch((to) => { to.strokeStyle = colour("--text"); to.lineWidth = 2; to.strokeRect(4, 1, 10, 12); }, data.words.outline);
     }
   };
 
@@ -399,16 +398,25 @@
     const index = cell.row[cell.side];
     const [numOutputs, , role] = data.sides[index];
     const numBad = data.bad[index][cell.column];
+    const badOfRuns = data.bad_of_runs.map((rows) => rows[index][cell.column]);
     tip.replaceChildren(make("b", { text: printable(cell.row.layer) }));
     make("div", { class: "quiet", text: `${cell.side}${role !== cell.side ? `, ${role}` : ""} · ${stepsText(data.columns[cell.column])} · ${whole(numOutputs)} op output${numOutputs === 1 ? "" : "s"}` }, tip);
-    if (numBad) make("div", { class: "is-bad", text: `✕ ${whole(numBad)} bad tensor${numBad === 1 ? "" : "s"}` }, tip);
+    if (badOfRuns.some((number) => number)) make("div", { class: "is-bad", text: `✕ bad tensors: ${whole(badOfRuns[0])} in A, ${whole(badOfRuns[1])} in B` }, tip);
+    else if (numBad) make("div", { class: "is-bad", text: `✕ ${whole(numBad)} bad tensor${numBad === 1 ? "" : "s"}` }, tip);
     const table = make("table", {}, tip);
+    const numberText = (each, value) => (value !== null && each.is_share ? `${short(Number((100 * value).toPrecision(4)))} %` : short(value));
+    if (badOfRuns.length) {
+      const head = make("tr", {}, table);
+      for (const name of ["", "A", "B", "B − A"]) make("th", { class: "num", text: name }, head);
+    }
     for (const each of data.measures) {
-      const value = each.values[index][cell.column];
-      const isShare = each.scale.kind === "share";
       const line = make("tr", each === measure ? { class: "is-shown" } : {}, table);
       make("td", { text: each.title }, line);
-      make("td", { class: "num", text: value !== null && isShare ? `${short(100 * value)} %` : short(value) }, line);
+      if (badOfRuns.length && !each.of_runs.length) make("td", { colspan: "2" }, line);
+      for (const rows of each.of_runs) make("td", { class: "num", text: numberText(each, rows[index][cell.column]) }, line);
+      const value = each.values[index][cell.column];
+      const percent = value === null ? short(value) : `${value > 0 && each.of_runs.length ? "+" : ""}${short(Number((100 * value).toPrecision(3)))} %`;
+      make("td", { class: "num", text: badOfRuns.length ? percent : numberText(each, value) }, line);
     }
     if (data.is_part) make("div", { class: "quiet", text: "The map is large; choose another measure to see its numbers." }, tip);
     tip.hidden = false;
@@ -429,7 +437,7 @@
 
   // ---- actions
 
-  const open = (cell) => {
+  const open = (cell, isB = false) => {
     if (!cell || !cell.row) return;
     const { data, holder } = now;
     const [first, last, event] = data.columns[cell.column];
@@ -439,8 +447,9 @@
       location.assign(`${holder.dataset.source}&${new URLSearchParams({ file: cell.row.layer.slice(0, at), line: lineno })}#L${lineno}`);
       return;
     }
-    const place = data.axis === "step" ? { first_step: first, last_step: last } : event === null ? {} : { at: event };
-    location.assign(`${holder.dataset.tensors}&${new URLSearchParams({ layer: cell.row.layer, side: cell.side, ...place })}`);
+    // The events are those of A.
+    const place = data.axis === "step" ? { first_step: first, last_step: last } : event === null || isB ? {} : { at: event };
+    location.assign(`${isB ? holder.dataset.tensorsB : holder.dataset.tensors}&${new URLSearchParams({ layer: cell.row.layer, side: cell.side, ...place })}`);
   };
   const goTo = (first, last) => location.assign(`${now.holder.dataset.here}&first=${Math.max(0, first)}&last=${Math.max(0, last)}`);
   const zoom = (by) => {
@@ -504,7 +513,7 @@
       }
       const cell = cellAt(event);
       if (cell.row) setCursor(cell);
-      open(cell);
+      open(cell, event.shiftKey && "tensorsB" in now.holder.dataset);
     });
     cells.addEventListener("focus", () => {
       if (!cursor) setCursor(firstCell());
@@ -527,7 +536,7 @@
         draw();
       } else if (event.key === "Enter") {
         event.preventDefault();
-        open(cursorCell());
+        open(cursorCell(), event.shiftKey && "tensorsB" in now.holder.dataset);
       }
     });
   };

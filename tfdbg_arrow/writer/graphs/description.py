@@ -118,7 +118,8 @@ class GraphDescriber:
         intern_stack: Returns the ID of the calling thread's Python stack; -1 for none.
         intern_traceback: Returns the ID of a stack that TensorFlow kept, with the innermost frame first.
         current_scope: Returns the scope of the calling thread's ops.
-        on_unknown_callee: Called for each function that a graph calls and that was not created while recording.
+        on_unknown_callee: `(graph, function_name)`: called for each function that a graph calls and that was not
+            created while recording, or not in a way that is recorded.
         on_names: `(graph, state, function_name, names)`: called with the names that the ops of a graph, except for its
             arguments, have in a runtime function.
 
@@ -136,7 +137,7 @@ class GraphDescriber:
         intern_stack: Callable[[], int],
         intern_traceback: Callable[[Sequence[Location]], int],
         current_scope: Callable[[], Scope],
-        on_unknown_callee: Callable[[str], None],
+        on_unknown_callee: Callable[[Any, str], None],
         on_names: Callable[[Any, GraphState, str, Sequence[NodeName]], None],
     ) -> None:
         self.lock = threading.RLock()
@@ -228,7 +229,7 @@ class GraphDescriber:
             node_def = node_defs[name]
             # A gradient may give a described loop or call another callee, and more inputs and outputs.
             functions = functions_of(node_def)
-            calls += self._describe_calls(node_def, functions, state)
+            calls += self._describe_calls(graph, node_def, functions, state)
             num_inputs, num_outputs = state.edges.get(name, (0, 0))
             is_new = op_index >= state.num_described
             if not is_new and name not in state.edges:
@@ -345,7 +346,9 @@ class GraphDescriber:
             rows.add(op_name, slot, dtype_name, shape, reason is None, reason)
         return _Covered(op=op, tensors=tuple(tensors), is_chosen=is_chosen)
 
-    def _describe_calls(self, node_def: Any, functions: Sequence[tuple[str, int, str]], state: GraphState) -> list[Row]:
+    def _describe_calls(
+        self, graph: Any, node_def: Any, functions: Sequence[tuple[str, int, str]], state: GraphState
+    ) -> list[Row]:
         rows: list[Row] = []
         for attribute, branch_index, function_name in functions:
             callee = self._registry.graph_id_of_function(function_name)
@@ -355,7 +358,7 @@ class GraphDescriber:
             state.callees[key] = callee
             is_inline = runs_inline(node_def.op)
             if callee is None:
-                self._on_unknown_callee(function_name)
+                self._on_unknown_callee(graph, function_name)
             elif is_inline:
                 self._registry.add_callee(state.graph_id, key, callee)
             rows.append(

@@ -4,7 +4,7 @@
 |---|---|
 | `atomic_function.from_func_graph` | describes a graph that becomes a function, and makes it record |
 | `function_context.make_function_context` | traces functions again that were traced without recording |
-| `tracing_compilation._create_concrete_function` | marks graphs that are traced for XLA, without our ops |
+| `tracing_compilation._create_concrete_function` | marks graphs that are traced for XLA; drops old traces |
 | `ConcreteFunction._call_flat` | marks the gradient functions of a function that stays compiled |
 """
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 from tensorflow.core.function.polymorphism import function_cache
@@ -88,7 +88,7 @@ def _make_make_function_context(observation: Observation, original: Any) -> Any:
         reason = reason_unobserved(framework_ops.get_default_graph())
         # A function that is also called where it cannot be observed needs a separate trace for that.
         observer = observation.observer
-        key = (context.context, "tfdbg_arrow", observer.generation, reason, observer.xla_choice())
+        key = _TraceKey(context.context, reason, observer.generation, observer.xla_choice())
         return function_cache.FunctionContext(key, context.scope_type)
 
     return make_function_context
@@ -104,9 +104,51 @@ def _make_create_concrete_function(observation: Observation, original: Any) -> A
                 unobserved_graphs[func_graph] = reason
         # Keep our frames out of the stacks of ops, which TensorFlow's errors show.
         with tf_stack.CurrentModuleFilter():
-            return original(function_type, type_context, func_graph, options)
+            function = original(function_type, type_context, func_graph, options)
+        if observation.is_active and options.function_cache is not None:
+            context = function_context.make_function_context(options.scope_type)
+            _drop_older_traces(options.function_cache, function.function_type, context)
+        return function
 
     return create_concrete_function
+
+
+class _TraceKey(NamedTuple):
+    """Distinguishes the traces of a function in its cache.
+
+    Attributes:
+        context: TensorFlow's own key.
+        reason: Why the trace is not recorded; None if it is.
+        generation: The number of the recording in this process.
+        xla: How functions with jit_compile=True are treated.
+    """
+
+    context: Any
+    reason: str | None
+    generation: int
+    xla: str
+
+
+def _drop_older_traces(cache: Any, function_type: Any, context: Any) -> None:
+    """Drops the traces of earlier recordings that a new one replaces from the cache of a function.
+
+    No call can find them any more, and each keeps its graph. The newest stays for exports after the recording.
+
+    Args:
+        cache: The FunctionCache, locked by the caller.
+        function_type: The FunctionType of the new trace.
+        context: The FunctionContext of the new trace.
+    """
+    parameters, new = dict(function_type.parameters), context.context
+    for older, other in list(cache._primary):
+        key = older.context
+        if not isinstance(key, _TraceKey) or not isinstance(new, _TraceKey) or key.generation == new.generation:
+            continue
+        is_replaced = key[:2] == new[:2] and older.scope_type == context.scope_type
+        if is_replaced and dict(other.parameters) == parameters:
+            cache.delete(other, older)
+            if not any(each == older for each, _ in cache._primary):
+                cache._dispatch_dict.pop(older, None)
 
 
 def must_compile(attributes: Mapping[str, Any] | None) -> bool:

@@ -17,6 +17,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.eager import context as eager_context
 from tensorflow.python.eager import record as tape_record
+from tensorflow.python.framework import function as framework_function
 
 INSIDE = "inside"
 """Used as the reason of graphs that XLA compiles and that are recorded inside XLA."""
@@ -47,6 +48,11 @@ def _is_elsewhere(device: str, local_task: str) -> bool:
 def local_task() -> str:
     """Returns the address of this process in the cluster that it is connected to; empty if there is none."""
     return _local_task
+
+
+def is_defun(graph: Any, function_name: str) -> bool:
+    """Returns True if TensorFlow made a function that a graph calls with Defun, which no hook sees."""
+    return isinstance(graph._functions.get(function_name), framework_function._DefinedFunction)
 
 
 _on_connected: list[Callable[[], None]] = []

@@ -83,11 +83,24 @@ class FunctionNotes:
         self._remote: set[str] = set()
         self.settled: set[bytes] = set()
 
-    def unobserved(self, function_name: str) -> None:
-        """Reports once that a function was created before the recording, unless the function is settled."""
+    def unobserved(self, function_name: str, *, is_defun: bool = False) -> None:
+        """Reports once that a function is not recorded, unless the function is settled.
+
+        Args:
+            function_name: The function.
+            is_defun: Whether TensorFlow made it with Defun. Otherwise, it was created before the recording.
+        """
         if function_name.encode() in self.settled:
             return
         self.settled.add(function_name.encode())
+        if is_defun:
+            reason = (
+                "is a function of TensorFlow's older kind (Defun), which some library functions such as tf.nn.ctc_loss "
+                "make for their loops in a graph: what runs inside it is not recorded; with "
+                "tf.config.run_functions_eagerly(True), such a loop runs as eager ops, which are recorded"
+            )
+            self._stats.note("unobservable", function_name, reason)
+            return
         reason = (
             "was traced before recording began and is held as a concrete function: what runs inside it is not "
             "recorded; call the tf.function itself, or trace it after enable()"

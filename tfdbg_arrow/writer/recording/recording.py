@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,7 +25,7 @@ from tfdbg_arrow.writer.hooks.graph_optimizer import is_used_by_graph
 from tfdbg_arrow.writer.hooks.installation import Hooks
 from tfdbg_arrow.writer.hooks.sessions import SessionHooks
 from tfdbg_arrow.writer.hooks.tracing import original_location
-from tfdbg_arrow.writer.hooks.unobserved import local_task
+from tfdbg_arrow.writer.hooks.unobserved import is_defun, local_task
 from tfdbg_arrow.writer.live_stop.masking import stop_rules
 from tfdbg_arrow.writer.live_stop.stop import EagerWatch, GraphJudge, Origin, Stop, find_origins
 from tfdbg_arrow.writer.recording.capture_stats import CaptureStats, FunctionNotes, pass_on, sentence_of
@@ -134,7 +134,7 @@ class Recording:
             intern_stack=self._backend.intern_stack,
             intern_traceback=self._backend.stack_table.add_traceback,
             current_scope=lambda: self._scopes.current(),
-            on_unknown_callee=notes.unobserved,
+            on_unknown_callee=lambda graph, name: notes.unobserved(name, is_defun=is_defun(graph, name)),
             on_names=self._note_names,
         )
         self._scopes = Scopes(self._backend, graphs=self._describer)
@@ -206,11 +206,6 @@ class Recording:
         self._hooks.install()
         self._session_hooks.install()
 
-    def close(self) -> None:
-        """Ends the recording and writes the remaining events."""
-        self.remove_hooks()
-        self.write_rest()
-
     def is_in_core(self) -> bool:
         """Returns True while the core records something in the calling thread."""
         return self._backend.is_recording()
@@ -220,19 +215,34 @@ class Recording:
         self._session_hooks.remove()
         self._hooks.remove()
 
-    def write_rest(self) -> None:
-        """Writes the remaining events and ends the run; call it after remove_hooks(), from any thread."""
+    def stop_recording(self) -> None:
+        """Stops recording in all threads; waits for what the core records at the moment."""
         self._session_runs.stop()
         self._backend.stop()
+
+    def write_rest(self, on_progress: Callable[[float], None]) -> None:
+        """Writes the remaining events and ends the run; call it after remove_hooks(), from any thread.
+
+        Args:
+            on_progress: Called with the share of the work that is done, from 0 to 1.
+        """
+        self.stop_recording()
+        on_progress(0.0)
         self._executed.write()
         self._describer.close()
         self._marks.close()
-        self._sink.close(run_row=self._run_row(is_clean_end=True))
+        self._sink.close(run_row=self._run_row(is_clean_end=True), on_progress=on_progress)
         is_all_written = self._sink.is_all_written
+        is_in_place = self._files.is_in_place()
         reason = remove_spool_files(self._backend, self._files, is_all_written=is_all_written)
         logdir = self.settings.logdir
         recover = f"tfdbg-arrow recover {shlex.quote(str(logdir))}"
-        if not is_all_written:
+        if not is_all_written and not is_in_place:
+            self._stats.warn_once(
+                f"{logdir} was removed or replaced while the run {self.run_id} was recorded into it; what was recorded "
+                "is lost. Keep the logdir until disable() returns, or record into another one."
+            )
+        elif not is_all_written:
             self._stats.warn_once(
                 f"the end of the run {self.run_id} could not be written to {logdir}; it is kept in {logdir / 'spool'}. "
                 f"When there is room, write it with: {recover}"

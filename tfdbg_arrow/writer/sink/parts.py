@@ -6,7 +6,7 @@ Source: spec/README.md, "Layout of a logdir" and "Manifest".
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -251,8 +251,16 @@ class PartWriter:
         """The tables that have parts."""
         return tuple(self._parts)
 
-    def compact(self, table: str) -> None:
+    def num_rows_to_compact(self, table: str) -> int:
+        """Returns the number of rows that compact() would write again."""
+        return sum(part.entry.rows for parts in self._compactable(table) for part in parts)
+
+    def compact(self, table: str, *, on_rows: Callable[[int], None] = lambda num_rows: None) -> None:
         """Merges the parts of a table into few large ones, and writes their digests if the table has digests.
+
+        Args:
+            table: The table.
+            on_rows: Called with a number of rows after they were read to be merged.
 
         Raises:
             OSError: Some parts cannot be merged; these remain live.
@@ -261,16 +269,23 @@ class PartWriter:
         empty = [part for part in self._parts[table] if part.entry.rows == 0]
         if 0 < len(empty) < len(self._parts[table]):
             self._swap([part.entry.path for part in empty], [])
+        for parts in self._compactable(table):
+            self._merge(table, parts, _LARGE, on_rows=on_rows)
+        if table == DIGESTED_TABLE:
+            self.digest()
+
+    def _compactable(self, table: str) -> list[list[_Part]]:
+        """Returns the neighbours among the parts with rows that are merged with each other."""
+        found: list[list[_Part]] = []
         run: list[_Part] = []
-        for part in [*self._parts[table], None]:
+        for part in [*(part for part in self._parts[table] if part.entry.rows), None]:
             if part is not None and part.level != _LARGE and not self._is_large(part.entry):
                 run.append(part)
                 continue
             if len(run) > 1:
-                self._merge(table, run, _LARGE)
+                found.append(run)
             run = []
-        if table == DIGESTED_TABLE:
-            self.digest()
+        return found
 
     def digest(self) -> None:
         """Writes the missing digests of the parts of tensor_health whose files are in this logdir.
@@ -296,8 +311,21 @@ class PartWriter:
         rows, size = sum(entry.rows for entry in entries), sum(entry.bytes for entry in entries)
         return rows >= self._target_rows // 2 or size >= self._target_bytes // 16  # the size is for parts of elements
 
-    def _merge(self, table: str, parts: Sequence[_Part], level: int) -> list[_Part]:
-        rows = RowGroups(read_rows(self._logdir, [part.entry for part in parts]), max_bytes=self._row_group_bytes)
+    def _merge(
+        self,
+        table: str,
+        parts: Sequence[_Part],
+        level: int,
+        *,
+        on_rows: Callable[[int], None] = lambda num_rows: None,
+    ) -> list[_Part]:
+        def counted(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+            for data in tables:
+                yield data
+                on_rows(data.num_rows)
+
+        read = counted(read_rows(self._logdir, [part.entry for part in parts]))
+        rows = RowGroups(read, max_bytes=self._row_group_bytes)
         made: list[_Part] = []
         digests: list[_Part] = []
         is_digested = table == DIGESTED_TABLE and (level == _LARGE or self._is_large(*(part.entry for part in parts)))

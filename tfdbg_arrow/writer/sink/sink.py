@@ -173,11 +173,14 @@ class Sink:
                     self._write_snapshot()
                     self._write()
 
-    def close(self, *, run_row: Mapping[str, object]) -> None:
+    def close(
+        self, *, run_row: Mapping[str, object], on_progress: Callable[[float], None] = lambda share: None
+    ) -> None:
         """Writes everything, replaces the run's row with `run_row`, merges the parts and stops. Idempotent.
 
         Args:
             run_row: The final row of the run. Its `is_clean_end` becomes False if events were lost.
+            on_progress: Called with the share of the work that is done, from 0 to 1.
         """
         self._stop.set()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
@@ -196,11 +199,20 @@ class Sink:
             _insist(self._write)
             self._note_kept_back()
             _insist(self._write)
-            for table in self._parts.tables:
-                # Merging all parts of events at once would take twice the disk space.
-                if self._budget is None or table not in EVENT_TABLES:
-                    with self._failures.caught(f"merging {table}"):
-                        self._parts.compact(table)
+            # Merging all parts of events at once would take twice the disk space.
+            tables = [table for table in self._parts.tables if self._budget is None or table not in EVENT_TABLES]
+            total = sum(map(self._parts.num_rows_to_compact, tables))
+            done = 0
+            on_progress(0.0)
+
+            def advance(num_rows: int) -> None:
+                nonlocal done
+                done += num_rows
+                on_progress(done / total)
+
+            for table in tables:
+                with self._failures.caught(f"merging {table}"):
+                    self._parts.compact(table, on_rows=advance)
             self._has_ended = _insist(lambda: self._end_run(run_row))
             self._parts.sweep()
             self._closed = True

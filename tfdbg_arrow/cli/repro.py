@@ -1,0 +1,133 @@
+"""`tfdbg-arrow repro`: writes a script that makes the first bad value again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tfdbg_arrow.cli.output import (
+    JsonOption,
+    MemoryLimitOption,
+    SkipBrokenOption,
+    console,
+    print_json,
+    progress,
+    reading,
+    styled,
+)
+from tfdbg_arrow.safe_text import number_of
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from tfdbg_arrow.reproduction import Repro, TriedFix
+
+
+def repro(
+    logdir: Annotated[str, typer.Argument(metavar="LOGDIR", help="The directory or URL that a recording wrote.")],
+    output: Annotated[
+        str, typer.Option("--output", "-o", metavar="FILE", help="The script. An .npz file beside it has the inputs.")
+    ] = "repro.py",
+    event: Annotated[
+        int | None,
+        typer.Option("--event", metavar="N", help="Another bad tensor: its event_index. Default: the first one."),
+    ] = None,
+    run_id: Annotated[str | None, typer.Option("--run-id", metavar="ID", help="Read only this run.")] = None,
+    depth: Annotated[
+        int, typer.Option(min=0, help="Number of ops before the op, on each path, that the script runs as well.")
+    ] = 0,
+    fix: Annotated[
+        bool, typer.Option("--fix", help="Try standard repairs, and show which give finite results. Needs TensorFlow.")
+    ] = False,
+    minimise: Annotated[
+        bool,
+        typer.Option(
+            "--minimise", help="Shrink the inputs to the smallest ones that go bad in the same way. Needs TensorFlow."
+        ),
+    ] = False,
+    time_limit: Annotated[
+        float, typer.Option(metavar="SECONDS", min=1.0, help="How long --minimise searches at most.")
+    ] = 60.0,
+    skip_broken: SkipBrokenOption = False,
+    memory_limit: MemoryLimitOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Writes a script that runs the op that made the first bad value, with its recorded inputs.
+
+    The script needs only TensorFlow and NumPy. It shows the bad value, and asserts what was recorded. The inputs must
+    have been recorded, with on_nonfinite="keep", with values=, or in mode FULL_TENSOR.
+
+    Exit codes: 0 the script was written, 2 an error.
+    """
+    from tfdbg_arrow.reproduction import write_repro
+
+    with (
+        reading(logdir, skip_broken=skip_broken, memory_limit=memory_limit, what=None) as opened,
+        progress("Working …"),
+    ):
+        written = write_repro(
+            opened,
+            output,
+            event_index=event,
+            run_id=run_id,
+            depth=depth,
+            fix=fix,
+            minimise=minimise,
+            time_limit_s=time_limit,
+        )
+    if json:
+        print_json({"logdir": logdir, "repro": written})
+    else:
+        _print_repro(written, is_fixed=fix)
+
+
+def _print_repro(written: Repro, *, is_fixed: bool) -> None:
+    from tfdbg_arrow.query.wording import headline_text
+
+    out = console()
+    kinds, _, where = headline_text(written.nonfinite).partition(" in ")
+    out.print(styled((kinds, "bold red"), " in ", (where, "bold")))
+    ops = number_of(len(written.op_types), "op")
+    out.print(styled("wrote ", (written.path, "bold"), f", which runs {ops}: {', '.join(written.op_types)}"))
+    out.print(styled("wrote ", (written.data_path, "bold"), ", its inputs:"))
+    for input_ in written.inputs:
+        before = None if written.shapes_before is None else written.shapes_before[input_.name]
+        was = "" if before in (None, input_.shape) else f", {list(before or ())} before"
+        made_by = "" if input_.made_by is None else f"  made by {input_.made_by}"
+        out.print(styled(f"  {input_.name:<12}", f"{input_.dtype} {list(input_.shape)}{was}", (made_by, "dim")))
+    if written.is_cut:
+        out.print(styled("The time limit ended the search for smaller inputs; --time-limit sets another one."))
+    if is_fixed:
+        _print_fixes(written, out)
+    out.print(styled("run it with: ", (f"python {written.path}", "bold")))
+
+
+def _print_fixes(written: Repro, out: Console) -> None:
+    out.print()
+    if written.advice is not None:
+        out.print(styled(written.advice))
+    if not written.fixes:
+        out.print(styled("There is no standard repair for this op to try."))
+    else:
+        out.print(
+            styled(
+                "These repairs were run with the inputs of the script. They are suggestions: each one changes what the "
+                "program computes, and only you know which is right."
+            )
+        )
+    for fix in written.fixes:
+        out.print()
+        out.print(styled((fix.label, "bold"), ": ", *_outcome(fix)))
+        for line in fix.diff:
+            style = "red" if line.startswith("-") else "green" if line.startswith("+") else ""
+            out.print(styled("  ", (line, style)))
+    out.print()
+
+
+def _outcome(fix: TriedFix) -> tuple[str | tuple[str, str], ...]:
+    if fix.error is not None:
+        return (("cannot be run: ", "red"), fix.error)
+    if fix.is_finite:
+        return (("the result is finite", "green"),)
+    return ((f"the result still has {number_of(fix.num_bad, 'bad element')}", "red"),)

@@ -1,0 +1,418 @@
+"""layer_differences: the layers of two runs, compared step by step."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from tfdbg_arrow.errors import QueryError
+from tfdbg_arrow.query.engine import Engine
+from tfdbg_arrow.query.logdir import opened
+from tfdbg_arrow.query.model_health.answers import MEASURES, Cell, LayerDifferences, Measure, Parting
+from tfdbg_arrow.query.model_health.cells import Labels, RowKey, read_labels
+from tfdbg_arrow.query.model_health.columns import Axis, Extent, read_columns, read_extent
+from tfdbg_arrow.query.model_health.layer_rows import LARGEST, Node, Numbers, bad_numbers, measured, numbers
+from tfdbg_arrow.query.model_health.reading import MAX_COLUMNS, MAX_ROWS, check_max_columns, read_nodes
+from tfdbg_arrow.query.model_health.sentences import MIN_FACTOR, MIN_ZERO_CHANGE, parting_notes, parting_sentence
+from tfdbg_arrow.query.run_diff.comparing import MAX_RTOL, UNITS
+from tfdbg_arrow.query.run_pair import choose_runs
+from tfdbg_arrow.schema.dtypes import DTYPES
+
+Mask = npt.NDArray[np.bool_]
+
+LARGEST_DIFFERENCE = Measure(name="difference", title="Largest difference", scale="difference")
+BAD = "bad"
+"""Value of Parting.measure if only one run has a bad tensor."""
+_PREFERRED = ("max_abs", "norm", "mean", "stddev", "update_ratio", "zero_share", "bad_share")
+"""The measures, the one that says most first."""
+_SPREADS = ("mean", "stddev")
+"""Measures whose scale is the root mean square, because a mean of nearly 0 is only rounding."""
+_UPDATE = "update_ratio"
+_MAGNITUDES = ("max_abs", "norm", _UPDATE)
+_ROLES = ("input", "forward", "loss", "gradient", "optimizer", "metric")
+"""The roles, in the order in which their ops run in a step."""
+
+
+def layer_differences(
+    a: Engine | str | Path,
+    b: Engine | str | Path | None = None,
+    *,
+    run_a: str | None = None,
+    run_b: str | None = None,
+    positions: tuple[int | None, int | None] = (None, None),
+    max_columns: int = MAX_COLUMNS,
+    rtol: float | None = None,
+) -> LayerDifferences | None:
+    """Compares the layers of two runs, step by step; returns None if one of them has no tensors.
+
+    Layers and lines are aligned by name, and steps by number. If a run has no steps, executions are aligned by number.
+    The measures are those of `layer_health`. `LayerDifferences.values` has their differences, B - A:
+
+    * for shares, the difference, from -1 to 1;
+    * for `mean` and `stddev`, the difference as a share of the larger root mean square of the finite elements, from -2
+      to 2;
+    * for other measures, the difference as a share of the larger magnitude, from -1 to 1;
+    * as `difference`, the largest of these differences, without its sign.
+
+    A cell is apart if one of its differences is greater than `rtol`, or if only one run has a bad tensor in it.
+
+    Args:
+        a: An open logdir or its path.
+        b: The other logdir or its path; None means the same logdir, with two runs.
+        run_a: The run of A, chosen as by `diff`.
+        run_b: The run of B, chosen as by `diff`.
+        positions: The first position, and the position after the last (zoom). None means from the start, or to the end
+            of what both runs have.
+        max_columns: Maximum number of columns, see `layer_health`. A column of several steps compares all that each run
+            recorded in these steps.
+        rtol: The tolerance. None means 16 units in the last place of the coarsest dtype of floating numbers in the runs
+            (float32 1.9e-6, float16 1.6e-2, bfloat16 0.13).
+
+    Raises:
+        LogdirError: A path is not a readable logdir.
+        QueryError: A run cannot be used, or a number is not allowed.
+        BrokenPartError: A part cannot be read.
+    """
+    check_max_columns(max_columns)
+    if rtol is not None and not (math.isfinite(rtol) and rtol >= 0):
+        raise QueryError(f"rtol is {rtol!r}; expected 0 or more, or None for the default of the dtypes.")
+    with contextlib.ExitStack() as stack:
+        open_a = stack.enter_context(opened(a))
+        open_b = open_a if b is None or b is a else stack.enter_context(opened(b))
+        chosen = choose_runs(open_a, open_b, run_a=run_a, run_b=run_b)
+        runs = tuple(run.run_id for run in chosen)
+        scopes = (open_a.of_run(runs[0]), open_b.of_run(runs[1]))
+        extents = _read_extents(scopes, runs, positions)
+        if extents is None:
+            return None
+        sides = tuple(
+            _Side(scope, read_labels(scope, run_id=run, max_rows=MAX_ROWS))
+            for scope, run in zip(scopes, runs, strict=True)
+        )
+        axis = _common(extents).axis(max_columns)
+        return _compare(sides, extents, axis, _default_rtol(sides) if rtol is None else rtol)
+
+
+@dataclass(frozen=True)
+class _Side:
+    """One run: its engine, and how its ops become rows."""
+
+    logdir: Engine
+    labels: Labels
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A row that both runs have."""
+
+    index: int
+    a: Node
+    b: Node
+
+    @property
+    def key(self) -> RowKey:
+        """What the row stands for."""
+        return self.a.key
+
+    def difference(self, measure: Measure) -> Numbers:
+        """Returns the differences of a measure, B - A, NaN where one is not known."""
+        a, b = (np.clip(measured(node, measure.name), -LARGEST, LARGEST) for node in (self.a, self.b))
+        if measure.scale == "share":
+            return b - a
+        scale = np.fmax(abs(a), abs(b))
+        if measure.name in _SPREADS:
+            scale = np.fmax(*(np.hypot(measured(node, "mean"), measured(node, "stddev")) for node in (self.a, self.b)))
+        with np.errstate(all="ignore"):
+            return np.where(a == b, 0.0, b / scale - a / scale)
+
+    def largest_difference(self) -> Numbers:
+        """Returns the largest difference of all measures, without its sign, NaN where none is known."""
+        found: Numbers = np.fmax.reduce([abs(self.difference(measure)) for measure in MEASURES])
+        return found
+
+    @property
+    def is_bad_in_one(self) -> Mask:
+        """Where only one run has a bad tensor."""
+        is_known = (self.a.sums["num_measured"] > 0) & (self.b.sums["num_measured"] > 0)
+        found: Mask = is_known & ((self.a.sums["num_bad"] > 0) != (self.b.sums["num_bad"] > 0))
+        return found
+
+    def apart(self, rtol: float) -> dict[str, Mask]:
+        """Returns, by measure, where the runs are apart; `bad` is where only one run has a bad tensor."""
+        found = {measure.name: abs(self.difference(measure)) > rtol for measure in MEASURES}
+        return {BAD: self.is_bad_in_one, **found}
+
+    def far_apart(self) -> dict[str, Mask]:
+        """Returns, by measure, where the runs are far apart."""
+        found = {BAD: self.is_bad_in_one}
+        with np.errstate(all="ignore"):
+            for name in _MAGNITUDES:
+                a, b = measured(self.a, name), measured(self.b, name)
+                found[name] = (np.fmin(a, b) > 0) & (np.fmax(a, b) / MIN_FACTOR >= np.fmin(a, b))
+            zeros = measured(self.b, "zero_share") - measured(self.a, "zero_share")
+        return {**found, "zero_share": abs(zeros) >= MIN_ZERO_CHANGE}
+
+    def contains(self, other: _Row) -> bool:
+        """Returns whether another row is inside this one."""
+        own, its = self.key, other.key
+        return (own.kind, own.is_gradient) == (its.kind, its.is_gradient) and its.path.startswith(f"{own.path}/")
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A cell in which the runs are apart.
+
+    Attributes:
+        row: The row.
+        axis: The axis of the column.
+        column: Index of the column.
+        measures: The measures that are apart.
+    """
+
+    row: _Row
+    axis: Axis
+    column: int
+    measures: tuple[str, ...]
+
+    @property
+    def order(self) -> tuple[int, int, int]:
+        """Sorts places by when their ops run."""
+        key = self.row.key
+        role = "gradient" if key.is_gradient else self.row.a.role
+        if self.measures == (_UPDATE,):  # belongs to the row that reads the variable, but comes at the end of the step
+            role = "optimizer"
+        return self.column, _ROLES.index(role), -self.row.index if key.is_gradient else self.row.index
+
+    @property
+    def first(self) -> int:
+        """The first position."""
+        return self.axis.first + self.column * self.axis.width
+
+    @property
+    def last(self) -> int:
+        """The last position."""
+        return min(self.first + self.axis.width - 1, self.axis.last)
+
+    def parting(self, index: int, column: int) -> Parting:
+        """Returns the answer, with the row and the column of the map."""
+        name = self._measure()
+        nodes = (self.row.a, self.row.b)
+        a, b = (None if name == BAD else numbers(measured(node, name))[self.column] for node in nodes)
+        num_bad_a, num_bad_b = (bad_numbers(node)[self.column] for node in nodes)
+        return Parting(
+            row=index,
+            column=column,
+            first=self.first,
+            last=self.last,
+            measure=name,
+            a=a,
+            b=b,
+            num_bad_a=num_bad_a,
+            num_bad_b=num_bad_b,
+        )
+
+    def _measure(self) -> str:
+        """Returns the measure that says most."""
+        if BAD in self.measures:
+            return BAD
+        among = [name for name in self.measures if name != _UPDATE] or self.measures
+        sizes = {
+            measure.name: abs(self.row.difference(measure)[self.column])
+            for measure in MEASURES
+            if measure.name in among
+        }
+        return next(name for name in _PREFERRED if name in sizes and sizes[name] >= max(sizes.values()) / 2)
+
+
+def _compare(sides: Sequence[_Side], extents: Sequence[Extent], axis: Axis | None, rtol: float) -> LayerDifferences:
+    run_a, run_b = (side.labels.run_id for side in sides)
+    nodes_a, nodes_b = ([] if axis is None else read_nodes(side.logdir, axis, side.labels) for side in sides)
+    rows = _aligned(nodes_a, nodes_b)
+    keys_a, keys_b = ({node.key for node in nodes} for nodes in (nodes_a, nodes_b))
+    differences = {measure.name: tuple(numbers(row.difference(measure)) for row in rows) for measure in MEASURES}
+    given = tuple(
+        Measure(
+            name=measure.name,
+            title=measure.title,
+            scale="share_difference" if measure.scale == "share" else "relative",
+        )
+        for measure in MEASURES
+        if any(value is not None for row in differences[measure.name] for value in row)
+    )
+    if given:
+        differences[LARGEST_DIFFERENCE.name] = tuple(numbers(row.largest_difference()) for row in rows)
+    finder = None if axis is None else _Finder(sides, axis, rows, rtol)
+    first = None if finder is None else finder.first(is_far=False)
+    large = None if finder is None else finder.first(is_far=True)
+    partings = () if finder is None else finder.partings(first)
+    is_at_start = axis is not None and first is not None and first.first == axis.first
+    outlined = large or first if is_at_start else first
+    nodes = [row.a for row in rows]
+    earlier = [parting for parting in partings if first is not None and parting.first < first.first]
+    text = parting_sentence(
+        nodes,
+        first,
+        axis=extents[0].name,
+        range_=None if axis is None else (axis.first, axis.last),
+        rtol=rtol,
+        is_known=bool(given),
+    )
+    return LayerDifferences(
+        axis=extents[0].name,
+        columns=() if axis is None else read_columns(sides[0].logdir, axis, run_id=run_a),
+        rows=tuple(row.a.row() for row in rows),
+        measures=(LARGEST_DIFFERENCE, *given) if given else (),
+        values={name: differences[name] for name in (LARGEST_DIFFERENCE.name, *(each.name for each in given))}
+        if given
+        else {},
+        bad=tuple(
+            tuple(
+                a + b if is_marked else 0
+                for is_marked, a, b in zip(row.is_bad_in_one, bad_numbers(row.a), bad_numbers(row.b), strict=True)
+            )
+            for row in rows
+        ),
+        origin=None if outlined is None else Cell(row=outlined.row, column=outlined.column),
+        path=(),
+        sentence=text,
+        run_a=run_a,
+        run_b=run_b,
+        range_a=_range(extents[0]),
+        range_b=_range(extents[1]),
+        values_a={measure.name: tuple(numbers(measured(row.a, measure.name)) for row in rows) for measure in given},
+        values_b={measure.name: tuple(numbers(measured(row.b, measure.name)) for row in rows) for measure in given},
+        bad_a=tuple(bad_numbers(row.a) for row in rows),
+        bad_b=tuple(bad_numbers(row.b) for row in rows),
+        only_a=tuple(node.row() for node in nodes_a if node.key not in keys_b),
+        only_b=tuple(node.row() for node in nodes_b if node.key not in keys_a),
+        rtol=rtol,
+        notes=parting_notes(nodes, first, large, earlier, axis=extents[0].name),
+        first_parting=first,
+        large_parting=large,
+        outlined_parting=outlined,
+        partings=partings,
+    )
+
+
+class _Finder:
+    """Finds where two runs parted.
+
+    A column can contain several steps. The first place is then looked for again within its column, because the order of
+    layers only says which one parted first if they are compared in the same step.
+    """
+
+    def __init__(self, sides: Sequence[_Side], axis: Axis, rows: Sequence[_Row], rtol: float) -> None:
+        self._sides = sides
+        self._axis = axis
+        self._rows = rows
+        self._rtol = rtol
+        self._index_of = {row.key: row.index for row in rows}
+        self._finer: dict[tuple[int, int], tuple[Axis, list[_Row]]] = {}
+
+    def first(self, *, is_far: bool) -> Parting | None:
+        """Returns the first place at which the runs are apart, or far apart; in a layer or line if there is one."""
+        place = _first(self._places(self._axis, self._rows, is_far=is_far))
+        if place is None:
+            return None
+        column = place.column
+        while place.axis.width > 1:
+            axis, rows = self._read_finer(place)
+            finer = _first(self._places(axis, rows, is_far=is_far))
+            if finer is None:  # the runs recorded different steps of the column
+                break
+            place = finer
+        return place.parting(self._index_of[place.row.key], column)
+
+    def partings(self, first: Parting | None) -> tuple[Parting, ...]:
+        """Returns the first place of each row; that of the given place is known better."""
+        places = self._places(self._axis, self._rows, is_far=False)
+        found = [place.parting(place.row.index, place.column) for place in places]
+        if first is not None:
+            found = [first, *(parting for parting in found if parting.row != first.row)]
+        return tuple(sorted(found, key=lambda parting: parting.column))
+
+    def _places(self, axis: Axis, rows: Sequence[_Row], *, is_far: bool) -> list[_Place]:
+        """Returns the first place of each row, without rows around one that is apart as early."""
+        found = []
+        for row in rows:
+            masks = row.far_apart() if is_far else row.apart(self._rtol)
+            is_apart = np.logical_or.reduce(list(masks.values()))
+            if is_apart.any():
+                column = int(is_apart.argmax())
+                found.append(_Place(row, axis, column, tuple(name for name, mask in masks.items() if mask[column])))
+        inner = [
+            place
+            for place in found
+            if not any(place.row.contains(other.row) and other.column <= place.column for other in found)
+        ]
+        return sorted(inner, key=lambda place: place.order)
+
+    def _read_finer(self, place: _Place) -> tuple[Axis, list[_Row]]:
+        ends = (place.first, place.last)
+        if ends not in self._finer:
+            axis = Extent(place.axis.name, *ends).axis(MAX_COLUMNS)
+            assert axis is not None
+            a, b = (read_nodes(side.logdir, axis, side.labels) for side in self._sides)
+            self._finer[ends] = axis, _aligned(a, b)
+        return self._finer[ends]
+
+
+def _first(places: Sequence[_Place]) -> _Place | None:
+    """Returns the first place in a layer or line; if there is none, the first one.
+
+    What is outside of all layers can be apart without any effect yet: a learning rate for later, the order in which
+    threads prepare the data.
+    """
+    of_layers = [place for place in places if place.row.key.kind != "role"]
+    return next(iter(of_layers or places), None)
+
+
+def _aligned(a: Sequence[Node], b: Sequence[Node]) -> list[_Row]:
+    """Returns the rows that both runs have, in the order of A."""
+    of_b = {node.key: node for node in b}
+    return [_Row(index, node, of_b[node.key]) for index, node in enumerate(node for node in a if node.key in of_b)]
+
+
+def _read_extents(
+    scopes: Sequence[Engine], runs: Sequence[str], positions: tuple[int | None, int | None]
+) -> tuple[Extent, ...] | None:
+    """Returns the positions of both runs on one axis; None if one has no tensors."""
+
+    def read(name: str | None) -> Iterator[Extent | None]:
+        for scope, run in zip(scopes, runs, strict=True):
+            yield read_extent(scope, run_id=run, positions=positions, name=name)
+
+    found = [extent for extent in read(None) if extent is not None]
+    if len({extent.name for extent in found}) > 1:
+        found = [extent for extent in read("execution") if extent is not None]
+    return tuple(found) if len(found) == len(scopes) else None
+
+
+def _common(extents: Sequence[Extent]) -> Extent:
+    """Returns the positions that both runs have."""
+    known = [ends for ends in map(_range, extents) if ends is not None]
+    first, last = max((ends[0] for ends in known), default=0), min((ends[1] for ends in known), default=-1)
+    is_empty = len(known) < len(extents) or first > last
+    return Extent(extents[0].name, None if is_empty else first, None if is_empty else last)
+
+
+def _range(extent: Extent) -> tuple[int, int] | None:
+    return None if extent.first is None or extent.last is None else (extent.first, extent.last)
+
+
+def _default_rtol(sides: Sequence[_Side]) -> float:
+    """Returns 16 units in the last place of the coarsest dtype."""
+    names = {
+        name
+        for side in sides
+        for (name,) in side.logdir.rows(
+            "SELECT DISTINCT dtype FROM tensor_health WHERE run_id = ?", [side.labels.run_id]
+        )
+    }
+    return min(MAX_RTOL, UNITS * max((dtype.eps for dtype in DTYPES if dtype.name in names), default=0.0))

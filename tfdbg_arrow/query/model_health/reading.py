@@ -1,0 +1,94 @@
+"""Recorded: the tensors of a run, summed up for layer_health, training_curves and layer_differences."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tfdbg_arrow.errors import QueryError
+from tfdbg_arrow.query.bad_tensor import NonFinite
+from tfdbg_arrow.query.engine import Engine
+from tfdbg_arrow.query.model_health.answers import Column
+from tfdbg_arrow.query.model_health.cells import Group, Labels, read_groups, read_labels
+from tfdbg_arrow.query.model_health.columns import Axis, read_columns, read_extent, read_position
+from tfdbg_arrow.query.model_health.layer_rows import Node, make_nodes
+from tfdbg_arrow.query.model_health.origin import choose_run
+from tfdbg_arrow.query.model_health.series import UpdateRatio, read_update_ratios
+
+MAX_COLUMNS = 200
+"""Default of the maximum number of columns."""
+MAX_ROWS = 1000
+"""Maximum number of layers or lines that have rows of their own."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The tensors of a run in columns.
+
+    Attributes:
+        logdir: The engine of the run.
+        run_id: The run.
+        axis_name: `step` or `execution`.
+        axis: The axis; None if no tensor has a position in the range.
+        columns: The columns.
+        labels: How ops become rows.
+        groups: The tensors by row and role.
+        ratios: The update ratios.
+        found: The first bad tensor that did harm.
+        position: Its position; None if it has none.
+    """
+
+    logdir: Engine
+    run_id: str
+    axis_name: str
+    axis: Axis | None
+    columns: tuple[Column, ...]
+    labels: Labels
+    groups: list[Group]
+    ratios: list[UpdateRatio]
+    found: NonFinite | None
+    position: int | None
+
+    @property
+    def first_bad(self) -> int | None:
+        """The column of that tensor; None if it has none."""
+        return None if self.axis is None else self.axis.column_of(self.position)
+
+
+def read_recorded(
+    logdir: Engine, *, run_id: str | None, positions: tuple[int | None, int | None], max_columns: int
+) -> Recorded | None:
+    """Returns the tensors of a run; None if it has none. See layer_health for the arguments and errors."""
+    check_max_columns(max_columns)
+    run, found = choose_run(logdir, run_id)
+    if run is None:
+        return None
+    scope = logdir.of_run(run)
+    extent = read_extent(scope, run_id=run, positions=positions)
+    if extent is None:
+        return None
+    axis = extent.axis(max_columns)
+    labels = read_labels(scope, run_id=run, max_rows=MAX_ROWS)
+    return Recorded(
+        logdir=scope,
+        run_id=run,
+        axis_name=extent.name,
+        axis=axis,
+        columns=() if axis is None else read_columns(scope, axis, run_id=run),
+        labels=labels,
+        groups=[] if axis is None else read_groups(scope, axis, labels),
+        ratios=[] if axis is None else read_update_ratios(scope, axis, labels),
+        found=found,
+        position=None if found is None else read_position(scope, found.event_index, axis=extent.name, run_id=run),
+    )
+
+
+def read_nodes(logdir: Engine, axis: Axis, labels: Labels) -> list[Node]:
+    """Returns the rows of a run in order."""
+    ratios = read_update_ratios(logdir, axis, labels)
+    return make_nodes(read_groups(logdir, axis, labels), ratios, axis.num_columns)
+
+
+def check_max_columns(max_columns: int) -> None:
+    """Raises a QueryError if a number of columns is below 1."""
+    if max_columns < 1:
+        raise QueryError(f"max_columns is {max_columns}; expected 1 or more.")

@@ -1,0 +1,105 @@
+"""The elements of recorded tensors, as a recording has them, and as the arrays of an .npz file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tfdbg_arrow.errors import BrokenPartError
+from tfdbg_arrow.query.engine import Engine
+from tfdbg_arrow.query.values import NUMPY_DTYPES
+from tfdbg_arrow.safe_text import printable
+from tfdbg_arrow.schema.dtypes import decode_strings, itemsize_of
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Elements:
+    """The elements of one tensor.
+
+    Attributes:
+        dtype: TensorFlow's name of the dtype.
+        shape: Dimensions.
+        value: The elements, as in `tensor_value.value`.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    value: bytes
+
+    @property
+    def array(self) -> Array:
+        """The elements in the form in which a script loads them.
+
+        A dtype that NumPy does not have is an array of bytes with one more dimension, for the bytes of an element. A
+        tensor of strings is its encoding in `tensor_value.value`, as a vector of bytes.
+        """
+        raw = np.frombuffer(self.value, np.uint8)
+        if self.dtype == "string":
+            return raw
+        if self.dtype in NUMPY_DTYPES:
+            return raw.view(np.dtype(self.dtype).newbyteorder("<")).reshape(self.shape)
+        return raw.reshape(*self.shape, itemsize_of(self.dtype) or 1)
+
+
+class ElementReader:
+    """Reads the elements of tensors of one run."""
+
+    def __init__(self, logdir: Engine, *, run_id: str) -> None:
+        self._logdir = logdir
+        self._run_id = run_id
+
+    def first_of(self, event_indexes: Iterable[int]) -> Elements | None:
+        """Returns the elements of the first of several tensors that has any recorded, or None.
+
+        Raises:
+            BrokenPartError: The row is not that of a tensor.
+        """
+        wanted = list(dict.fromkeys(event_indexes))
+        if not wanted:
+            return None
+        rows = self._logdir.rows(
+            "SELECT dtype, shape, value FROM tensor_value WHERE run_id = ? "
+            f"AND event_index IN ({', '.join('?' * len(wanted))}) ORDER BY event_index LIMIT 1",
+            [self._run_id, *wanted],
+        )
+        return _elements(*rows[0], table="tensor_value") if rows else None
+
+    def inputs_of(self, event_index: int) -> dict[int, Elements]:
+        """Returns the kept inputs of the op that made a bad tensor, by index; none if none were kept.
+
+        Raises:
+            BrokenPartError: A row is not that of a tensor.
+        """
+        rows = self._logdir.rows(
+            "SELECT input_index, dtype, shape, value FROM input_value WHERE run_id = ? AND event_index = ? "
+            "ORDER BY input_index",
+            [self._run_id, event_index],
+        )
+        return {index: _elements(dtype, shape, value, table="input_value") for index, dtype, shape, value in rows}
+
+
+def _elements(dtype: str, shape: Sequence[int], value: bytes, *, table: str) -> Elements:
+    found = Elements(dtype, tuple(shape), bytes(value))
+    size = math.prod(found.shape)
+    itemsize = itemsize_of(dtype)
+    is_right = all(dimension >= 0 for dimension in found.shape)
+    if is_right and dtype == "string":
+        try:
+            decode_strings(found.value, size)
+        except ValueError:
+            is_right = False
+    elif itemsize is None or size * itemsize != len(found.value):
+        is_right = False
+    if not is_right:
+        raise BrokenPartError(
+            f"a row of {table} has {len(found.value):,} bytes for a tensor of dtype {printable(dtype)[:40]} and shape "
+            f"{list(found.shape)[:8]}; record again."
+        )
+    return found

@@ -1,0 +1,356 @@
+"""The ops that a repro script may run, and how to call them.
+
+op_signatures.json lists the ops of `tf.raw_ops` that compute numbers from numbers: `tools/op_signatures.py` writes it.
+Because a logdir is untrusted, a script runs no other op.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from itertools import islice, product
+from typing import Any
+
+from tfdbg_arrow.errors import ReproError
+from tfdbg_arrow.safe_text import printable
+from tfdbg_arrow.schema.dtypes import DTYPES
+
+MAX_CHOICES = 64
+"""Maximum number of combinations of attributes that a script tries."""
+_INT64 = range(-(2**63), 2**63)
+_DTYPES = {dtype.number: dtype.name for dtype in DTYPES}
+_DIMENSIONS = ([1, 1, 1, 1], [1, 2, 2, 1], [1, 3, 3, 1], [1, 4, 4, 1], [1, 1, 1, 1, 1], [1, 2, 2, 2, 1])
+_GUESSES: dict[str, tuple[Any, ...]] = {"strides": _DIMENSIONS, "ksize": _DIMENSIONS[1:], "padding": ("SAME", "VALID")}
+"""Common values of attributes without a default."""
+
+Value = Any
+"""The value of an attribute: None, a bool, an int, a float, a text or a list of these; a Dtype for a dtype."""
+
+
+@dataclass(frozen=True)
+class DtypeName:
+    """TensorFlow's name of a dtype, as the value of an attribute."""
+
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attribute:
+    """One attribute that a call of an op takes.
+
+    Attributes:
+        argument: The name of the argument.
+        name: The name of the attribute in a NodeDef.
+        type: Its type, as in TensorFlow's OpDef, such as `list(int)`.
+        values: The allowed texts; empty if any text is allowed, and for other types.
+        has_default: Whether there is a default.
+        default: The default.
+    """
+
+    argument: str
+    name: str
+    type: str
+    values: tuple[str, ...] = ()
+    has_default: bool = False
+    default: Value = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Signature:
+    """How to call an op.
+
+    Attributes:
+        op_type: Its type.
+        inputs: The arguments for its inputs, each with the attribute that gives the length of a list of tensors, or
+            an empty text if it takes one tensor.
+        attributes: The attributes.
+        is_single: Whether it returns one tensor, rather than several or a list.
+        is_random: Whether it draws random numbers, so that it returns other numbers each time.
+        is_raw: Whether it is in `tf.raw_ops`. If not, only a graph can run it.
+        types: For an op that is not, the attributes that hold the dtype of an input, each with the input's argument.
+            The dtypes of a list of tensors are a list.
+    """
+
+    op_type: str
+    inputs: tuple[tuple[str, str], ...]
+    attributes: tuple[Attribute, ...]
+    is_single: bool
+    is_random: bool
+    is_raw: bool = True
+    types: tuple[tuple[str, str], ...] = ()
+
+
+_FUSED = (
+    Attribute(argument="fused_ops", name="fused_ops", type="list(string)", has_default=True, default=[]),
+    Attribute(argument="epsilon", name="epsilon", type="float", has_default=True, default=0.0001),
+    Attribute(argument="leakyrelu_alpha", name="leakyrelu_alpha", type="float", has_default=True, default=0.2),
+)
+
+
+_NOT_FUSED = frozenset({"grad_a", "grad_b"})
+"""Attributes of an op of `tf.raw_ops` that the op into which it is fused does not have."""
+
+
+def _fused(
+    op_type: str,
+    base: str,
+    inputs: Sequence[tuple[str, str]],
+    *own: Attribute,
+    types: Sequence[tuple[str, str]],
+) -> Signature:
+    """Returns the signature of an op into which TensorFlow's optimizer fuses an op of `tf.raw_ops` and others."""
+    known = {each.name for each in own}
+    return Signature(
+        op_type=op_type,
+        inputs=tuple(inputs),
+        attributes=(*own, *(each for each in _raw(base).attributes if each.name not in {*known, *_NOT_FUSED})),
+        is_single=_raw(base).is_single,
+        is_random=False,
+        is_raw=False,
+        types=tuple(types),
+    )
+
+
+def _fused_signature(op_type: str) -> Signature | None:
+    """Returns the signature of an op that only TensorFlow's optimizer makes. Source: nn_ops.cc, math_ops.cc."""
+    args = ("args", "num_args")
+    match op_type:
+        case "_FusedMatMul":
+            return _fused(op_type, "MatMul", [("a", ""), ("b", ""), args], *_FUSED, types=[("T", "a")])
+        case "_FusedConv2D":
+            inputs = [("input", ""), ("filter", ""), args]
+            return _fused(op_type, "Conv2D", inputs, *_FUSED, types=[("T", "input"), ("TArgs", "args")])
+        case "_FusedDepthwiseConv2dNative":
+            inputs = [("input", ""), ("filter", ""), args]
+            return _fused(op_type, "DepthwiseConv2dNative", inputs, *_FUSED, types=[("T", "input")])
+        case "_FusedBatchNormEx":
+            five = ("x", "scale", "offset", "mean", "variance")
+            mode = Attribute(
+                argument="activation_mode", name="activation_mode", type="string", has_default=True, default="Identity"
+            )
+            inputs = [*((name, "") for name in five), ("side_input", "num_side_inputs")]
+            return _fused(op_type, "FusedBatchNormV3", inputs, mode, types=[("T", "x"), ("U", "scale")])
+        case "_UnaryOpsComposition":
+            names = Attribute(argument="op_names", name="op_names", type="list(string)")
+            return Signature(
+                op_type=op_type,
+                inputs=(("x", ""),),
+                attributes=(names,),
+                is_single=True,
+                is_random=False,
+                is_raw=False,
+                types=(("T", "x"),),
+            )
+    return None
+
+
+@cache
+def _file() -> dict[str, Any]:
+    text = files("tfdbg_arrow.reproduction").joinpath("op_signatures.json").read_text(encoding="utf-8")
+    loaded: dict[str, Any] = json.loads(text)
+    return loaded
+
+
+@cache
+def _raw(op_type: str) -> Signature:
+    entry = _file()[op_type]
+    return Signature(
+        op_type=op_type,
+        inputs=tuple((argument, length) for argument, length in entry["inputs"]),
+        attributes=tuple(
+            Attribute(
+                argument=argument,
+                name=about.get("name", argument),
+                type=about["type"],
+                values=tuple(about.get("values", ())),
+                has_default="default" in about,
+                default=about.get("default"),
+            )
+            for argument, about in entry["attributes"].items()
+        ),
+        is_single=entry["is_single"],
+        is_random=entry["is_random"],
+    )
+
+
+def signature_of(op_type: str | None) -> Signature | None:
+    """Returns the signature of an op, or None if a script may not run it."""
+    if op_type is None:
+        return None
+    return _raw(op_type) if op_type in _file() else _fused_signature(op_type)
+
+
+def is_random(op_type: str) -> bool:
+    """Returns whether an op returns other numbers each time."""
+    found = signature_of(op_type)
+    return found is not None and found.is_random
+
+
+def known_attributes(signature: Signature, recorded: Mapping[str, Value]) -> dict[str, Value]:
+    """Returns the recorded attributes that a call of an op takes, by argument, without those that are the default.
+
+    Args:
+        signature: The op.
+        recorded: The attributes as recorded, by the name in the NodeDef. Other attributes, such as those that
+            TensorFlow infers from the inputs, are ignored.
+
+    Raises:
+        ReproError: A value is not of the attribute's type.
+    """
+    found = {}
+    for attribute in signature.attributes:
+        if attribute.name not in recorded:
+            continue
+        value = _checked(attribute, recorded[attribute.name], signature.op_type)
+        if not (attribute.has_default and _is_same(value, _checked(attribute, attribute.default, signature.op_type))):
+            found[attribute.argument] = value
+    return found
+
+
+def _is_same(value: Value, default: Value) -> bool:
+    """Returns whether two values are equal. A NodeDef holds floats with the precision of float32."""
+    if isinstance(value, float) and isinstance(default, float):
+        return math.isclose(value, default, rel_tol=1e-6)
+    return bool(value == default)
+
+
+def _checked(attribute: Attribute, value: Value, op_type: str) -> Value:
+    kind = attribute.type
+    if kind.startswith("list("):
+        if isinstance(value, (list, tuple)):
+            return [_scalar(kind[5:-1], attribute, each, op_type) for each in value]
+    else:
+        return _scalar(kind, attribute, value, op_type)
+    raise _wrong(attribute, value, op_type)
+
+
+def _scalar(kind: str, attribute: Attribute, value: Value, op_type: str) -> Value:
+    is_int = isinstance(value, int) and not isinstance(value, bool) and value in _INT64
+    match kind:
+        case "bool" if isinstance(value, bool):
+            return value
+        case "int" if is_int:
+            return value
+        case "float" if is_int or isinstance(value, float):
+            return float(value)
+        case "float" if value in ("NaN", "Infinity", "-Infinity"):
+            return float(value)
+        case "string" if isinstance(value, str) and (not attribute.values or value in attribute.values):
+            return value
+        case "type" if is_int and value in _DTYPES:
+            return DtypeName(_DTYPES[value])
+        case "shape" if value is None:
+            return None
+        case "shape" if isinstance(value, list) and all(
+            isinstance(size, int) and not isinstance(size, bool) and size in _INT64 for size in value
+        ):
+            return [None if size < 0 else size for size in value]
+    raise _wrong(attribute, value, op_type)
+
+
+def _wrong(attribute: Attribute, value: Value, op_type: str) -> ReproError:
+    text = printable(repr(value))[:80]
+    return ReproError(
+        f"the attribute {attribute.name} of {op_type} is {text} in the recording, expected a value of the type "
+        f"{attribute.type}."
+    )
+
+
+def choices(
+    signature: Signature, known: Mapping[str, Value], *, dtype: str | None, is_recorded: bool
+) -> list[dict[str, Value]]:
+    """Returns the combinations of attributes to try, the most likely ones first.
+
+    Args:
+        signature: The op.
+        known: The known attributes, by argument.
+        dtype: The dtype of the op's output; None if unknown.
+        is_recorded: Whether the recording has the attributes of the op that ran. If not, others than `known` are
+            tried, too: the recording has no attributes of eager ops, and TensorFlow's optimizer can change them.
+
+    Raises:
+        ReproError: An attribute has no default, and the recording does not show it.
+    """
+    options: list[tuple[str, list[Value]]] = []
+    for attribute in signature.attributes:
+        if attribute.argument in known:
+            values = [known[attribute.argument]]
+            if not is_recorded and attribute.type == "bool":
+                values.append(not known[attribute.argument])
+        elif is_recorded and attribute.has_default:
+            continue
+        else:
+            values = list(_options(attribute, dtype))
+        if not values:
+            raise ReproError(
+                f"the attribute {attribute.name} of {signature.op_type} is not in the recording, and has no default. "
+                "Record the op in a tf.function: the attributes of eager ops are not recorded."
+            )
+        options.append((attribute.argument, values))
+    # The first values are the most likely ones, so the combinations with few other values come first.
+    indexes = sorted(
+        islice(product(*(range(len(values)) for _, values in options)), 4096), key=lambda each: (sum(each), each)
+    )
+    found = []
+    for combination in indexes[:MAX_CHOICES]:
+        chosen = {name: values[index] for (name, values), index in zip(options, combination, strict=True)}
+        found.append(_without_defaults(signature, chosen))
+    return found
+
+
+def _options(attribute: Attribute, dtype: str | None) -> Iterable[Value]:
+    """Returns likely values of an attribute that was not recorded, the default first."""
+    default = [_checked(attribute, attribute.default, "the op")] if attribute.has_default else []
+    if attribute.type == "bool":
+        return [*default, *({False, True} - set(default))]
+    if attribute.argument in _GUESSES:
+        return [*default, *(value for value in _GUESSES[attribute.argument] if value not in default)]
+    if attribute.type == "type" and dtype is not None:
+        return [DtypeName(dtype), *(value for value in default if value != DtypeName(dtype))]
+    return default or list(attribute.values)
+
+
+def _without_defaults(signature: Signature, chosen: Mapping[str, Value]) -> dict[str, Value]:
+    by_argument = {each.argument: each for each in signature.attributes}
+    return {
+        name: value
+        for name, value in chosen.items()
+        if not by_argument[name].has_default
+        or not _is_same(value, _checked(by_argument[name], by_argument[name].default, signature.op_type))
+    }
+
+
+def split_inputs(signature: Signature, number: int, recorded: Mapping[str, Value]) -> list[tuple[str, int | None]]:
+    """Returns how many of an op's inputs each argument takes, in order: None for one tensor, or the length of a list.
+
+    Args:
+        signature: The op.
+        number: Number of inputs.
+        recorded: The recorded attributes, which can have the lengths of lists.
+
+    Raises:
+        ReproError: The op cannot have this number of inputs.
+    """
+    lists = [length for _, length in signature.inputs if length]
+    rest = number - (len(signature.inputs) - len(lists))
+    lengths: list[int] = []
+    for length in lists:
+        value = recorded.get(length)
+        if isinstance(value, list):
+            lengths.append(len(value))
+        elif isinstance(value, int) and not isinstance(value, bool):
+            lengths.append(value)
+    if len(lengths) != len(lists) and lists:
+        lengths = [rest // len(lists)] * len(lists)
+    if sum(lengths) != rest or any(length < 0 for length in lengths):
+        raise ReproError(
+            f"{signature.op_type} takes {len(signature.inputs)} inputs, and the recording has {number} for it."
+        )
+    found: list[tuple[str, int | None]] = []
+    for argument, length in signature.inputs:
+        found.append((argument, lengths.pop(0) if length else None))
+    return found

@@ -1,0 +1,382 @@
+"""Writes the text of a repro script.
+
+A logdir is untrusted. The code of a script consists of texts of this package, names from op_signatures.json, and Python
+literals. Everything else that the recording has is in comments of one line each, or in the file with the inputs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tfdbg_arrow._version import __version__
+from tfdbg_arrow.query.recorded import TensorEvent
+from tfdbg_arrow.query.stacks import Frame
+from tfdbg_arrow.reproduction.op_signatures import DtypeName, Value
+from tfdbg_arrow.reproduction.pieces import GradientPiece, InputRef, Operand, OutputRef, Piece, PieceInput, PieceOp
+from tfdbg_arrow.reproduction.script_parts import (
+    CHECK_GRADIENT,
+    CHECK_RUN,
+    COUNT,
+    FITTING,
+    LOAD,
+    NODE,
+    SHOW_GRADIENT,
+)
+from tfdbg_arrow.safe_text import printable, printable_line
+
+_MAX_COMMENT = 400
+_NAMED_DTYPES = frozenset({
+    "bfloat16", "bool", "complex128", "complex64", "float16", "float32", "float64", "int16", "int32", "int64", "int8",
+    "string", "uint16", "uint32", "uint64", "uint8",
+})  # fmt: skip
+"""Dtypes that are attributes of the module `tensorflow`."""
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+UPSTREAM = "upstream"
+"""The name of the gradient of the forward op's output."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expected:
+    """What was seen of the bad tensor.
+
+    Attributes:
+        op_type: The type of the op that made it.
+        dtype: Its dtype; None if unknown.
+        shape: Its shape; None if unknown.
+        counts: The numbers of NaN, -Inf and +Inf; None if they were not measured, or differ each time.
+        kinds: The kinds of bad element: `nan`, `inf`. If the recording does not tell them apart, both.
+        is_certain: Whether the recording tells the kinds apart.
+        is_origin: Whether no input holds one of the kinds.
+    """
+
+    op_type: str
+    dtype: str | None
+    shape: tuple[int, ...] | None
+    counts: tuple[int, int, int] | None
+    kinds: tuple[str, ...]
+    is_certain: bool
+    is_origin: bool
+
+
+def expected_of(event: TensorEvent, op: PieceOp, *, is_origin: bool) -> Expected:
+    """Returns what was seen of a bad tensor."""
+    counts = (event.num_nan, event.num_neg_inf, event.num_pos_inf)
+    is_measured = None not in counts
+    return Expected(
+        op_type=op.op_type,
+        dtype=op.dtype,
+        shape=event.shape,
+        counts=counts if is_measured and not op.signature.is_random else None,  # type: ignore[arg-type]
+        kinds=tuple(sorted(event.bad_kinds())),
+        is_certain=is_measured,
+        is_origin=is_origin,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What the comments say.
+
+    Attributes:
+        headline: The bad tensor, in one line.
+        lines: More facts, one line each.
+        source: The line to look at.
+        source_lines: The lines around it, as (number, text).
+        stack: The calls that led to it, innermost first, one line each.
+    """
+
+    headline: str
+    lines: tuple[str, ...]
+    source: Frame | None
+    source_lines: tuple[tuple[int, str], ...]
+    stack: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScriptContent:
+    """What a script runs and says. `piece` is None if only the gradient of the forward op can be run.
+
+    Attributes:
+        facts: What the comments say.
+        expected: What was seen.
+        piece: The op that made the bad value, and those before it.
+        gradient: The forward op whose gradient it is.
+        replaced: Code that replaces the call of the last op of the piece, or of the forward op; None runs the op.
+    """
+
+    facts: Facts
+    expected: Expected
+    piece: Piece | None
+    gradient: GradientPiece | None = None
+    replaced: str | None = None
+
+    @property
+    def inputs(self) -> dict[str, PieceInput]:
+        """The inputs by name."""
+        return {**self.own_inputs, **self.forward_inputs}
+
+    @property
+    def own_inputs(self) -> dict[str, PieceInput]:
+        """The inputs of the piece, by name."""
+        return {} if self.piece is None else {f"x{index}": each for index, each in enumerate(self.piece.inputs)}
+
+    @property
+    def forward_inputs(self) -> dict[str, PieceInput]:
+        """The inputs of the forward op and the gradient of its output, by name."""
+        if self.gradient is None:
+            return {}
+        found = {f"forward_x{index}": each for index, each in enumerate(self.gradient.forward.inputs)}
+        return found if self.gradient.upstream is None else {**found, UPSTREAM: self.gradient.upstream}
+
+
+def comment(text: str, indent: int = 0) -> str:
+    """Returns a comment of one line. Control characters are escaped, and a long text is cut."""
+    line = printable_line(text)
+    line = line if len(line) <= _MAX_COMMENT else f"{line[:_MAX_COMMENT]} …"
+    return (" " * indent + "# " + line).rstrip()
+
+
+def literal(value: Value) -> str:
+    """Returns the value of an attribute as Python code."""
+    if isinstance(value, DtypeName):
+        return f"tf.{value.name}" if value.name in _NAMED_DTYPES else f"tf.as_dtype({value.name!r})"
+    if isinstance(value, list):
+        return f"[{', '.join(map(literal, value))}]"
+    if isinstance(value, float):
+        return repr(value) if abs(value) < float("inf") else f"float({str(value)!r})"
+    if isinstance(value, str):
+        return ascii(value)
+    if value is None or isinstance(value, (bool, int)):
+        return repr(value)
+    raise TypeError(f"{type(value).__name__} has no literal")
+
+
+def render(content: ScriptContent, *, npz_name: str) -> str:
+    """Returns the text of a script.
+
+    Args:
+        content: What it runs and says.
+        npz_name: The name of the file with the inputs, in the directory of the script.
+    """
+    blocks = [_header(content, npz_name), _constants(content, npz_name), LOAD, COUNT]
+    ops = [*(content.piece.ops if content.piece else ()), *(content.gradient.forward.ops if content.gradient else ())]
+    if any(len(op.choices) > 1 for op in ops):
+        blocks.append(FITTING)
+    if any(not op.signature.is_raw for op in ops):
+        blocks.append(NODE)
+    if content.piece is not None:
+        blocks.append(_run_function(content, content.piece))
+    if content.gradient is not None:
+        blocks.append(_gradient_function(content, content.gradient))
+    blocks.append(_main(content))
+    return "\n\n".join(block.strip("\n") + "\n" for block in blocks)
+
+
+def _header(content: ScriptContent, npz_name: str) -> str:
+    facts = content.facts
+    lines = [
+        comment(f"Runs the op that made a bad value: {facts.headline}"),
+        "#",
+        f"# tfdbg-arrow {__version__} wrote this script from a recording. It needs TensorFlow, NumPy, and the .npz",
+        "# file with the inputs beside it. What was recorded:",
+        "#",
+        *(comment(f"  {line}") for line in facts.lines),
+    ]
+    if facts.source is not None:
+        lines += ["#", comment(f"{facts.source.file_path}:{facts.source.lineno} in {facts.source.func}")]
+        width = len(str(facts.source_lines[-1][0])) if facts.source_lines else 0
+        for number, text in facts.source_lines:
+            lines.append(comment(f"  {'>' if number == facts.source.lineno else ' '} {number:>{width}} | {text}"))
+        if not facts.source_lines and facts.source.code:
+            lines.append(comment(f"  > {facts.source.lineno} | {facts.source.code}"))
+    if facts.stack:
+        lines += ["#", "# Called from, innermost first:", *(comment(f"  {line}") for line in facts.stack)]
+    imports = ["from pathlib import Path", "", "import numpy as np"]
+    return "\n".join([*lines, "", *imports, "import tensorflow as tf"])
+
+
+def _constants(content: ScriptContent, npz_name: str) -> str:
+    expected = content.expected
+    about: dict[str, Any] = {
+        "op_type": expected.op_type,
+        "dtype": expected.dtype,
+        "shape": expected.shape,
+        "kinds": expected.kinds,
+        "is_certain": expected.is_certain,
+        "is_origin": expected.is_origin,
+        "counts": expected.counts,
+    }
+    lines = [f"DATA = Path(__file__).with_name({npz_name!a})", "INPUTS = {"]
+    for name, each in content.inputs.items():
+        by = "" if each.made_by is None else f"  # made by {printable(each.made_by)[:120]}"
+        lines.append(f"    {name!r}: ({each.elements.dtype!r}, {each.elements.shape!r}),{by}")
+    lines += ["}", '"""The dtype and the shape of each input."""']
+    lines += ["EXPECTED = {", *(f"    {name!r}: {value!r}," for name, value in about.items()), "}"]
+    lines += ['"""What was recorded of the bad tensor. `counts` are the numbers of NaN, -Inf and +Inf."""']
+    return "\n".join(lines)
+
+
+@dataclass
+class _Body:
+    """The statements that run the ops of a piece."""
+
+    piece: Piece
+    prefix: str
+    replaced: str | None
+    names: list[str] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+
+    def write(self) -> None:
+        for index, op in enumerate(self.piece.ops):
+            is_last = index == len(self.piece.ops) - 1
+            name = f"{_snake(op.op_type)}_{index + 1}"
+            call = self._call(op, name, is_last=is_last)
+            if is_last and self.replaced is not None:
+                call = self.replaced.format_map(self._expressions(op))
+            if op.source is not None:
+                code = "" if op.source.code is None else f": {op.source.code}"
+                self.lines.append(comment(f"{op.source.file_path}:{op.source.lineno}{code}", 4))
+            if len(op.choices) > 1:
+                self.lines.append(
+                    "    # The recording does not have all attributes of this op: these are tried in turn."
+                )
+            self.lines.append(f"    {name} = {call}")
+            self.names.append(name)
+
+    def result(self, index: int) -> str:
+        op = self.piece.ops[index]
+        is_replaced = self.replaced is not None and index == len(self.piece.ops) - 1
+        return self.names[index] if op.signature.is_single or is_replaced else f"{self.names[index]}[{op.slot}]"
+
+    def _operand(self, operand: Operand) -> str:
+        if isinstance(operand, InputRef):
+            return f"{self.prefix}x{operand.index}"
+        op = self.piece.ops[operand.op]
+        return self.names[operand.op] + ("" if op.signature.is_single else f"[{operand.slot}]")
+
+    def _argument(self, operand: Operand | tuple[Operand, ...]) -> str:
+        if isinstance(operand, tuple):
+            return f"[{', '.join(map(self._operand, operand))}]"
+        return self._operand(operand)
+
+    def _expressions(self, op: PieceOp) -> dict[str, str]:
+        """Returns the code of the op's inputs by argument, and of the inputs of the ops that made them."""
+        found = {}
+        for name, operand in op.arguments:
+            found[name] = self._argument(operand)
+            if isinstance(operand, OutputRef):
+                maker = self.piece.ops[operand.op]
+                found |= {f"{name}_{inner}": self._argument(each) for inner, each in maker.arguments}
+        return found
+
+    def _call(self, op: PieceOp, name: str, *, is_last: bool) -> str:
+        inputs = {argument: self._argument(operand) for argument, operand in op.arguments}
+        if op.signature.is_raw:
+            called, given = f"tf.raw_ops.{op.op_type}", inputs
+        else:
+            called = "run_node"
+            flat = ", ".join(map(self._operand, op.operands))
+            given = {"op_type": repr(op.op_type), "inputs": f"[{flat}]", **self._node_types(op, inputs)}
+        words = [f"{argument}={code}" for argument, code in given.items()]
+        if len(op.choices) > 1:
+            choices = ", ".join(_dict(each) for each in op.choices)
+            expected = "EXPECTED" if is_last else "None"
+            about = f"slot={op.slot}, dtype={op.dtype!r}, shape={op.shape!r}, expected={expected}"
+            call = f"lambda **more: {called}({', '.join((*words, '**more'))})"
+            return f"first_fitting({name!r}, {call}, [{choices}], {about})"
+        words += [f"{argument}={literal(value)}" for argument, value in op.choices[0].items()]
+        call = f"{called}({', '.join(words)})"
+        return call if op.signature.is_single else f"tf.nest.flatten({call})"
+
+    def _node_types(self, op: PieceOp, inputs: Mapping[str, str]) -> dict[str, str]:
+        arguments = dict(op.arguments)
+        found = {}
+        for attribute, argument in op.signature.types:
+            operand = arguments[argument]
+            if isinstance(operand, tuple):
+                found[attribute] = f"[{', '.join(f'{self._operand(each)}.dtype' for each in operand)}]"
+            else:
+                found[attribute] = f"{inputs[argument]}.dtype"
+        for argument, length in op.signature.inputs:
+            operand = arguments[argument]
+            if length and isinstance(operand, tuple):
+                found[length] = str(len(operand))
+        return found
+
+
+def _dict(attributes: Mapping[str, Value]) -> str:
+    return "{" + ", ".join(f"{name!r}: {literal(value)}" for name, value in attributes.items()) + "}"
+
+
+def _run_function(content: ScriptContent, piece: Piece) -> str:
+    replaced = content.replaced if content.gradient is None else None
+    body = _Body(piece, "", replaced)
+    body.write()
+    results = ", ".join(f"({op.op_type!r}, {body.result(index)})" for index, op in enumerate(piece.ops))
+    head = f"def run({', '.join(content.own_inputs)}):"
+    text = '    """Runs the ops, and returns the type and the result of each."""'
+    return "\n".join([head, text, *body.lines, f"    return [{results}]"])
+
+
+def _gradient_function(content: ScriptContent, gradient: GradientPiece) -> str:
+    body = _Body(gradient.forward, "forward_", content.replaced)
+    body.write()
+    result = body.result(len(gradient.forward.ops) - 1)
+    names = [name for name in content.forward_inputs if name != UPSTREAM]
+    floats = ("bfloat", "complex", "float")
+    watched = ", ".join(name for name in names if content.forward_inputs[name].elements.dtype.startswith(floats))
+    seeds = "" if gradient.upstream is None else f", output_gradients={UPSTREAM}"
+    lines = [
+        f"def run_gradient({', '.join(content.forward_inputs)}):",
+        '    """Runs the forward op under a tape, and returns the gradients of its inputs."""',
+        "    with tf.GradientTape() as tape:",
+        f"        tape.watch([{watched}])",
+        *("    " + line for line in body.lines),
+        *(
+            []
+            if seeds
+            else ["    # The bad value does not depend on the gradient of the output, so ones stand for it."]
+        ),
+        f"    return tape.gradient({result}, [{watched}]{seeds})",
+    ]
+    return "\n".join(lines)
+
+
+def call_text(content: ScriptContent) -> str:
+    """Returns the code that stands in place of the last op."""
+    piece = content.gradient.forward if content.gradient is not None else content.piece
+    assert piece is not None
+    body = _Body(piece, "" if content.gradient is None else "forward_", content.replaced)
+    body.write()
+    return body.lines[-1].partition(" = ")[2]
+
+
+def _main(content: ScriptContent) -> str:
+    lines = [
+        "def main():",
+        '    """Runs everything, prints what it got, and asserts that it is as recorded."""',
+        '    print("TensorFlow", tf.__version__)',
+    ]
+    if content.piece is not None:
+        lines += [
+            f"    inputs = [load(name) for name in [{', '.join(map(repr, content.own_inputs))}]]",
+            *CHECK_RUN.strip("\n").splitlines(),
+        ]
+    if content.gradient is not None:
+        lines.append(
+            f"    gradients = run_gradient(*[load(name) for name in [{', '.join(map(repr, content.forward_inputs))}]])"
+        )
+        lines += (CHECK_GRADIENT if content.piece is None else SHOW_GRADIENT).strip("\n").splitlines()
+    lines += ['    print("The bad value came up again.")', "", "", 'if __name__ == "__main__":', "    main()"]
+    return "\n".join(lines)
+
+
+def _snake(op_type: str) -> str:
+    """Returns the name of a variable for the result of an op."""
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", op_type.strip("_"))
+    name = words.lower()
+    assert _IDENTIFIER.fullmatch(name)
+    return name

@@ -1,0 +1,445 @@
+"""Writes a script that makes a recorded bad value again, and its inputs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tfdbg_arrow.errors import MissingDependencyError, QueryError, ReproError
+from tfdbg_arrow.query.bad_tensor import BadTensorReader, NonFinite
+from tfdbg_arrow.query.engine import Engine
+from tfdbg_arrow.query.explanation import Reasons, read_reasons
+from tfdbg_arrow.query.info import check_one_run
+from tfdbg_arrow.query.logdir import opened
+from tfdbg_arrow.query.nonfinite_search import first_nonfinite
+from tfdbg_arrow.query.recorded import KINDS
+from tfdbg_arrow.query.stacks import Frame, source_lines
+from tfdbg_arrow.query.trace_back import bad_start
+from tfdbg_arrow.query.wording import call_lines, gradient_text, headline_text, nonfinite_facts
+from tfdbg_arrow.reproduction.elements import Elements
+from tfdbg_arrow.reproduction.fixes import (
+    Fix,
+    argument_texts,
+    diff_lines,
+    edited_line,
+    epsilon_of,
+    fixes_for,
+)
+from tfdbg_arrow.reproduction.pieces import (
+    GradientPiece,
+    NotRecordedError,
+    OutputRef,
+    Piece,
+    PieceFinder,
+    PieceInput,
+)
+from tfdbg_arrow.reproduction.script import (
+    UPSTREAM,
+    Facts,
+    ScriptContent,
+    call_text,
+    expected_of,
+    render,
+)
+from tfdbg_arrow.reproduction.trial import write_npz
+
+DEFAULT_TIME_LIMIT_S = 60.0
+"""How long the search for smaller inputs takes at most, in seconds."""
+_START_TIME_S = 300.0
+"""How long TensorFlow and a run of the script take at most, in seconds, before a trial counts as failed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReproInput:
+    """One input of a script.
+
+    Attributes:
+        name: The name of the array in the .npz file.
+        dtype: TensorFlow's name of the dtype.
+        shape: Dimensions.
+        made_by: The op of the program that made it; None if that is not known.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    made_by: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TriedFix:
+    """A standard repair that was tried. It is a suggestion: it changes what the program computes.
+
+    Attributes:
+        label: What the repair does, in a few words.
+        code: The code that ran in place of the op.
+        is_finite: Whether the result was finite; None if the code raised an error.
+        num_bad: Number of elements of the result that are infinite or NaN; None if the code raised an error.
+        error: The error; None if there was none.
+        diff: The change of the user's line as a unified diff. If the op cannot be found in that line, this is the
+            change of the script.
+        is_users_line: Whether the diff changes the user's line.
+    """
+
+    label: str
+    code: str
+    is_finite: bool | None
+    num_bad: int | None
+    error: str | None
+    diff: tuple[str, ...]
+    is_users_line: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repro:
+    """A script that makes a recorded bad value again.
+
+    Attributes:
+        path: The script.
+        data_path: The .npz file with its inputs.
+        nonfinite: The bad tensor.
+        op_types: The types of the ops that the script runs, in order. The last one makes the bad value.
+        inputs: The inputs.
+        has_gradient: Whether the script also runs the forward op under a gradient tape.
+        advice: How to fix the cause, in a sentence; None if the counts do not prove the cause.
+        fixes: The repairs that were tried; empty if none were requested, or if there are none for the op.
+        shapes_before: The shapes of the inputs by name before they were shrunk; None if that was not requested.
+        is_cut: Whether the time limit ended the search for smaller inputs.
+    """
+
+    path: str
+    data_path: str
+    nonfinite: NonFinite
+    op_types: tuple[str, ...]
+    inputs: tuple[ReproInput, ...]
+    has_gradient: bool
+    advice: str | None
+    fixes: tuple[TriedFix, ...] = ()
+    shapes_before: Mapping[str, tuple[int, ...]] | None = None
+    is_cut: bool = False
+
+
+def write_repro(
+    logdir: Engine | str | Path,
+    path: str | Path,
+    *,
+    event_index: int | None = None,
+    run_id: str | None = None,
+    depth: int = 0,
+    fix: bool = False,
+    minimise: bool = False,
+    time_limit_s: float = DEFAULT_TIME_LIMIT_S,
+) -> Repro:
+    """Writes a script that runs the op that made a bad value, with its recorded inputs, and asserts what was seen.
+
+    The script needs TensorFlow and NumPy. An .npz file of the same name has the inputs. Existing files are replaced.
+    Writing the script needs no TensorFlow; `fix` and `minimise` run the op in a process of its own, and need it.
+
+    The inputs must have been recorded: with `on_nonfinite="keep"`, with `values=`, or in mode FULL_TENSOR. The script
+    computes an input that was not recorded from recorded tensors before it, if it can.
+
+    Args:
+        logdir: An open logdir or its path.
+        path: The path of the script, which ends in `.py`.
+        event_index: The bad tensor's row in tensor_health; None means the one that `first_nonfinite` names.
+        run_id: The run; None means the run of that tensor, or the only run.
+        depth: Number of ops before it, on each path, that the script runs as well, if their inputs were recorded.
+        fix: Whether to try standard repairs.
+        minimise: Whether to shrink the inputs to the smallest ones found that go bad in the same way.
+        time_limit_s: How long the search for smaller inputs takes at most, in seconds.
+
+    Raises:
+        ReproError: A script cannot run the op, or an input was not recorded.
+        LogdirError: The path is not a readable logdir.
+        QueryError: An argument is wrong, or nothing recorded is bad.
+        BrokenPartError: A part cannot be read.
+        MissingDependencyError: TensorFlow is not installed, and `fix` or `minimise` needs it.
+    """
+    target = Path(path)
+    if target.suffix != ".py":
+        raise QueryError(f"the path of the script is {str(target)!r}; expected a name that ends in .py.")
+    if depth < 0:
+        raise QueryError(f"depth is {depth}; expected 0 or more ops.")
+    with opened(logdir) as open_:
+        read = _read(open_, event_index=event_index, run_id=run_id, depth=depth, is_fixed=fix)
+    found, content, deeper = read.nonfinite, read.content, read.deeper
+    with tempfile.TemporaryDirectory(prefix="tfdbg_arrow-") as directory:
+        trials = _Trials(Path(directory))
+        if fix or minimise:
+            content = trials.resolved(content)
+        fixes = trials.fixes(trials.resolved(deeper) if deeper is not None else content, found) if fix else ()
+        before, is_cut = None, False
+        if minimise:
+            before = {name: each.elements.shape for name, each in content.inputs.items()}
+            content, is_cut = trials.minimised(content, time_limit_s)
+    data = target.with_suffix(".npz")
+    _write(content, target, data)
+    ops = content.piece.ops if content.piece is not None else content.gradient.forward.ops if content.gradient else ()
+    return Repro(
+        path=str(target),
+        data_path=str(data),
+        nonfinite=found,
+        op_types=tuple(op.op_type for op in ops),
+        inputs=tuple(
+            ReproInput(name=name, dtype=each.elements.dtype, shape=each.elements.shape, made_by=each.made_by)
+            for name, each in content.inputs.items()
+        ),
+        has_gradient=content.gradient is not None,
+        advice=read.advice,
+        fixes=fixes,
+        shapes_before=before,
+        is_cut=is_cut,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Read:
+    """What was read from a logdir.
+
+    Attributes:
+        nonfinite: The bad tensor.
+        content: The script that makes it again.
+        deeper: The same with the ops before it, for repairs that replace two ops; None if there is no need.
+        advice: How to fix the cause.
+    """
+
+    nonfinite: NonFinite
+    content: ScriptContent
+    deeper: ScriptContent | None
+    advice: str | None
+
+
+def _read(logdir: Engine, *, event_index: int | None, run_id: str | None, depth: int, is_fixed: bool) -> _Read:
+    if event_index is None:
+        first = first_nonfinite(logdir, run_id=run_id)
+        if first is None:
+            raise QueryError(f"no recorded tensor of {logdir.path} holds an infinity or a NaN.")
+        run, event_index = first.run_id, first.event_index
+    else:
+        run = check_one_run(logdir, run_id)
+    finder = PieceFinder(logdir, run_id=run)
+    with finder.flow.lock:
+        event = bad_start(finder.flow, event_index, run_id=run)
+        computed = finder.flow.computed(event)
+        reader = BadTensorReader(logdir, run_id=run, kinds=KINDS)
+        found = reader.describe(computed, effect=None)
+        gradient = finder.gradient(computed)
+        piece: Piece | None = None
+        try:
+            piece = finder.piece(computed, depth=depth)
+        except NotRecordedError:
+            if gradient is None or gradient.upstream is None:
+                raise
+        deeper = finder.piece(computed, depth=1) if is_fixed and depth == 0 and piece is not None else None
+    reasons = read_reasons(logdir, found.event_index, run_id=run)
+    facts = _facts(logdir, found, reasons)
+    last = piece.ops[-1] if piece is not None else gradient.forward.ops[-1] if gradient is not None else None
+    assert last is not None
+    expected = expected_of(computed, last, is_origin=found.is_origin)
+    content = ScriptContent(facts=facts, expected=expected, piece=piece, gradient=gradient)
+    return _Read(
+        nonfinite=found,
+        content=content,
+        deeper=None if deeper is None else replace(content, piece=deeper),
+        advice=None if reasons.explanation is None else reasons.explanation.repair,
+    )
+
+
+def _facts(logdir: Engine, found: NonFinite, reasons: Reasons) -> Facts:
+    lines = [f"{name}: {text}" for name, text in nonfinite_facts(found)]
+    lines += reasons.sentences
+    if found.forward is not None:
+        forward = found.forward
+        name = f" ({forward.op_name})" if forward.op_name else ""
+        lines.append(f"{gradient_text(forward)}{name}")
+        if forward.source is not None:
+            code = f": {forward.source.code}" if forward.source.code else ""
+            lines.append(f"the line of the forward op: {forward.source.file_path}:{forward.source.lineno}{code}")
+    around: tuple[tuple[int, str], ...] = ()
+    if found.source is not None:
+        read = source_lines(logdir, found.source, run_id=found.run_id)
+        around = tuple((line.lineno, line.text) for line in read)
+    return Facts(
+        headline=headline_text(found),
+        lines=tuple(lines),
+        source=found.source,
+        source_lines=around,
+        stack=tuple(call_lines(found)),
+    )
+
+
+def _write(content: ScriptContent, path: Path, data: Path) -> None:
+    try:
+        write_npz(data, {name: each.elements.array for name, each in content.inputs.items()})
+        path.write_text(render(content, npz_name=data.name), encoding="utf-8")
+    except OSError as error:
+        raise ReproError(f"the script cannot be written to {path}: {error.strerror or error}.") from error
+
+
+class _Trials:
+    """Runs scripts in another process."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._num_files = 0
+
+    def resolved(self, content: ScriptContent) -> ScriptContent:
+        """Returns a script in which the attributes of each op are those with which its output was as recorded."""
+        pieces = [content.piece, None if content.gradient is None else content.gradient.forward]
+        if not any(len(op.choices) > 1 for piece in pieces if piece is not None for op in piece.ops):
+            return content
+        own = content.piece
+        if own is not None:
+            chosen = self._run("choices", [replace(content, gradient=None)])["chosen"]
+            content = replace(content, piece=_chosen(own, chosen))
+        if content.gradient is not None:
+            chosen = self._run("choices", [replace(content, piece=None)])["chosen"]
+            forward = _chosen(content.gradient.forward, chosen)
+            content = replace(content, gradient=replace(content.gradient, forward=forward))
+        return content
+
+    def fixes(self, content: ScriptContent, found: NonFinite) -> tuple[TriedFix, ...]:
+        """Tries the repairs of the last op, or of the forward op of a gradient."""
+        if content.gradient is not None:
+            content = replace(content, piece=None)
+        piece = content.gradient.forward if content.gradient is not None else content.piece
+        assert piece is not None
+        eps = epsilon_of(piece.ops[-1].dtype)
+        candidates = [(fix, fix.code.replace("{eps}", eps)) for fix in fixes_for(piece)]
+        if not candidates:
+            return ()
+        scripts = [replace(content, replaced=code) for _, code in candidates]
+        outcomes = self._run("fix", scripts)["outcomes"]
+        tried = []
+        for (fix, _), script, outcome in zip(candidates, scripts, outcomes, strict=True):
+            diff, is_users = _diff(fix, piece, found.source, content, script)
+            num_bad = outcome["num_bad"]
+            is_finite = None if num_bad is None else num_bad == 0
+            tried.append(
+                TriedFix(
+                    label=fix.label,
+                    code=call_text(script),
+                    is_finite=is_finite,
+                    num_bad=num_bad,
+                    error=outcome["error"],
+                    diff=diff,
+                    is_users_line=is_users,
+                )
+            )
+        return tuple(tried)
+
+    def minimised(self, content: ScriptContent, time_limit_s: float) -> tuple[ScriptContent, bool]:
+        """Returns the script with smaller inputs, and whether the time limit ended the search.
+
+        The inputs of the op and those of the forward op are shrunk separately. The forward op is left out if its
+        gradient is not bad.
+        """
+        is_cut = False
+        if content.piece is not None:
+            read, answer = self._shrunk(replace(content, gradient=None), time_limit_s)
+            piece = _without_shapes(replace(content.piece, inputs=_with_elements(content.piece.inputs, read, "x")))
+            counts = None if content.expected.counts is None else tuple(answer["counts"])
+            expected = replace(content.expected, shape=tuple(answer["shape"]), counts=counts)
+            content = replace(content, piece=piece, expected=expected)
+            is_cut = bool(answer["is_cut"])
+        if content.gradient is not None:
+            forward, upstream = content.gradient.forward, content.gradient.upstream
+            try:
+                read, answer = self._shrunk(replace(content, piece=None), time_limit_s)
+            except ReproError:
+                if content.piece is None:
+                    raise
+                return replace(content, gradient=None), is_cut
+            forward = _without_shapes(replace(forward, inputs=_with_elements(forward.inputs, read, "forward_x")))
+            upstream = None if upstream is None else replace(upstream, elements=read[UPSTREAM])
+            content = replace(content, gradient=GradientPiece(forward=forward, upstream=upstream))
+            is_cut = is_cut or bool(answer["is_cut"])
+        return content, is_cut
+
+    def _shrunk(self, content: ScriptContent, time_limit_s: float) -> tuple[dict[str, Elements], Any]:
+        values = self._directory / "values.npz"
+        answer = self._run("minimise", [content], time_limit_s=time_limit_s, values=str(values))
+        with np.load(values, allow_pickle=False) as arrays:
+            read = {
+                name: Elements(about["dtype"], tuple(about["shape"]), arrays[name].tobytes())
+                for name, about in answer["inputs"].items()
+            }
+        return read, answer
+
+    def _run(self, task: str, scripts: Sequence[ScriptContent], *, time_limit_s: float = 0.0, **more: str) -> Any:
+        paths = []
+        for content in scripts:
+            self._num_files += 1
+            path = self._directory / f"case{self._num_files}.py"
+            _write(content, path, path.with_suffix(".npz"))
+            paths.append(str(path))
+        job, result = self._directory / "job.json", self._directory / "result.json"
+        about = {"task": task, "scripts": paths, "result": str(result), "time_limit_s": time_limit_s, **more}
+        job.write_text(json.dumps(about), encoding="utf-8")
+        result.unlink(missing_ok=True)
+        command = [sys.executable, "-m", "tfdbg_arrow.reproduction.trial", str(job)]
+        environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "3")}
+        try:
+            done = subprocess.run(
+                command, capture_output=True, timeout=time_limit_s + _START_TIME_S, env=environment, check=False
+            )
+        except subprocess.TimeoutExpired as error:
+            raise ReproError(f"the script did not end within {error.timeout:.0f} seconds.") from None
+        if not result.exists():
+            last = done.stderr.decode("utf-8", "backslashreplace").strip().splitlines()[-1:]
+            raise ReproError(f"the process that runs the script ended with code {done.returncode}: {''.join(last)}")
+        answer = json.loads(result.read_text(encoding="utf-8"))
+        error_text = answer.get("error")
+        if error_text is not None and error_text.startswith("ModuleNotFoundError: No module named 'tensorflow'"):
+            raise MissingDependencyError("TensorFlow is not installed, and runs the op; run: pip install tensorflow")
+        if error_text is not None:
+            raise ReproError(f"the script raised an error: {error_text}")
+        return answer
+
+
+def _chosen(piece: Piece, chosen: Mapping[str, int]) -> Piece:
+    """Returns a piece with the attributes that the script found to give the recorded output."""
+    by_index = {int(name.rpartition("_")[2]) - 1: number for name, number in chosen.items()}
+    ops = tuple(replace(op, choices=(op.choices[by_index.get(index, 0)],)) for index, op in enumerate(piece.ops))
+    return replace(piece, ops=ops)
+
+
+def _with_elements(inputs: Sequence[PieceInput], read: Mapping[str, Elements], prefix: str) -> tuple[PieceInput, ...]:
+    return tuple(replace(each, elements=read[f"{prefix}{index}"]) for index, each in enumerate(inputs))
+
+
+def _without_shapes(piece: Piece) -> Piece:
+    return replace(piece, ops=tuple(replace(op, shape=None) for op in piece.ops))
+
+
+def _diff(
+    fix: Fix, piece: Piece, source: Frame | None, old: ScriptContent, new: ScriptContent
+) -> tuple[tuple[str, ...], bool]:
+    op = piece.ops[-1]
+    more = {"eps": epsilon_of(op.dtype)}
+    first = op.arguments[0][1] if op.arguments else None
+    if isinstance(first, OutputRef):
+        maker = piece.ops[first.op]
+        line = None if maker.source is None else maker.source.code
+        texts = argument_texts(line, maker.op_type)
+        for index, (name, _) in enumerate(maker.arguments):
+            more[f"{op.arguments[0][0]}_{name}"] = texts[index] if index < len(texts) else name
+    line_of = source if source is not None and source.code else op.source
+    if line_of is not None and line_of.code:
+        edited = edited_line(line_of.code, fix, op.op_type, [name for name, _ in op.arguments], more)
+        if edited is not None and edited != line_of.code:
+            return diff_lines(line_of.code, edited, line_of), True
+    before = render(old, npz_name="repro.npz").splitlines()
+    after = render(new, npz_name="repro.npz").splitlines()
+    changed = [(one, two) for one, two in zip(before, after, strict=True) if one != two]
+    lines = changed[0] if changed else ("", "")
+    return diff_lines(lines[0].strip(), lines[1].strip(), None), False

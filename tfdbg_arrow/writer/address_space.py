@@ -1,0 +1,83 @@
+"""Limits of address space (`ulimit -v`), under which a recording leaves room for the program.
+
+A thread or a mapping that TensorFlow cannot create aborts the process, so a recording must not use up the space.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+from pathlib import Path
+
+from tfdbg_arrow.errors import RecordingError
+
+_POOL_VARIABLE = "ARROW_DEFAULT_MEMORY_POOL"
+_RESERVED_BYTES = 1 << 30
+"""Address space that pyarrow's default allocator reserves when it is used first."""
+_FIXED_BYTES = 160 << 20
+"""What a recording maps in addition to the spool: libraries, and the stack and the heap of the sink's thread."""
+
+
+_PROGRAM_BYTES = 1 << 30
+"""What must be left to the program, which maps the stacks and heaps of TensorFlow's threads later."""
+_has_had_room = False
+"""Whether a recording has fitted into this process, whose threads then exist."""
+
+
+def limit_bytes() -> int | None:
+    """Returns the limit of the address space of this process; None if there is none."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def load_pyarrow_sparingly() -> None:
+    """Loads pyarrow so that it reserves no address space, if that is limited.
+
+    It does nothing if the program has used pyarrow already, or has chosen an allocator.
+    """
+    if limit_bytes() is None or _POOL_VARIABLE in os.environ:
+        return
+    os.environ[_POOL_VARIABLE] = "system"
+    try:
+        import pyarrow as pa
+
+        pa.default_memory_pool()  # reads the variable
+    finally:
+        del os.environ[_POOL_VARIABLE]  # for the program and its children
+
+
+def check_room(*, spool_bytes: int) -> None:
+    """Checks that a recording fits into the address space.
+
+    Args:
+        spool_bytes: The size of the spool.
+
+    Raises:
+        RecordingError: It does not fit. Without this, the process would be aborted later.
+    """
+    global _has_had_room
+    limit = limit_bytes()
+    if limit is None:
+        return
+    import pyarrow as pa
+
+    used = _used_bytes()
+    pool = pa.default_memory_pool()
+    reserved = _RESERVED_BYTES if pool.backend_name == "mimalloc" and pool.max_memory() in (0, None) else 0
+    needed = spool_bytes + _FIXED_BYTES + (0 if _has_had_room else reserved + _PROGRAM_BYTES)
+    if used is None or limit - used >= needed:
+        _has_had_room = True
+        return
+    cure = f" set the environment variable {_POOL_VARIABLE}=system," if reserved else ""
+    raise RecordingError(
+        f"this process may use {limit:,} bytes of address space (ulimit -v) and has used {used:,}; the program and its "
+        f"recording may need {needed:,} more. Raise the limit,{cure} or set a lower max_memory_bytes."
+    )
+
+
+def _used_bytes() -> int | None:
+    """Returns the size of the address space in use; None if it is unknown."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
+    return None

@@ -1,0 +1,135 @@
+"""Writes tfdbg_arrow/reproduction/op_signatures.json: the ops that a repro script may run, and how to call them.
+
+A logdir is untrusted, so a script only runs ops from this list: they compute numbers from numbers, without files, the
+network, Python functions, resources or a state. Ops that draw random numbers are the only ones with a state.
+
+    python tools/op_signatures.py            # renews the file
+    python tools/op_signatures.py --print    # prints it
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.core.framework import types_pb2
+from tensorflow.python.framework import op_def_registry
+
+PATH = Path(__file__).parent.parent / "tfdbg_arrow" / "reproduction" / "op_signatures.json"
+_NUMBERS = frozenset(
+    types_pb2.DataType.Value(f"DT_{name}")
+    for name in (
+        "FLOAT",
+        "DOUBLE",
+        "HALF",
+        "BFLOAT16",
+        "FLOAT8_E5M2",
+        "FLOAT8_E4M3FN",
+        "COMPLEX64",
+        "COMPLEX128",
+        "BOOL",
+        "INT8",
+        "INT16",
+        "INT32",
+        "INT64",
+        "UINT8",
+        "UINT16",
+        "UINT32",
+        "UINT64",
+    )
+)
+_STRING = types_pb2.DT_STRING
+_RANDOM = re.compile(r"Multinomial|ParameterizedTruncatedNormal|Random\w+|TruncatedNormal")
+_OF_STRINGS = frozenset({
+    "AsString", "DecodeCSV", "DecodePaddedRaw", "DecodeRaw", "StringJoin", "StringLength", "StringLower", "StringStrip",
+    "StringToHashBucketFast", "StringToHashBucketStrong", "StringToNumber", "StringUpper", "Substr",
+})  # fmt: skip
+"""The ops that take or return strings. Others read files, or decode formats whose decoders are not needed here."""
+_OTHERS = re.compile(
+    r"(Audio|Batch$|BoostedTrees|Check|Collective|ConvertTo|Copy|Cudnn|Debug|Enter$|Exit$|FakeParam|FixedUnigram|GetStats"
+    r"|ImmutableConst|LoopCond|Merge$|NextIteration|Placeholder|PyFunc|Quantized|Sdca|SortList|Switch|TPU|TensorArray"
+    r"|Unbatch|Xla)"
+)
+"""Ops that read files, take part in control flow, or run only inside other ops."""
+
+
+def signatures() -> dict[str, dict[str, Any]]:
+    """Returns, by op type, the arguments of `tf.raw_ops` for its inputs and attributes.
+
+    `inputs` is a list of [argument, attribute that gives the length of a list of tensors, or an empty text].
+    `attributes` maps an argument to `type`, `name` (the attribute in a NodeDef, if it differs), `values` (the allowed
+    texts) and `default`. `is_single` is false if the op returns several tensors or a list.
+    """
+    found = {}
+    for op_type in sorted(dir(tf.raw_ops)):
+        op_def = op_def_registry.get(op_type)
+        if op_def is not None and is_numeric(op_def):
+            found[op_type] = signature(op_def)
+    return found
+
+
+def is_numeric(op_def: Any) -> bool:
+    """Returns whether an op only computes numbers from numbers."""
+    name = op_def.name
+    if _OTHERS.match(name) or (op_def.is_stateful and not _RANDOM.fullmatch(name)) or not op_def.output_arg:
+        return False
+    attributes = {attr.name: attr for attr in op_def.attr}
+    if any("func" in attr.type or "tensor" in attr.type for attr in op_def.attr):
+        return False
+    allowed = _NUMBERS | ({_STRING} if name in _OF_STRINGS else frozenset())
+    for arg in (*op_def.input_arg, *op_def.output_arg):
+        if arg.is_ref or (arg.type and arg.type not in allowed):
+            return False
+        values = attributes[arg.type_attr].allowed_values.list.type if arg.type_attr else ()
+        if values and not set(values) & allowed:
+            return False
+    return True
+
+
+def signature(op_def: Any) -> dict[str, Any]:
+    """Returns the arguments of an op in `tf.raw_ops`, which renames some inputs and attributes of the NodeDef."""
+    parameters = dict(inspect.signature(getattr(tf.raw_ops, op_def.name)).parameters)
+    parameters.pop("name", None)
+    attributes = {attr.name: attr for attr in op_def.attr}
+    inferred = {getattr(arg, key) for arg in op_def.input_arg for key in ("type_attr", "number_attr", "type_list_attr")}
+    known = {arg.name for arg in op_def.input_arg} | set(attributes)
+    renamed = [name for name in parameters if name not in known]
+    inputs = []
+    for arg in op_def.input_arg:
+        argument = arg.name if arg.name in parameters else renamed.pop(0)
+        inputs.append([argument, arg.number_attr or arg.type_list_attr])
+    arguments: dict[str, Any] = {}
+    for attr in op_def.attr:
+        if attr.name in inferred and attr.name not in parameters:
+            continue
+        argument = attr.name if attr.name in parameters else renamed.pop(0)
+        entry: dict[str, Any] = {"type": attr.type}
+        if argument != attr.name:
+            entry["name"] = attr.name
+        if attr.allowed_values.list.s:
+            entry["values"] = [value.decode() for value in attr.allowed_values.list.s]
+        default = parameters[argument].default
+        if default is not inspect.Parameter.empty:
+            entry["default"] = default.as_datatype_enum if isinstance(default, tf.DType) else default
+        arguments[argument] = entry
+    outputs = op_def.output_arg
+    is_single = len(outputs) == 1 and not (outputs[0].number_attr or outputs[0].type_list_attr)
+    return {"inputs": inputs, "attributes": arguments, "is_single": is_single, "is_random": bool(op_def.is_stateful)}
+
+
+def text() -> str:
+    """Returns the content of the file, with one op per line."""
+    lines = [f"{json.dumps(name)}: {json.dumps(entry)}" for name, entry in signatures().items()]
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+if __name__ == "__main__":
+    if "--print" in sys.argv[1:]:
+        sys.stdout.write(text())
+    else:
+        PATH.write_text(text(), encoding="utf-8")
