@@ -146,6 +146,8 @@ def test_a_logdir_damaged_by_a_truncated_part(tmp_path: Path) -> None:
     [
         ("first-nonfinite", "{logdir}"),
         ("why", "{logdir}"),
+        ("repro", "{logdir}"),
+        ("zoom", "{logdir}", "train.py"),
         ("show", "{logdir}", "x"),
         ("diff", "{logdir}"),
         ("alerts", "{logdir}"),

@@ -206,7 +206,7 @@ class TestLiveParts:
         assert message_of(add_line(part(1)) + line) == f"m, line 2, {expected}{DAMAGED}"
 
     def test_a_line_with_too_deep_nesting_is_damaged(self) -> None:
-        assert message_of("[" * 100_000 + "\n").startswith("m, line 1, is not JSON (maximum recursion depth")
+        assert message_of("[" * 100_000 + "\n").startswith("m, line 1, is not JSON (JSON that is nested too deeply)")
 
     def test_only_the_last_line_can_be_cut_off(self) -> None:
         assert message_of('{"op"' + "\n" + add_line(part(1))).startswith("m, line 1, is not JSON")

@@ -130,7 +130,7 @@ class TestRunFiles:
             patched.setattr(Path, "unlink", failing(code=errno.EIO))
             with pytest.raises(OSError, match="cannot be written") as error:
                 RunFiles(paths, run_id=RUN_ID)
-        assert str(error.value) == (f"{paths.journal} cannot be written: OSError: [Errno 28] No space left on device")
+        assert str(error.value) == (f"{paths.journal} cannot be written: [Errno 28] No space left on device")
         assert num_descriptors() == before
 
     def test_the_recording_waits_for_a_reader_that_locks_the_new_journal(

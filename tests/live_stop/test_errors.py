@@ -106,7 +106,7 @@ def test_the_error_is_raised_in_the_thread_that_ran_the_op(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("value", ["stop", None, 1])
 def test_an_invalid_on_nonfinite_raises_an_error(tmp_path: Path, value: Any) -> None:
-    with pytest.raises(SettingError, match=r"on_nonfinite is .*expected 'record', 'raise' or a callable"):
+    with pytest.raises(SettingError, match=r"on_nonfinite is .*expected 'record', 'keep', 'raise' or a callable"):
         tfdbg_arrow.enable(tmp_path, on_nonfinite=value)
 
 

@@ -28,7 +28,6 @@ LAZY_READS: dict[str, Callable[[Any], Any]] = {
     "pl": lambda relation: relation.pl(),
     "arrow": lambda relation: relation.to_arrow_table(),
     "reader": lambda relation: relation.to_arrow_reader().read_all(),
-    "stream": pa.table,
     "numpy": lambda relation: relation.fetchnumpy(),
     "rows": lambda relation: list(relation.iter_rows()),
     "derived": lambda relation: relation.filter("1 = 1").distinct().fetchall(),
@@ -193,6 +192,17 @@ class TestSql:
             with pytest.raises(QueryError, match="Could not convert"):
                 read(relation)
             assert opened.rows("SELECT count(*) FROM tensor_health") == [(4,)]
+
+    def test_an_error_in_a_stream_that_another_library_reads(self, tmp_path: Path) -> None:
+        """The reader of a C stream gets only the text of an error."""
+        logdir = health_run().write(tmp_path, parts=2)
+        with open_logdir(logdir) as opened:
+            relation = opened.sql("SELECT * FROM tensor_health")
+            (logdir / "tensor_health" / "run=run-a" / "part-000001.parquet").write_bytes(b"PAR1" + b"\x00" * 400)
+            with pytest.raises(
+                (BrokenPartError, pa.ArrowInvalid), match=r"part-000001\.parquet cannot be read as Parquet"
+            ):
+                pa.table(relation)
 
     def test_an_error_in_the_middle_of_a_stream(self, tmp_path: Path) -> None:
         with open_logdir(health_run().write(tmp_path)) as opened:

@@ -333,6 +333,7 @@ def by_row(found: LayerHealth, name: str) -> dict[tuple[tuple[str, str, str], in
     }
 
 
+@pytest.mark.slow
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(program=programs(), max_columns=st.sampled_from((1, 2, 3, 200)))
 def test_every_cell_and_curve_equals_a_plain_computation(

@@ -49,6 +49,7 @@ def left(tmp_path: Path, recorder: Recorder) -> tuple[Path, dict[str, int]]:
     return copied(tmp_path / "logdir", tmp_path / "left"), counts_of(recorder)
 
 
+@pytest.mark.slow
 def test_a_kill_between_any_two_operations_of_the_sink_neither_loses_nor_duplicates_rows(
     tmp_path: Path, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,8 @@ import pytest
 import tfdbg_arrow
 from tests.reproduction.programs import OWN
 
+pytestmark = pytest.mark.slow
+
 FAST = {
     "losses.log1p_of_minus_one": ("Log1p",),
     "losses.cosine_loss_of_zero_vectors": ("RealDiv",),
@@ -129,7 +131,6 @@ def test_fixes_are_tried_and_inputs_are_shrunk(outcomes: Outcomes) -> None:
     assert "Log: float32 (1, 1), NaN, -Inf, +Inf: (0, 1, 0)" in told["printed"]
 
 
-@pytest.mark.slow
 def test_scripts_of_forty_programs_of_the_corpus_go_bad_as_recorded(tmp_path: Path) -> None:
     from tests.culprit.corpus import programs
 

@@ -62,6 +62,7 @@ def first(script: Path) -> Path:
     return logdir
 
 
+@pytest.mark.slow
 def test_the_same_value_goes_bad_again_and_the_program_is_stopped(first: Path, script: Path, tmp_path: Path) -> None:
     begin = time.monotonic()
     done = command("zoom", first, "-o", tmp_path / "zoom", "--json", "--", script, 2, 100_000)

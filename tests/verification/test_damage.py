@@ -14,6 +14,7 @@ from tests.query.manifests import resealed
 from tests.recovery.checking import tree
 from tfdbg_arrow import open_logdir, recover, verify
 from tfdbg_arrow.errors import FormatVersionError, LogdirError
+from tfdbg_arrow.schema import FORMAT_VERSION
 from tfdbg_arrow.storage.manifest import with_checksum
 
 from .logdirs import CLEAN_RUN, KILLED_RUN, clean_run, damage, others, write_all, write_killed_run
@@ -186,7 +187,10 @@ class TestManifest:
         text = without_checksums((logdir / MANIFEST).read_text())
         (logdir / MANIFEST).write_text(text)
         (deviation,) = verify(logdir).deviations
-        assert (deviation.kind, deviation.what) == ("changed", "has no checksums, which format 2.0 requires")
+        assert (deviation.kind, deviation.what) == (
+            "changed",
+            f"has no checksums, which format {FORMAT_VERSION} requires",
+        )
         with open_logdir(logdir) as opened:
             assert opened.rows("SELECT count(*) FROM tensor_health") == [(6,)]
 
@@ -204,8 +208,8 @@ class TestMarker:
     @pytest.mark.parametrize(
         ("old", "new", "kind"),
         [
-            ('"2.0"', '"2.1"', "changed"),
-            ('"2.0"', '"3.4"', "changed"),
+            (f'"{FORMAT_VERSION}"', '"2.99"', "changed"),
+            (f'"{FORMAT_VERSION}"', '"3.4"', "changed"),
             ('"checksum"', '"chfcksum"', "changed"),
             ("format_version", "format_versiom", "changed"),
             ("}\n", "}", "missing"),

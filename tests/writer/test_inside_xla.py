@@ -33,7 +33,7 @@ MAGNITUDES = ("min_finite", "max_finite", "mean_finite", "stddev_finite", "max_a
 FACTS = ("size", "shape", "has_inf_or_nan", *COUNTS)
 
 
-@pytest.fixture(params=WAYS)
+@pytest.fixture(params=mostly_slow(WAYS, fast=["native call"]))
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     name: str = request.param
     if name == "XLA ops":

@@ -141,7 +141,7 @@ class TestAgain:
             call()
         names = [held.name if isinstance(held.name, str) else held.name.decode() for held in (untouched, instrumented)]
 
-        assert len(warned) == 1
+        assert sum(each.category is RuntimeWarning for each in warned) == 1  # AutoGraph warns of Python 3.13
         assert stats(tmp_path / "b") == [("unobservable", name) for name in names]
         calls = [row for row in rows(tmp_path / "b", "execution") if row["op_type"] in names]
         assert [row["graph_id"] for row in calls] == [None] * 3

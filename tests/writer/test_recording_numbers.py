@@ -169,6 +169,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, A
         tf.config.optimizer.set_experimental_options({**dict.fromkeys({**UNFUSED, **IN_ORDER}, True), **before})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FEATURES)
 def test_a_feature_returns_the_same_bits(name: str, outcomes: dict[str, tuple[Any, Any]]) -> None:
     bare, recorded = outcomes[name]

@@ -275,10 +275,11 @@ class PartWriter:
             self.digest()
 
     def _compactable(self, table: str) -> list[list[_Part]]:
-        """Returns the neighbours among the parts with rows that are merged with each other."""
+        """Returns the neighbours among the parts that are merged with each other: parts with rows, if there are any."""
+        parts = [part for part in self._parts[table] if part.entry.rows] or self._parts[table]
         found: list[list[_Part]] = []
         run: list[_Part] = []
-        for part in [*(part for part in self._parts[table] if part.entry.rows), None]:
+        for part in [*parts, None]:
             if part is not None and part.level != _LARGE and not self._is_large(part.entry):
                 run.append(part)
                 continue

@@ -208,7 +208,7 @@ class Sink:
             def advance(num_rows: int) -> None:
                 nonlocal done
                 done += num_rows
-                on_progress(done / total)
+                on_progress(done / total if total else 1.0)
 
             for table in tables:
                 with self._failures.caught(f"merging {table}"):
