@@ -24,7 +24,7 @@ FAST = {
     "zero_gradients.norm_at_zero": ("SqrtGrad",),
     "precision.squares_of_float16_activations": ("Square",),
 }
-"""Programs of the corpus that are also in the fast tests, and the ops of their scripts."""
+"""Some programs of the corpus, and the ops of their scripts."""
 NUM_SLOW = 40
 LAST_LINE = "The bad value came up again."
 
