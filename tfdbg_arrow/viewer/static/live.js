@@ -42,6 +42,10 @@
     const runs = document.querySelector(".runs");
     const nextRuns = next.querySelector(".runs");
     if (runs && nextRuns && !runs.contains(document.activeElement)) runs.replaceWith(document.importNode(nextRuns, true));
+    if (document.body.dataset.state !== next.body.dataset.state) { // also if the rest of the page was asked for
+      isKnownLive = true;
+      showState();
+    }
     document.body.dataset.state = next.body.dataset.state;
     const focus = place && main.querySelector(place);
     if (focus) focus.focus({ preventScroll: true });
