@@ -23,6 +23,8 @@ GENERATION = 7
 MARK = "_tfdbg_arrow_graph"
 THROUGH, CONSTANT = "TfdbgArrowRecordThrough", "TfdbgArrowRecordConstant"
 PREFIX = "tfdbg_arrow_record_"
+KEEPING_ATTRIBUTES = {"input_types", "kept_inputs"}
+"""The attributes of a record op that also takes inputs of its node."""
 ATTRIBUTES = {
     "T",
     "node",
@@ -50,7 +52,9 @@ def make_recording(directory: Path) -> Any:
     """Returns a recording of floats whose graphs can be added; nothing in TensorFlow writes to it."""
     directory.mkdir(parents=True, exist_ok=True)
     spool, values = directory / "graphs.spool", directory / "graphs.values"
-    return native_core().Recording(str(spool), str(values), 1024, 3, _FLOATS, GENERATION)
+    recording = native_core().Recording(str(spool), str(values), 1024, 3, _FLOATS, GENERATION)
+    recording.set_keeps_inputs(True)
+    return recording
 
 
 def load_libraries() -> bool:
@@ -194,13 +198,14 @@ def _is_host(device: str) -> bool:
 
 
 def _check_record(record: Any) -> None:
-    assert len(record.input) == 1
-    assert canonical(record.input[0]) == record.input[0]
-    assert not record.input[0].startswith("^")
+    attributes = set(record.attr)
+    assert all(canonical(each) == each and not each.startswith("^") for each in record.input)
     number, _, name = record.name.removeprefix(PREFIX).partition("/")
     assert record.name == f"{PREFIX}{int(number)}/{name}"
     assert record.input[0].partition(":")[0] == name
-    assert set(record.attr) == ATTRIBUTES
+    assert attributes in (ATTRIBUTES, ATTRIBUTES | KEEPING_ATTRIBUTES)
+    num_kept = len(record.input) - 1
+    assert num_kept == len(record.attr["kept_inputs"].list.i) == len(record.attr["input_types"].list.type)
     assert record.attr["generation"].i == GENERATION
     assert record.attr["T"].type > 0
     assert -(2**31) <= record.attr["node"].i < 2**31

@@ -9,8 +9,8 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from tfdbg_arrow.query.sql_sandbox import Sandbox
-from tfdbg_arrow.viewer.redirect_file import RedirectFile
 from tfdbg_arrow.viewer.report import write_report
+from tfdbg_arrow.viewer.security import RedirectFile
 
 from ..query.builder import INF
 from . import logdirs

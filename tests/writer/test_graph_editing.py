@@ -27,6 +27,7 @@ from tests.fuzz.graph_defs import (
     MARK,
     THROUGH,
     NamedOp,
+    canonical,
     check_edit,
     is_record_op,
     make_recording,
@@ -360,9 +361,12 @@ class Model:
 
 
 @settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
-@given(drawn=graphs(), records_others=st.booleans())
-def test_an_edited_graph_is_the_original_with_record_ops(recording: Any, drawn: Drawn, records_others: bool) -> None:
+@given(drawn=graphs(), records_others=st.booleans(), keeps_inputs=st.booleans())
+def test_an_edited_graph_is_the_original_with_record_ops(
+    recording: Any, drawn: Drawn, records_others: bool, keeps_inputs: bool
+) -> None:
     recording.set_records_others(records_others)
+    recording.set_keeps_inputs(keeps_inputs)
     edited = recording.with_record_ops(drawn.data)
     model = Model(drawn, records_others=records_others)
     original = GraphDef.FromString(drawn.data)
@@ -376,6 +380,8 @@ def test_an_edited_graph_is_the_original_with_record_ops(recording: Any, drawn: 
         assert sorted(records) == sorted(model.records)
         for source, expected in model.records.items():
             check_attributes(records[source], expected)
+            check_kept_inputs(records[source], original, keeps_inputs=keeps_inputs)
+    recording.set_keeps_inputs(False)
     noted = recording.take_executed_graphs()
     assert len(noted) == model.is_ours
     for nodes in noted:
@@ -395,6 +401,15 @@ def check_attributes(record: Any, expected: Expected) -> None:
     else:
         name = record.name.partition("/")[2]
         assert name.startswith(attr["call_site"].s.decode())
+
+
+def check_kept_inputs(record: Any, original: Any, *, keeps_inputs: bool) -> None:
+    """Checks that a record op has the inputs of its node that it is to keep, and knows which ones they are."""
+    _, *kept = record.input
+    indexes = list(record.attr["kept_inputs"].list.i)
+    assert keeps_inputs or not kept
+    (node,) = [node for node in original.node if node.name == record.input[0].partition(":")[0]]
+    assert kept == [canonical(node.input[index]) for index in indexes]
 
 
 def check_noted(nodes: list[Any], original: Any, model: Model) -> None:

@@ -57,8 +57,7 @@ def view(
         from tfdbg_arrow.storage.search import below_text
         from tfdbg_arrow.viewer.logdir_search import LogdirSearch
         from tfdbg_arrow.viewer.reading import Reader
-        from tfdbg_arrow.viewer.redirect_file import RedirectFile
-        from tfdbg_arrow.viewer.security import new_token
+        from tfdbg_arrow.viewer.security import RedirectFile, new_token
         from tfdbg_arrow.viewer.server import listen
         from tfdbg_arrow.viewer.sites import Sites, pair_of
 

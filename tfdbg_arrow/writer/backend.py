@@ -128,8 +128,7 @@ class Backend(ABC):
             settings.when_full == "wait",
         )
         self.recording.set_journal(journal.descriptor)
-        if settings.keeps_inputs:
-            self.recording.set_keeps_inputs()
+        self.recording.set_keeps_inputs(settings.keeps_inputs)
         # Reentrant, because a signal handler may end the recording while the same thread appends.
         self._append_lock = threading.RLock()
         self._is_open = False

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query.engine import Engine
+from tfdbg_arrow.query.info import choose_runs
 from tfdbg_arrow.query.logdir import opened
 from tfdbg_arrow.query.model_health.answers import MEASURES, Cell, LayerDifferences, Measure, Parting
 from tfdbg_arrow.query.model_health.cells import Labels, RowKey, read_labels
@@ -21,7 +22,6 @@ from tfdbg_arrow.query.model_health.layer_rows import LARGEST, Node, Numbers, ba
 from tfdbg_arrow.query.model_health.reading import MAX_COLUMNS, MAX_ROWS, check_max_columns, read_nodes
 from tfdbg_arrow.query.model_health.sentences import MIN_FACTOR, MIN_ZERO_CHANGE, parting_notes, parting_sentence
 from tfdbg_arrow.query.run_diff.comparing import MAX_RTOL, UNITS
-from tfdbg_arrow.query.run_pair import choose_runs
 from tfdbg_arrow.schema.dtypes import DTYPES
 
 Mask = npt.NDArray[np.bool_]

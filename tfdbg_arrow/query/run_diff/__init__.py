@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tfdbg_arrow.errors import LogdirError, QueryError
 from tfdbg_arrow.query.engine import strange_rows_told
-from tfdbg_arrow.query.info import Run
+from tfdbg_arrow.query.info import Run, choose_runs
 from tfdbg_arrow.query.logdir import Logdir, open_logdir
 from tfdbg_arrow.query.run_diff.aligned_graphs import GraphPair, OpAligner
 from tfdbg_arrow.query.run_diff.alignment import AlignedExecutions, StackKeys, align_executions
@@ -35,7 +35,6 @@ from tfdbg_arrow.query.run_diff.describing import describe_divergence
 from tfdbg_arrow.query.run_diff.pairing import pair_tensors
 from tfdbg_arrow.query.run_diff.roots import Roots, find_candidates
 from tfdbg_arrow.query.run_diff.workspace import SIDES, Side, Sides, Workspace
-from tfdbg_arrow.query.run_pair import choose_runs
 from tfdbg_arrow.safe_text import parse_json
 
 __all__ = [

@@ -64,8 +64,7 @@ class Patches:
 class AfterImport(importlib.abc.MetaPathFinder):
     """Calls a function with a module whenever a module of one of these names has been imported.
 
-    A finder is also told of a module whose import began before the finder was installed, if another finder waits for
-    that import.
+    The import may have begun before this finder was installed, if another finder was installed at that time.
 
     Args:
         names: The names of the modules.

@@ -106,8 +106,11 @@ def _make_create_concrete_function(observation: Observation, original: Any) -> A
         with tf_stack.CurrentModuleFilter():
             function = original(function_type, type_context, func_graph, options)
         if observation.is_active and options.function_cache is not None:
-            context = function_context.make_function_context(options.scope_type)
-            _drop_older_traces(options.function_cache, function.function_type, context)
+            try:
+                context = function_context.make_function_context(options.scope_type)
+                _drop_older_traces(options.function_cache, function.function_type, context)
+            except Exception as error:  # the program works with older traces too
+                observation.observer.note_failure("dropping the traces of earlier recordings", error)
         return function
 
     return create_concrete_function

@@ -152,8 +152,8 @@ class Recording {
     session_->on_nonfinite = static_cast<OnNonFinite>(reaction);
     session_->run_id = run_id;
   }
-  // Keeps the inputs of ops that make a bad value. Call it before start(), and before a graph is optimized.
-  void set_keeps_inputs() { session_->keeps_inputs = true; }
+  // Sets whether the inputs of ops that make a bad value are kept. Call it before start().
+  void set_keeps_inputs(bool keeps_inputs) { session_->keeps_inputs = keeps_inputs; }
   // Returns the number of bad values whose inputs were not kept for lack of room.
   int64_t num_unkept_inputs() const { return session_->input_budget.num_refused(); }
   // Sets which bad values of graphs do not stop the program: types of ops that do not compute with their inputs, and
