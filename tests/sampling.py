@@ -1,4 +1,4 @@
-"""Parametrizes a test with a few values in the fast suite and all values in the slow one."""
+"""Parametrizes a test with a few values in the fast suite and the other values in the slow one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def mostly_slow(values: Iterable[Any], *, fast: Collection[Any]) -> list[Any]:
     """
     values = list(values)
     if missing := [value for value in fast if value not in values]:
-        raise ValueError(f"no values of the test: {missing}")
+        raise ValueError(f"the test has no values {missing}; expected some of {values}")
     arguments = [value if isinstance(value, tuple) else (value,) for value in values]
     marks = [() if value in fast else pytest.mark.slow for value in values]
     return [pytest.param(*each, marks=mark) for each, mark in zip(arguments, marks, strict=True)]

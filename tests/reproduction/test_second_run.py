@@ -70,7 +70,7 @@ def test_the_same_value_goes_bad_again_and_the_program_is_stopped(first: Path, s
     assert "the end" not in done.stdout
     assert time.monotonic() - begin < 250, "the program was stopped"
     found: dict[str, Any] = json.loads(done.stdout)
-    assert (found["is_same_place"], found["is_stopped"], found["parted"]) == (True, True, None)
+    assert (found["is_same_place"], found["is_stopped"], found["diff"]) == (True, True, None)
     place = [(found[each]["op_type"], found[each]["op_name"], found[each]["step"]) for each in ("first", "second")]
     assert place == [("Log", "Log", 2)] * 2
     with open_logdir(tmp_path / "zoom") as logdir:

@@ -46,8 +46,8 @@ def zoom(
     """Runs a program again, and keeps the elements of the tensors around the op that made the first bad value.
 
     The program is stopped one training step after the step of the bad value. The answer says whether the same op made a
-    bad value again. If it did not, the answer says where the two runs first part. `tfdbg-arrow repro DIR` then writes a
-    script from the kept inputs.
+    bad value again. If it did not, the answer says where the two runs first differ. `tfdbg-arrow repro DIR` then writes
+    a script from the kept inputs.
 
     Exit codes: 0 the same op made a bad value again, 1 another op or none did, 2 an error.
     """
@@ -78,10 +78,10 @@ def _print(found: SecondRun) -> None:
         out.print(styled(("Another value went bad first in the second run.", "bold")))
         out.print(styled(f"  first run:  {_text(found.first)}"))
         out.print(styled(f"  second run: {_text(found.second)}"))
-    if found.parted is not None:
+    if found.diff is not None:
         out.print()
         out.print(styled("A is the first run, B the second."))
-        print_diff(found.parted)
+        print_diff(found.diff)
     elif found.why_not_compared is not None:
         out.print(styled(f"The runs could not be compared: {found.why_not_compared}"))
 

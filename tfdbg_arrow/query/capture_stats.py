@@ -86,7 +86,9 @@ class ReasonKind:
 
 
 REASON_KINDS: Mapping[str, ReasonKind] = {
-    "input_budget": ReasonKind("Record fewer steps or ops by steps or op_regex, if you need the inputs of later ones."),
+    "input_budget": ReasonKind(
+        "To keep the inputs of later bad values, record fewer steps or ops with steps or op_regex."
+    ),
     "spool_full": ReasonKind("Raise max_memory_bytes, or record less by op_regex, tensor_dtypes or steps."),
     "circular_buffer": ReasonKind(
         "Record with a larger circular_buffer_size, or with 0 to keep all events.", is_asked=True

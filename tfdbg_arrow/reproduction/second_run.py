@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfdbg_arrow.errors import LogdirError, ReproError, TfdbgArrowError
-from tfdbg_arrow.query import Diff, Forward, Logdir, NonFinite, Producer, diff, open_logdir
+from tfdbg_arrow.query import Diff, Forward, Logdir, NonFinite, Producer, open_logdir
+from tfdbg_arrow.query import diff as compare
 from tfdbg_arrow.safe_text import parse_json
 
 _POLL_S = 1.0
@@ -32,7 +33,7 @@ class SecondRun:
         first: The bad tensor of the first run.
         second: The first bad tensor of the second run; None if there is none.
         is_same_place: Whether the same op made both, in the same training step and iteration.
-        parted: Where the two runs first part, if the places differ; None if they do not, or if the runs could not be
+        diff: Where the two runs first differ, if the places differ; None if they do not, or if the runs could not be
             compared.
         why_not_compared: Why the runs could not be compared; None if they were, or if the places are the same.
         is_stopped: Whether the program was stopped after the step.
@@ -43,7 +44,7 @@ class SecondRun:
     first: NonFinite
     second: NonFinite | None
     is_same_place: bool
-    parted: Diff | None
+    diff: Diff | None
     why_not_compared: str | None
     is_stopped: bool
     program_exit_code: int
@@ -101,13 +102,13 @@ def run_again(
     except LogdirError as error:
         raise ReproError(f"the program recorded nothing (exit code {exit_code}): {error}") from error
     is_same = second is not None and _place(second) == _place(first)
-    parted, why_not = (None, None) if is_same else _compare(logdir, output, first)
+    found, why_not = (None, None) if is_same else _compare(logdir, output, first)
     return SecondRun(
         logdir=str(output),
         first=first,
         second=second,
         is_same_place=is_same,
-        parted=parted,
+        diff=found,
         why_not_compared=why_not,
         is_stopped=is_stopped,
         program_exit_code=exit_code,
@@ -195,6 +196,6 @@ def _is_past(output: Path, first: NonFinite) -> bool:
 def _compare(logdir: Path, output: Path, first: NonFinite) -> tuple[Diff | None, str | None]:
     try:
         with open_logdir(logdir) as a, open_logdir(output) as b:
-            return diff(a, b, run_a=first.run_id, last_step=first.step), None
+            return compare(a, b, run_a=first.run_id, last_step=first.step), None
     except TfdbgArrowError as error:
         return None, str(error)

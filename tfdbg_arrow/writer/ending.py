@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 PATIENCE_S = 10.0
-"""How long somebody waits before a line on stderr says what for."""
+"""How many seconds the program waits before a line on stderr says what is being written."""
 _LINE_EVERY_S = 0.5
 
 

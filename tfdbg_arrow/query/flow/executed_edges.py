@@ -514,7 +514,7 @@ class ExecutedEdges:
 
 
 def _site_of_branches(merge: ExecutedNode) -> str | None:
-    """Returns how the call sites of a conditional's branches begin; None if its Merge has no name of TensorFlow's.
+    """Returns how the call sites of a conditional's branches begin; None if TensorFlow did not name its Merge.
 
     Source: tensorflow/core/common_runtime/lower_if_op.cc and lower_case_op.cc.
     """
