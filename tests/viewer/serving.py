@@ -56,7 +56,7 @@ class Served:
             cookie: The cookie to send; None sends the user's cookie, '' sends none.
             headers: Further headers, with underscores in their names, for example sec_fetch_site.
         """
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=90)
         try:
             connection.putrequest(method, target, skip_host="host" in headers, skip_accept_encoding=True)
             sent = self.cookie if cookie is None else cookie
@@ -76,7 +76,7 @@ class Served:
 def serving(logdir: Path, *, sandbox: Sandbox | None = None, **settings: Any) -> Iterator[Served]:
     """Yields a server of a logdir."""
     with (
-        contextlib.closing(Reader(logdir, **settings)) as reader,
+        contextlib.closing(Reader(logdir, **{"timeout_s": 60.0, **settings})) as reader,
         _running(listen(reader, token=TOKEN, sandbox=sandbox)) as served,
     ):
         yield served

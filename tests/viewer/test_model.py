@@ -94,7 +94,9 @@ def test_the_parameters_choose_measure_range_and_columns(tmp_path: Path) -> None
 
 def test_the_table_without_javascript_names_where_it_began(tmp_path: Path) -> None:
     with serving(training(tmp_path)) as served:
-        html = served.ask("/model").text
+        answer = served.ask("/model")
+    assert answer.status == 200, answer.text
+    html = answer.text
     rows = [
         " ".join(unescape(re.sub(r"<[^>]*>", " ", row)).split()) for row in re.findall("<tr.*?</tr>", html, re.DOTALL)
     ]

@@ -456,8 +456,8 @@ class SpoolLosses:
         refused = self._recorder.num_unkept_inputs()
         if refused > self._num_refused:
             reason = (
-                "on_nonfinite='keep' keeps at most 256 MiB of inputs, and at most 16 MiB for one op after its first bad "
-                "value."
+                "on_nonfinite='keep' keeps at most 256 MiB of inputs, and at most 16 MiB for one op after its first "
+                "bad value."
             )
             self._failures.note(
                 "dropped", "table input_value", reason, refused - self._num_refused, reason_code="input_budget"
