@@ -177,6 +177,15 @@ int64_t append_strings(ValueSpool& values, const void* data, int64_t size, int64
   }
 }
 
+// Returns how many bytes the kept elements of a tensor take.
+int64_t num_kept_bytes(int dtype, int64_t size, const void* data) {
+  if (dtype != kString) return size * element_size(dtype);
+  const auto* elements = static_cast<const TF_TString*>(data);
+  int64_t num_bytes = size * static_cast<int64_t>(sizeof(int64_t));
+  for (int64_t i = 0; i < size; ++i) num_bytes += static_cast<int64_t>(tf_api().TF_StringGetSize(elements + i));
+  return num_bytes;
+}
+
 // Keeps the elements of a tensor whose dtype and size are in its record.
 void append_elements(ValueSpool& values, const void* data, Record* record) {
   int64_t num_bytes = record->size * element_size(record->dtype);
@@ -272,7 +281,7 @@ void keep_inputs(Session& session, const Record& bad, int64_t event_index, const
       if (health.num_nan != 0) return;
       any_inf = any_inf || (health.num_neg_inf | health.num_pos_inf) != 0;
     }
-    num_bytes += size * std::max<int64_t>(element_size(input.dtype), 1);
+    num_bytes += num_kept_bytes(input.dtype, size, input.data);
   }
   if ((any_inf && bad.tensor.num_nan == 0) || !session.input_budget.admit(bad, num_bytes)) return;
   for (size_t i = 0; i < inputs.size(); ++i) {
