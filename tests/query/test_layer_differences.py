@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tfdbg_arrow.errors import QueryError
-from tfdbg_arrow.query import Cell, LayerDifferences, Parting, layer_differences, layer_health, open_logdir
+from tfdbg_arrow.query import Cell, LayerDifferences, LayerHealth, Parting, layer_differences, layer_health, open_logdir
 
 from .builder import NAN, RunBuilder
 from .test_model_health import health, programs
@@ -225,6 +225,14 @@ def test_the_tolerance_is_that_of_the_coarsest_dtype(tmp_path: Path, dtype: str,
     assert differences(a, b, rtol=0).first_parting is not None
 
 
+def test_rounding_of_sums_is_no_difference(tmp_path: Path) -> None:
+    a = run(tmp_path / "a", steps(2), dtype="float64")
+    b = run(tmp_path / "b", steps(2, lambda name, step: [1 + 1e-13, 2.0]), dtype="float64")
+    found = differences(a, b, rtol=0)
+    assert (found.first_parting, found.rtol) == (None, 1e-12)
+    assert found.sentence.endswith("all measures agree within 1e-12.")
+
+
 def test_runs_of_one_logdir_and_errors(tmp_path: Path) -> None:
     run(tmp_path, steps(2))
     run(tmp_path, steps(2, lambda name, step: [5.0]), run_id="run-b")
@@ -252,12 +260,24 @@ def test_a_bad_value_that_both_have_is_no_difference(tmp_path: Path) -> None:
     assert differences(path, path).sentence == "No layer parted in step 0: all measures agree within 1.9e-06."
 
 
-def relative(name: str, a: float, b: float, spreads: tuple[float, float]) -> float:
-    """Returns the difference of two numbers as documented."""
+def ends(answer: LayerHealth) -> list[tuple[int, int]]:
+    """Returns the first and the last position of each column."""
+    return [(column.first, column.last) for column in answer.columns]
+
+
+def relative(found: LayerDifferences, name: str, at: tuple[int, int]) -> float | None:
+    """Returns the difference of a measure in a cell as documented: None where a run lacks the measure."""
+    a, b = value(found.values_a, name, at), value(found.values_b, name, at)
+    if a is None or b is None:
+        return None
     if name in ("bad_share", "zero_share"):
         return b - a
-    scale = max(spreads) if name in ("mean", "stddev") else max(abs(a), abs(b))
-    return 0.0 if a == b else (b - a) / scale
+    if a == b:
+        return 0.0
+    if name not in ("mean", "stddev"):
+        return (b - a) / max(abs(a), abs(b))
+    sides = (found.values_a, found.values_b)
+    return (b - a) / max(math.hypot(*(value(side, each, at) or 0 for each in ("mean", "stddev"))) for side in sides)
 
 
 @pytest.mark.slow
@@ -273,36 +293,31 @@ def test_the_cells_are_those_of_layer_health(
     if found is None or swapped is None or not found.columns:
         return
     positions = (found.columns[0].first, found.columns[-1].last + 1)
-    # A run that lacks the first or the last step has other columns by itself.
+    # By itself, a run that lacks the first or the last step has other columns, and one with steps has another axis.
     sides = [layer_health(each, positions=positions, max_columns=max_columns) for each in (a, b)]
     for side, values, bad in zip(sides, (found.values_a, found.values_b), (found.bad_a, found.bad_b), strict=True):
         assert side is not None
         rows = {(row.kind, row.layer, row.side): index for index, row in enumerate(side.rows)}
-        if [(column.first, column.last) for column in side.columns] != [
-            (column.first, column.last) for column in found.columns
-        ]:
+        if (side.axis, ends(side)) != (found.axis, ends(found)):
             continue
         for index, row in enumerate(found.rows):
             there = rows[row.kind, row.layer, row.side]
             assert bad[index] == side.bad[there]
             for name, numbers in values.items():
-                assert numbers[index] == side.values.get(name, [[None] * len(found.columns)] * len(side.rows))[there]
+                for column, number in enumerate(numbers[index]):
+                    expected = value(side.values, name, (there, column))
+                    assert (number is None) == (expected is None), (name, number, expected)
+                    # Each answer adds up the tensors of a cell in another order.
+                    assert number is None or number == pytest.approx(expected, rel=1e-12)
     apart: dict[int, int] = {}
     for index in range(len(found.rows)):
         for column in range(len(found.columns)):
             at = (index, column)
             shown = {name: value(found.values, name, at) for name in found.values if name != "difference"}
             for name, difference in shown.items():
-                one, other = value(found.values_a, name, at), value(found.values_b, name, at)
-                assert (difference is None) == (one is None or other is None)
-                if difference is None or one is None or other is None:
-                    continue
-                spreads = tuple(
-                    math.hypot(value(values, "mean", at) or 0, value(values, "stddev", at) or 0)
-                    for values in (found.values_a, found.values_b)
-                )
-                expected = relative(name, one, other, (spreads[0], spreads[1]))
-                assert difference == pytest.approx(expected, rel=1e-9, abs=1e-12)
+                expected = relative(found, name, at)
+                assert (difference is None) == (expected is None)
+                assert expected is None or difference == pytest.approx(expected, rel=1e-9, abs=1e-12)
             known = [abs(each) for each in shown.values() if each is not None]
             if found.values:
                 assert value(found.values, "difference", at) == (max(known) if known else None)
@@ -321,5 +336,6 @@ def test_the_cells_are_those_of_layer_health(
 
 
 def value(values: Any, name: str, at: tuple[int, int]) -> float | None:
-    number: float | None = values[name][at[0]][at[1]]
+    """Returns the number of a cell, or None where the runs have no such measure at all."""
+    number: float | None = values[name][at[0]][at[1]] if name in values else None
     return number

@@ -27,6 +27,8 @@ from tfdbg_arrow.schema.dtypes import DTYPES
 Mask = npt.NDArray[np.bool_]
 
 LARGEST_DIFFERENCE = Measure(name="difference", title="Largest difference", scale="difference")
+MIN_RTOL = 1e-12
+"""Smaller differences can be rounding: threads add up the tensors of a cell in any order."""
 BAD = "bad"
 """Value of Parting.measure if only one run has a bad tensor."""
 _PREFERRED = ("max_abs", "norm", "mean", "stddev", "update_ratio", "zero_share", "bad_share")
@@ -72,7 +74,8 @@ def layer_differences(
         max_columns: Maximum number of columns, see `layer_health`. A column of several steps compares all that each run
             recorded in these steps.
         rtol: The tolerance. None means 16 units in the last place of the coarsest dtype of floating numbers in the runs
-            (float32 1.9e-6, float16 1.6e-2, bfloat16 0.13).
+            (float32 1.9e-6, float16 1.6e-2, bfloat16 0.13). A smaller number than 1e-12 means 1e-12, which is the
+            rounding of sums over tensors.
 
     Raises:
         LogdirError: A path is not a readable logdir.
@@ -96,7 +99,8 @@ def layer_differences(
             for scope, run in zip(scopes, runs, strict=True)
         )
         axis = _common(extents).axis(max_columns)
-        return _compare(sides, extents, axis, _default_rtol(sides) if rtol is None else rtol)
+        tolerance = max(MIN_RTOL, _default_rtol(sides) if rtol is None else rtol)
+        return _compare(sides, extents, axis, tolerance)
 
 
 @dataclass(frozen=True)
