@@ -58,7 +58,7 @@ ALL_CONFIGS = (
     *(f"{family}/{mode}" for family in (OURS_BY_TENSORFLOW, OURS_TRACED_BY_TENSORFLOW) for mode in OUR_MODES),
 )
 
-NUM_STEPS = {"eager_loop": 150, "mlp": 100, "cnn": 250, "transformer": 100}
+NUM_STEPS = {"eager_loop": 500, "mlp": 400, "cnn": 1000, "transformer": 150}
 NUM_STEPS.update({name: NUM_STEPS[name.removesuffix("_xla")] for name in COMPILED_NAMES})
 """Steps of a process, including the warm-up. They take several seconds, because the sink first writes the graphs."""
 NUM_WARM_UP = 5

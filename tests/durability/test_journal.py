@@ -86,7 +86,9 @@ class TestAppending:
 
     def test_what_cannot_be_encoded_is_not_reported_as_a_failed_write(self, journal: Journal, tmp_path: Path) -> None:
         told: list[str] = []
-        recorder = SimpleNamespace(num_dropped=int, num_unkept_values=int, num_unkept_inputs=int, write_names=int)
+        recorder = SimpleNamespace(
+            num_dropped=int, num_unkept_values=int, num_unkept_inputs=int, num_known_arguments=int, write_names=int
+        )
         files = SimpleNamespace(names=journal, rows=Journal(tmp_path / "a.rows"))
         losses = SpoolLosses(cast(Any, recorder), cast(Any, files), failures=Failures(told.append))
         deep: list[object] = []

@@ -1,8 +1,9 @@
-"""Records programs in mode FULL_TENSOR, and runs repro scripts, one after the other in one process.
+"""Records programs, and runs repro scripts, one after the other in one process.
 
-`python -m tests.reproduction.programs record DIRECTORY NAME…` records programs of this module and of the culprit
-corpus, each into `DIRECTORY/NAME`. `python -m tests.reproduction.programs run SCRIPT…` prints a line of JSON for each
-script: its path, what it printed, and the exception that ended it.
+`python -m tests.reproduction.programs record KEPT DIRECTORY NAME…` records programs of this module and of the culprit
+corpus, each into `DIRECTORY/NAME`. KEPT is `tensors` (mode FULL_TENSOR) or `inputs` (`on_nonfinite="keep"`).
+`python -m tests.reproduction.programs run SCRIPT…` prints a line of JSON for each script: its path, what it printed,
+and the exception that ended it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
@@ -103,6 +105,38 @@ def fused() -> None:
     layer(tf.fill([2, 3], 1e30), tf.fill([3, 4], 1e30), tf.ones([4]))
 
 
+def fused_convolution() -> None:
+    import tensorflow as tf
+
+    @tf.function
+    def layer(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
+        return tf.nn.relu(tf.nn.bias_add(tf.nn.conv2d(x, kernel, strides=2, padding="SAME"), bias))
+
+    layer(tf.fill([1, 4, 4, 2], 1e30), tf.fill([3, 3, 2, 3], 1e30), tf.ones([3]))
+
+
+def fused_batch_norm() -> None:
+    import tensorflow as tf
+
+    @tf.function
+    def layer(x: tf.Tensor, kernel: tf.Tensor, scale: tf.Tensor, variance: tf.Tensor) -> tf.Tensor:
+        y = tf.nn.conv2d(x, kernel, strides=1, padding="VALID")
+        y, *_ = tf.compat.v1.nn.fused_batch_norm(y, scale, scale, scale, variance, is_training=False)
+        return tf.nn.relu(y)
+
+    layer(tf.ones([1, 4, 4, 2]), tf.ones([3, 3, 2, 3]), tf.ones([3]), tf.fill([3], -1.0))
+
+
+def fused_unary_ops() -> None:
+    import tensorflow as tf
+
+    @tf.function
+    def grow(x: tf.Tensor) -> tf.Tensor:
+        return tf.exp(tf.square(tf.sqrt(tf.abs(x)))) + 1.0
+
+    grow(tf.constant([1.0, 1000.0]))
+
+
 OWN: dict[str, tuple[Callable[[], None], str]] = {
     "eager_op": (eager_op, "traced"),
     "function": (function, "traced"),
@@ -112,13 +146,23 @@ OWN: dict[str, tuple[Callable[[], None], str]] = {
     "bfloat16": (bfloat16, "traced"),
     "empty": (empty, "traced"),
     "fused": (fused, "executed"),
+    "fused_convolution": (fused_convolution, "executed"),
+    "fused_batch_norm": (fused_batch_norm, "executed"),
+    "fused_unary_ops": (fused_unary_ops, "executed"),
     "loop_executed": (loop, "executed"),
 }
 """The programs of this module, and which graphs are recorded of them."""
 
 
-def record(directory: Path, names: list[str]) -> None:
-    """Records programs in mode FULL_TENSOR."""
+SETTINGS: dict[str, dict[str, Any]] = {
+    "tensors": {"tensor_debug_mode": "FULL_TENSOR"},
+    "inputs": {"on_nonfinite": "keep"},
+}
+"""How to record, by what is kept."""
+
+
+def record(kept: str, directory: Path, names: list[str]) -> None:
+    """Records programs."""
     import tensorflow as tf
 
     import tfdbg_arrow
@@ -133,7 +177,7 @@ def record(directory: Path, names: list[str]) -> None:
         corpus = {program.name: program for program in programs()}
     for name in names:
         graphs = OWN[name][1] if name in OWN else "traced"
-        recording = tfdbg_arrow.capture(directory / name, graphs=graphs, tensor_debug_mode="FULL_TENSOR")
+        recording = tfdbg_arrow.capture(directory / name, graphs=graphs, **SETTINGS[kept])
         if name in OWN:
             with recording:
                 OWN[name][0]()
@@ -157,6 +201,6 @@ def run_scripts(paths: list[str]) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1] == "record":
-        record(Path(sys.argv[2]), sys.argv[3:])
+        record(sys.argv[2], Path(sys.argv[3]), sys.argv[4:])
     else:
         run_scripts(sys.argv[2:])

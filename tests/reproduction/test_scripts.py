@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import pytest
 
 import tfdbg_arrow
 from tests.reproduction.programs import OWN
+from tfdbg_arrow.errors import ReproError
 
 pytestmark = pytest.mark.slow
 
@@ -25,7 +26,8 @@ FAST = {
     "precision.squares_of_float16_activations": ("Square",),
 }
 """Some programs of the corpus, and the ops of their scripts."""
-NUM_SLOW = 40
+NUM_PROGRAMS = 40
+NUM_KEPT = 30
 LAST_LINE = "The bad value came up again."
 
 
@@ -36,8 +38,8 @@ def _start(*words: str) -> str:
     return done.stdout
 
 
-def _write(logdirs: Path, names: Sequence[str], scripts: Path) -> dict[str, tfdbg_arrow.Repro]:
-    return {name: tfdbg_arrow.write_repro(logdirs / name, scripts / f"{name}.py") for name in names}
+def _write(logdirs: Path, names: Iterable[str], scripts: Path, *, label: str = "") -> dict[str, tfdbg_arrow.Repro]:
+    return {f"{label}{name}": tfdbg_arrow.write_repro(logdirs / name, scripts / f"{label}{name}.py") for name in names}
 
 
 def _run(written: dict[str, tfdbg_arrow.Repro]) -> dict[str, dict[str, Any]]:
@@ -45,7 +47,7 @@ def _run(written: dict[str, tfdbg_arrow.Repro]) -> dict[str, dict[str, Any]]:
     return {Path(told["path"]).stem: told for told in map(json.loads, lines)}
 
 
-def _check(outcomes: Outcomes, names: Sequence[str]) -> None:
+def _check(outcomes: Outcomes, names: Iterable[str]) -> None:
     """Asserts that each script goes bad in the op that was the culprit, with the same kinds."""
     for name in names:
         told = outcomes.told[name]
@@ -69,8 +71,10 @@ class Outcomes:
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
     """Records all programs in one process, and runs all scripts in another one, because starting TensorFlow is slow."""
     logdirs, scripts = tmp_path_factory.mktemp("logdirs"), tmp_path_factory.mktemp("scripts")
-    _start("record", str(logdirs), *OWN, *FAST)
+    _start("record", "tensors", str(logdirs), *OWN, *FAST)
     written = _write(logdirs, [*OWN, *FAST], scripts)
+    _start("record", "inputs", str(logdirs / "kept"), *OWN, *FAST)
+    written |= _write(logdirs / "kept", [*OWN, *FAST], scripts, label="kept_")
     function = logdirs / "function"
     written["deeper"] = tfdbg_arrow.write_repro(function, scripts / "deeper.py", depth=1)
     written["smaller"] = tfdbg_arrow.write_repro(function, scripts / "smaller.py", fix=True, minimise=True)
@@ -78,9 +82,9 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
 
 
 def test_scripts_of_all_kinds_of_op_go_bad_as_recorded(outcomes: Outcomes) -> None:
-    _check(outcomes, [*OWN, *FAST])
+    _check(outcomes, outcomes.written.keys() - {"deeper", "smaller"})
     written = outcomes.written
-    assert {name: written[name].op_types for name in (*OWN, *FAST)} == FAST | {
+    expected = FAST | {
         "eager_op": ("MatMul",),
         "function": ("Log",),
         "loop": ("Square",),
@@ -89,8 +93,13 @@ def test_scripts_of_all_kinds_of_op_go_bad_as_recorded(outcomes: Outcomes) -> No
         "bfloat16": ("Mul",),
         "empty": ("Mean",),
         "fused": ("_FusedMatMul",),
+        "fused_convolution": ("_FusedConv2D",),
+        "fused_batch_norm": ("_FusedConv2D",),
+        "fused_unary_ops": ("_UnaryOpsComposition",),
         "loop_executed": ("Square",),
     }
+    for label in ("", "kept_"):
+        assert {name: written[label + name].op_types for name in (*OWN, *FAST)} == expected
     assert [input_.dtype for input_ in written["strings"].inputs] == ["string"]
     assert {input_.dtype for input_ in written["bfloat16"].inputs} == {"bfloat16"}
     assert written["empty"].inputs[0].shape == (0, 3)
@@ -132,6 +141,7 @@ def test_fixes_are_tried_and_inputs_are_shrunk(outcomes: Outcomes) -> None:
 
 
 def test_scripts_of_forty_programs_of_the_corpus_go_bad_as_recorded(tmp_path: Path) -> None:
+    """Most scripts are made of kept inputs alone; the other programs are recorded again with all tensors."""
     from tests.culprit.corpus import programs
 
     outside = ("argument", "array", "batch_from", "constant", "feature", "generator_that", "targets", "checkpoint")
@@ -142,9 +152,18 @@ def test_scripts_of_forty_programs_of_the_corpus_go_bad_as_recorded(tmp_path: Pa
         and program.culprit.op_type is not None
         and not program.name.partition(".")[2].startswith(outside)
         and program.name.partition(".")[0] != "data"
-    ][::4][:NUM_SLOW]
-    assert len(names) == NUM_SLOW
-    (tmp_path / "scripts").mkdir()
-    _start("record", str(tmp_path), *names)
-    written = _write(tmp_path, names, tmp_path / "scripts")
+    ][::4][:NUM_PROGRAMS]
+    assert len(names) == NUM_PROGRAMS
+    scripts = tmp_path / "scripts"
+    scripts.mkdir()
+    _start("record", "inputs", str(tmp_path / "inputs"), *names)
+    written, missing = {}, []
+    for name in names:
+        try:
+            written |= _write(tmp_path / "inputs", [name], scripts)
+        except ReproError:
+            missing.append(name)
+    assert len(written) >= NUM_KEPT, missing
+    _start("record", "tensors", str(tmp_path / "tensors"), *missing)
+    written |= _write(tmp_path / "tensors", missing, scripts)
     _check(Outcomes(written=written, told=_run(written)), names)

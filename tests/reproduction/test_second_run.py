@@ -81,7 +81,7 @@ def test_the_same_value_goes_bad_again_and_the_program_is_stopped(first: Path, s
         kept = logdir.rows("SELECT DISTINCT op_type FROM tensor_value JOIN tensor_health USING (run_id, event_index)")
         ((last,),) = logdir.rows("SELECT max(step) FROM mark")
     assert inputs == [(0, [])]
-    assert {"Log", "Sum"} <= {op_type for (op_type,) in kept}
+    assert {"Log", "Sum", "Mul"} <= {op_type for (op_type,) in kept}, "the op, the one before it, and its input"
     assert 3 < last < 100_000
 
 

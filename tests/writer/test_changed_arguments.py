@@ -20,11 +20,11 @@ def recording_ends() -> Iterator[None]:
     tfdbg_arrow.disable()
 
 
-def aligned_array() -> np.ndarray:
+def aligned_array(size: int = SIZE) -> np.ndarray:
     """Returns an array at an address that TensorFlow's kernels accept."""
-    memory = np.zeros(SIZE * 4 + 64, np.uint8)
+    memory = np.zeros(size * 4 + 64, np.uint8)
     start = -memory.ctypes.data % 64
-    return memory[start : start + SIZE * 4].view(np.float32)
+    return memory[start : start + size * 4].view(np.float32)
 
 
 def aliased_by_dlpack(array: np.ndarray) -> tf.Tensor:

@@ -89,6 +89,9 @@ class FakeRecorder:
     def num_unkept_inputs(self) -> int:
         return 0
 
+    def num_known_arguments(self) -> int:
+        return 0
+
     def wait(self, timeout_s: float, pending: int) -> bool:
         urgent = self._urgent.wait(timeout_s)
         self._urgent.clear()

@@ -57,6 +57,11 @@ STAT_KINDS: Mapping[str, StatKind] = {
         "No action is needed, unless the change is what you are looking for.",
         is_asked=True,
     ),
+    "unchanged": StatKind(
+        "was not measured again",
+        "No action is needed, unless code outside TensorFlow writes into that memory: for example, through DLPack.",
+        is_asked=True,
+    ),
     "masked": StatKind(
         "was bad and did not stop the program",
         "No action is needed, unless that value should have stopped it: see docs/live_stop.md.",
@@ -97,6 +102,10 @@ REASON_KINDS: Mapping[str, ReasonKind] = {
         "Record without dump_on to keep all events, or with a larger circular_buffer_size.", is_asked=True
     ),
     "max_bytes": ReasonKind("Record with a larger max_bytes, or narrow the recording down.", is_asked=True),
+    "same_argument": ReasonKind(
+        "No action is needed, unless code outside TensorFlow writes into that memory: for example, through DLPack.",
+        is_asked=True,
+    ),
     "schedule": ReasonKind("Record with different steps to see these.", is_asked=True),
     "store_unreachable": ReasonKind("Check the store, and raise max_local_bytes so that more can wait."),
     "upload_waits": ReasonKind("Upload the waiting parts with: tfdbg-arrow upload --remove DIRECTORY URL."),
@@ -121,7 +130,7 @@ class CaptureStat:
 
     Attributes:
         run_id: The run.
-        stat: `dropped`, `disabled`, `unobservable`, `failed`, `changed`, `masked` or `recovered`.
+        stat: `dropped`, `disabled`, `unobservable`, `failed`, `changed`, `unchanged`, `masked` or `recovered`.
         subject: What it happened to.
         reason: Why it happened.
         num_events: Number of affected events; None if it cannot be counted.

@@ -127,20 +127,25 @@ def _options_of(opened: Logdir, first: NonFinite) -> list[str]:
     for name, allowed in (("graphs", ("executed", "traced")), ("xla", ("observe", "keep"))):
         if settings.get(name) in allowed:
             options += [f"--{name}", settings[name]]
-    return [*options, "--values", values_pattern(first)]
+    return [*options, "--values", _values_pattern(opened, first)]
 
 
-def values_pattern(found: NonFinite) -> str:
+def _values_pattern(opened: Logdir, found: NonFinite) -> str:
     """Returns a regular expression for the names of the op that made a bad tensor, its forward op and those before it.
 
-    Eager ops have no names, so their types stand for them.
+    Eager ops have no names, so their types stand for them. With the inputs of the ops before it, the repairs that
+    replace two ops, such as log-softmax, can be tried.
     """
-    places: list[NonFinite | Producer | Forward | None] = [
-        found,
-        found.forward,
-        *(each.producer for each in found.inputs),
-    ]
+    makers = [each.producer for each in found.inputs if each.producer is not None]
+    places: list[NonFinite | Producer | Forward | None] = [found, found.forward, *makers]
     names = {place.op_name or place.op_type for place in places if place is not None}
+    for maker in makers:
+        rows = opened.rows(
+            "SELECT DISTINCT source_op_name FROM graph_op_input JOIN graph USING (run_id, graph_id) "
+            "WHERE run_id = $run AND graph_name = $graph AND op_name = $op AND NOT is_control",
+            {"run": found.run_id, "graph": maker.graph_name, "op": maker.op_name},
+        )
+        names.update(name for (name,) in rows)
     return "(?:" + "|".join(re.escape(name) for name in sorted(filter(None, names))) + r")\Z"
 
 

@@ -628,16 +628,17 @@ CAPTURE_STAT = Table(
         Column(2, "event_index", _BIGINT, "Number of events that the process had recorded when this was noted."),
         *_wall_time(3, 4, "When it was noted"),
         Column(5, "stat", _VARCHAR,
-            "What happened: `dropped`, `disabled`, `unobservable`, `failed`, `changed`, `masked` or `recovered`."),
+            "What happened: `dropped`, `disabled`, `unobservable`, `failed`, `changed`, `unchanged`, `masked` or "
+            "`recovered`."),
         Column(6, "subject", _VARCHAR, "What it happened to, such as an op, a function or a table."),
         Column(7, "reason", _VARCHAR, "The reason, as a sentence."),
         _nullable(8, "num_events", _BIGINT,
             "Number of events affected; NULL if they cannot be counted.", unit="events"),
         _nullable(9, "reason_code", _VARCHAR,
             "The kind of the reason: `spool_full`, `input_budget`, `circular_buffer`, `black_box`, `max_bytes`, "
-            "`schedule`, `store_unreachable`, `upload_waits`, `parts_unwritable`, `traced_before`, `xla_kept`, "
-            "`xla_refused`, `xla_left_out`, `ran_without_xla`, `other_devices`, `other_process` or `forked`; NULL for "
-            "any other."),
+            "`schedule`, `same_argument`, `store_unreachable`, `upload_waits`, `parts_unwritable`, `traced_before`, "
+            "`xla_kept`, `xla_refused`, `xla_left_out`, `ran_without_xla`, `other_devices`, `other_process` or "
+            "`forked`; NULL for any other."),
     ),
 )
 

@@ -248,6 +248,10 @@ class Backend(ABC):
         """Returns the number of bad values whose inputs were not kept for lack of room."""
         return int(self.recording.num_unkept_inputs())
 
+    def num_known_arguments(self) -> int:
+        """Returns the number of calls of tf.data functions in which a large argument was not measured again."""
+        return int(self.recording.num_known_arguments())
+
     def num_events(self) -> int:
         """Returns the next event index."""
         return int(self.recording.num_events())

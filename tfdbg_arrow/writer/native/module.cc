@@ -155,6 +155,7 @@ class Recording {
   // Sets whether the inputs of ops that make a bad value are kept. Call it before start().
   void set_keeps_inputs(bool keeps_inputs) { session_->keeps_inputs = keeps_inputs; }
   // Returns the number of bad values whose inputs were not kept for lack of room.
+  int64_t num_known_arguments() const { return session_->num_known_arguments.load(std::memory_order_relaxed); }
   int64_t num_unkept_inputs() const { return session_->input_budget.num_refused(); }
   // Sets which bad values of graphs do not stop the program: types of ops that do not compute with their inputs, and
   // outputs as (type of the op, slot). Call it before start().
@@ -381,6 +382,7 @@ NB_MODULE(_core, m) {
       .def("num_dropped", &Recording::num_dropped)
       .def("num_unkept_values", &Recording::num_unkept_values)
       .def("set_keeps_inputs", &Recording::set_keeps_inputs)
+      .def("num_known_arguments", &Recording::num_known_arguments)
       .def("num_unkept_inputs", &Recording::num_unkept_inputs)
       .def("set_on_nonfinite", &Recording::set_on_nonfinite, nb::arg("reaction"), nb::arg("run_id"))
       .def("set_stop_rules", &Recording::set_stop_rules, nb::arg("harmless_users"), nb::arg("harmless_outputs"))

@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -14,29 +16,6 @@
 #include "tensorflow_api.h"
 
 namespace tfdbg_arrow {
-
-// The constant data of a kernel. There is one instance per node of an instantiated (inlined) graph.
-struct RecordKernel {
-  std::vector<int64_t> nodes;   // key of each tensor in the Python registry
-  std::vector<int64_t> dtypes;  // only for summaries: the dtypes of the tensors
-  std::vector<int64_t> layouts;  // only RecordDevice: the layout of each tensor
-  bool keep = false;            // only RecordThrough: whether the elements are kept
-  std::vector<int64_t> decides;  // for each node whether it stops the program if it is bad
-  int64_t generation = 0;       // the recording that the kernel and its node keys belong to
-  int32_t call_site = 0;
-  bool has_call_site = false;
-  std::atomic<int32_t> device{-1};  // interned when the kernel first runs
-  int64_t argument = kNoValue;  // only RecordThrough: the argument index of the tensor in the outermost function
-  bool is_watch = false;  // only RecordThrough: the tensor is one of `sources`, and gets a row only if it is bad
-  std::vector<int64_t> sources;
-  std::vector<int64_t> kept_inputs;  // only RecordThrough: for each input after the first, its index at the recorded op
-  std::vector<int32_t> call_sites;  // only RecordRows and RecordDevice: the call site of each tensor
-  std::vector<int64_t> argument_indexes;  // only RecordRows: indexes of the arguments that it takes
-  // Only RecordRows: the loops that each tensor is computed in, from the outermost, as hashes of their names.
-  std::vector<std::vector<uint64_t>> loops;
-};
-
-constexpr int kInt64 = 9;  // TF_INT64
 
 class Status {
  public:
@@ -51,6 +30,84 @@ class Status {
  private:
   TF_Status* status_;
 };
+
+// A large argument that a function of tf.data gets in each call, such as the array that a dataset takes its batches from.
+// Reading the whole array for each batch can take longer than the training step. So a healthy argument is not read again
+// until kPause times as long as reading it took. Until then it is held: at its address there can be no other tensor.
+class RepeatedArgument {
+ public:
+  static constexpr int64_t kMinBytes = int64_t{1} << 20;  // of smaller tensors, every call is read
+
+  RepeatedArgument() = default;
+  ~RepeatedArgument() { release(); }
+  RepeatedArgument(const RepeatedArgument&) = delete;
+  RepeatedArgument& operator=(const RepeatedArgument&) = delete;
+
+  // Returns true if the tensor is the one that was read last, and need not be read again yet.
+  bool is_known(const void* data, int64_t num_bytes) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return held_ != nullptr && data == data_ && num_bytes == num_bytes_ && monotonic_ns() < next_ns_;
+  }
+
+  // Notes that input 0 of the kernel was read. It is held once the same memory came twice in succession.
+  void note_read(TF_OpKernelContext* context, const void* data, int64_t num_bytes, int64_t begin_ns, bool is_bad) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (is_other_each_time_) return;
+    const bool is_same = data == data_ && num_bytes == num_bytes_;
+    if (held_ != nullptr && !is_same) is_other_each_time_ = true;
+    if (is_bad || !is_same) release();
+    data_ = is_bad ? nullptr : data;
+    num_bytes_ = num_bytes;
+    if (is_bad || is_other_each_time_) return;
+    if (is_same && held_ == nullptr) tf_api().TF_GetInput(context, 0, &held_, Status().get());
+    const int64_t end_ns = monotonic_ns();
+    next_ns_ = end_ns + kPause * (end_ns - begin_ns);
+  }
+
+  static int64_t monotonic_ns() {
+    const auto now = std::chrono::steady_clock::now().time_since_epoch();
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
+  }
+
+ private:
+  static constexpr int64_t kPause = 50;
+
+  void release() {
+    if (held_ != nullptr) tf_api().TF_DeleteTensor(held_);
+    held_ = nullptr;
+  }
+
+  std::mutex mutex_;  // a parallel map calls the function in several threads
+  TF_Tensor* held_ = nullptr;
+  const void* data_ = nullptr;
+  int64_t num_bytes_ = 0;
+  int64_t next_ns_ = 0;
+  bool is_other_each_time_ = false;  // then it is never held again
+};
+
+// The constant data of a kernel. There is one instance per node of an instantiated (inlined) graph.
+struct RecordKernel {
+  std::vector<int64_t> nodes;   // key of each tensor in the Python registry
+  std::vector<int64_t> dtypes;  // only for summaries: the dtypes of the tensors
+  std::vector<int64_t> layouts;  // only RecordDevice: the layout of each tensor
+  bool keep = false;            // only RecordThrough: whether the elements are kept
+  std::vector<int64_t> decides;  // for each node whether it stops the program if it is bad
+  int64_t generation = 0;       // the recording that the kernel and its node keys belong to
+  int32_t call_site = 0;
+  bool has_call_site = false;
+  std::atomic<int32_t> device{-1};  // interned when the kernel first runs
+  int64_t argument = kNoValue;  // only RecordThrough: the argument index of the tensor in the outermost function
+  RepeatedArgument repeated;    // only RecordThrough
+  bool is_watch = false;  // only RecordThrough: the tensor is one of `sources`, and gets a row only if it is bad
+  std::vector<int64_t> sources;
+  std::vector<int64_t> kept_inputs;  // only RecordThrough: for each input after the first, its index at the recorded op
+  std::vector<int32_t> call_sites;  // only RecordRows and RecordDevice: the call site of each tensor
+  std::vector<int64_t> argument_indexes;  // only RecordRows: indexes of the arguments that it takes
+  // Only RecordRows: the loops that each tensor is computed in, from the outermost, as hashes of their names.
+  std::vector<std::vector<uint64_t>> loops;
+};
+
+constexpr int kInt64 = 9;  // TF_INT64
 
 // One per thread, so that a kernel does not allocate one for each input.
 inline Status& thread_status() {

@@ -101,6 +101,9 @@ void keep_inputs(const RecordKernel& kernel, TF_OpKernelContext* context, Sessio
   for (TF_Tensor* tensor : tensors) tf.TF_DeleteTensor(tensor);
 }
 
+// Whether a function of tf.data runs: TensorFlow gives it a negative step ID, so that no other step has the same.
+bool is_of_dataset(const Record& record) { return record.step_id < 0; }
+
 // Records one tensor. Returns true if the step failed because of it.
 bool record_tensor(RecordKernel* kernel, TF_OpKernelContext* context, TF_Tensor* tensor) {
   if (is_paused()) return false;
@@ -118,9 +121,18 @@ bool record_tensor(RecordKernel* kernel, TF_OpKernelContext* context, TF_Tensor*
   if (kernel->argument >= 0) {
     record.execution_index = session->calls.find(static_cast<size_t>(kernel->argument), data);
   }
-  // An argument is measured in each call, even if it is at the address of the call before: what TensorFlow does not
-  // write, the program can write through an array that shares the memory.
+  const int64_t num_bytes = tf.TF_TensorByteSize(tensor);
+  // Any other argument is measured in each call, even if it is at the address of the call before: what TensorFlow does
+  // not write, the program can write through an array that shares the memory.
+  const bool may_repeat = kernel->argument >= 0 && num_bytes >= RepeatedArgument::kMinBytes && is_of_dataset(record) &&
+                          session->only_counts(kernel->keep);
+  if (may_repeat && kernel->repeated.is_known(data, num_bytes)) {
+    session->num_known_arguments.fetch_add(1, std::memory_order_relaxed);
+    return false;
+  }
+  const int64_t begin_ns = may_repeat ? RepeatedArgument::monotonic_ns() : 0;
   describe_tensor(*session, dtype, rank, dims, data, kernel->keep, &record);
+  if (may_repeat) kernel->repeated.note_read(context, data, num_bytes, begin_ns, (record.flags & kBad) != 0);
   const bool is_bad = (record.flags & kBad) != 0;
   if (kernel->is_watch && !is_bad) return false;
   Judge judge(*kernel, *session);

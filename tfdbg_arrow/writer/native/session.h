@@ -173,6 +173,10 @@ struct Session {
   // Returns true if a tensor is measured. Ops that the user chose (`keep`) are not subject to the filter.
   bool covers(int dtype, bool keep) const { return covers(dtype) || (keep && has_elements(dtype)); }
   static bool has_elements(int dtype);
+  // Returns true if the elements of a tensor are read, and not kept.
+  bool only_counts(bool keep) const {
+    return !keep && mode != Mode::kNoTensor && mode != Mode::kShape && mode != Mode::kFullTensor;
+  }
 
   Spool spool;
   ValueSpool values;
@@ -185,6 +189,7 @@ struct Session {
   StopRules stop_rules;                             // set before too
   bool keeps_inputs = false;                        // set before too
   InputBudget input_budget;
+  std::atomic<int64_t> num_known_arguments{0};      // calls in which a large argument was not measured again
   SummaryGraphs summaries;                          // set before too
   const Mode mode;
   const uint64_t covered_dtypes;  // bit i: tensors of TensorFlow's DataType i are measured

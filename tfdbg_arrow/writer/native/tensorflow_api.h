@@ -49,6 +49,7 @@ struct TF_StringView {
   X(int, TF_NumDims, (const TF_Tensor*))                                                                    \
   X(int64_t, TF_Dim, (const TF_Tensor*, int))                                                               \
   X(void*, TF_TensorData, (const TF_Tensor*))                                                               \
+  X(size_t, TF_TensorByteSize, (const TF_Tensor*))                                                          \
   X(TF_OpDefinitionBuilder*, TF_NewOpDefinitionBuilder, (const char*))                                      \
   X(void, TF_OpDefinitionBuilderAddInput, (TF_OpDefinitionBuilder*, const char*))                           \
   X(void, TF_OpDefinitionBuilderAddAttr, (TF_OpDefinitionBuilder*, const char*))                            \
