@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include <mutex>
 #include <stdexcept>
 
 namespace tfdbg_arrow {
@@ -21,12 +22,7 @@ void look_up(void* library, const std::string& path, const char* symbol, Functio
   if (*out == nullptr) throw std::runtime_error("the function " + std::string(symbol) + " is missing in " + path);
 }
 
-}  // namespace
-
-const TensorFlowApi& tf_api() { return g_api; }
-
-void load_tensorflow_api(const std::string& framework_path, const std::string& cc_path,
-                         const std::string& python_path) {
+TensorFlowApi found_api(const std::string& framework_path, const std::string& cc_path, const std::string& python_path) {
   TensorFlowApi api;
   // The handles stay open, because kernels are called until the process ends.
   void* framework = open_loaded(framework_path);
@@ -38,7 +34,18 @@ void load_tensorflow_api(const std::string& framework_path, const std::string& c
   TFDBG_ARROW_FRAMEWORK_API(TFDBG_ARROW_FROM_FRAMEWORK)
   TFDBG_ARROW_EAGER_API(TFDBG_ARROW_FROM_CC)
   TFDBG_ARROW_PYTHON_API(TFDBG_ARROW_FROM_PYTHON)
-  g_api = api;
+  return api;
+}
+
+}  // namespace
+
+const TensorFlowApi& tf_api() { return g_api; }
+
+void load_tensorflow_api(const std::string& framework_path, const std::string& cc_path,
+                         const std::string& python_path) {
+  // Only once: threads of TensorFlow may still run kernels of an earlier recording.
+  static std::once_flag is_loaded;
+  std::call_once(is_loaded, [&] { g_api = found_api(framework_path, cc_path, python_path); });
 }
 
 }  // namespace tfdbg_arrow
