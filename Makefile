@@ -11,6 +11,8 @@
 #   make matrix    run the demo and the tests of recording with each supported TensorFlow and Python, and write docs/versions.md;
 #                   MATRIX_ARGS='--python 3.12 --tensorflow 2.18' chooses; it takes hours and 3 GB of disk for each combination
 #   make readers   read logdirs, and exports as Delta and Iceberg tables, with other programs, in an environment of their own
+#   make sanitize  tests of the native core under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer
+#   make fuzz      the parsers of the native core under libFuzzer, for half an hour; needs Clang
 #   make coverage  the branches of recovery, manifest and compaction: fails where one is not taken by their tests
 #   make mutation  change these modules in some thousand places, one at a time, and list what no test notices
 #   make docs      build the documentation site into build/site; fails if a link in it is broken
@@ -53,7 +55,7 @@ CHROMIUM := /usr/bin/chromium
 
 MODULES := $(STAMPS)/modules
 
-.PHONY: FORCE demo test slow exhaustive third-party matrix readers coverage mutation lint docs format protos clean distclean
+.PHONY: FORCE demo test slow exhaustive third-party matrix readers sanitize fuzz coverage mutation lint docs format protos clean distclean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -80,6 +82,12 @@ matrix: | $(STAMPS)/venv
 
 readers: $(READERS)/.stamps/package
 	$(READERS)/bin/python -m pytest tests/readers --durations 10
+
+sanitize: $(STAMPS)/test $(STAMPS)/package
+	$(BIN)/python tools/sanitize.py
+
+fuzz: $(STAMPS)/test $(STAMPS)/package
+	$(BIN)/python tools/fuzz_native.py
 
 # The modules are named in pyproject.toml.
 coverage: $(STAMPS)/quality $(STAMPS)/package
