@@ -20,7 +20,7 @@ import tensorflow as tf
 import tfdbg_arrow
 
 zero_at, num_steps = int(sys.argv[1]), int(sys.argv[2])
-scale = float(sys.argv[3]) if len(sys.argv) > 3 else 1.0
+scale = float(sys.argv[3]) if len(sys.argv) > 3 else 3.0
 
 @tf.function
 def train(x, step):
