@@ -137,6 +137,16 @@ def fused_unary_ops() -> None:
     grow(tf.constant([1.0, 1000.0]))
 
 
+def log_of_sigmoid() -> None:
+    import tensorflow as tf
+
+    @tf.function
+    def loss(x: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_sum(tf.math.log(tf.sigmoid(-x)))
+
+    loss(tf.constant([0.0, 1000.0]))
+
+
 OWN: dict[str, tuple[Callable[[], None], str]] = {
     "eager_op": (eager_op, "traced"),
     "function": (function, "traced"),
@@ -149,6 +159,7 @@ OWN: dict[str, tuple[Callable[[], None], str]] = {
     "fused_convolution": (fused_convolution, "executed"),
     "fused_batch_norm": (fused_batch_norm, "executed"),
     "fused_unary_ops": (fused_unary_ops, "executed"),
+    "log_of_sigmoid": (log_of_sigmoid, "executed"),
     "loop_executed": (loop, "executed"),
 }
 """The programs of this module, and which graphs are recorded of them."""

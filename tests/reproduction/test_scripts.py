@@ -78,11 +78,13 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
     function = logdirs / "function"
     written["deeper"] = tfdbg_arrow.write_repro(function, scripts / "deeper.py", depth=1)
     written["smaller"] = tfdbg_arrow.write_repro(function, scripts / "smaller.py", fix=True, minimise=True)
+    fused = logdirs / "kept" / "log_of_sigmoid"
+    written["fixed"] = tfdbg_arrow.write_repro(fused, scripts / "fixed.py", fix=True)
     return Outcomes(written=written, told=_run(written))
 
 
 def test_scripts_of_all_kinds_of_op_go_bad_as_recorded(outcomes: Outcomes) -> None:
-    _check(outcomes, outcomes.written.keys() - {"deeper", "smaller"})
+    _check(outcomes, outcomes.written.keys() - {"deeper", "smaller", "fixed"})
     written = outcomes.written
     expected = FAST | {
         "eager_op": ("MatMul",),
@@ -96,6 +98,7 @@ def test_scripts_of_all_kinds_of_op_go_bad_as_recorded(outcomes: Outcomes) -> No
         "fused_convolution": ("_FusedConv2D",),
         "fused_batch_norm": ("_FusedConv2D",),
         "fused_unary_ops": ("_UnaryOpsComposition",),
+        "log_of_sigmoid": ("_UnaryOpsComposition",),
         "loop_executed": ("Square",),
     }
     for label in ("", "kept_"):
@@ -138,6 +141,19 @@ def test_fixes_are_tried_and_inputs_are_shrunk(outcomes: Outcomes) -> None:
     told = outcomes.told["smaller"]
     assert told["error"] is None
     assert "Log: float32 (1, 1), NaN, -Inf, +Inf: (0, 1, 0)" in told["printed"]
+
+
+def test_fixes_of_fused_ops_are_those_of_the_ops_of_the_program(outcomes: Outcomes) -> None:
+    repro = outcomes.written["fixed"]
+    assert repro.op_types == ("_UnaryOpsComposition",)
+    tried = {fix.label: fix for fix in repro.fixes}
+    assert {label: fix.is_finite for label, fix in tried.items()} == {
+        "log_sigmoid": True,
+        "epsilon": True,
+        "clip": True,
+        "double where": True,
+    }
+    assert tried["epsilon"].diff[-1] == "+return tf.reduce_sum(tf.math.log(tf.sigmoid(-x) + 1e-6))"
 
 
 def test_scripts_of_forty_programs_of_the_corpus_go_bad_as_recorded(tmp_path: Path) -> None:

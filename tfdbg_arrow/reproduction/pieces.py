@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tfdbg_arrow.errors import ReproError
 from tfdbg_arrow.query.engine import Engine
@@ -145,6 +145,25 @@ class _Made:
     shape: tuple[int, ...] | None
     op_name: str | None
     stack_trace_id: int | None
+
+
+def unfused(piece: Piece) -> Piece:
+    """Returns the same piece, but with ops of its own for a chain of unary ops that TensorFlow's optimizer fused."""
+    last = piece.ops[-1]
+    names = last.choices[0].get("op_names") if last.op_type == "_UnaryOpsComposition" else None
+    if not isinstance(names, list):
+        return piece
+    ops = list(piece.ops[:-1])
+    ((_, operand),) = last.arguments
+    for name in names:
+        signature = signature_of(str(name))
+        if signature is None or len(signature.inputs) != 1 or not signature.is_raw:
+            return piece
+        ((argument, _),) = signature.inputs
+        found = choices(signature, {}, dtype=last.dtype, is_recorded=True)
+        ops.append(replace(last, signature=signature, arguments=((argument, operand),), choices=tuple(found), slot=0))
+        operand = OutputRef(len(ops) - 1, 0)
+    return replace(piece, ops=tuple(ops))
 
 
 class NotRecordedError(ReproError):

@@ -41,6 +41,7 @@ from tfdbg_arrow.reproduction.pieces import (
     Piece,
     PieceFinder,
     PieceInput,
+    unfused,
 )
 from tfdbg_arrow.reproduction.script import (
     UPSTREAM,
@@ -208,7 +209,8 @@ class _Read:
     Attributes:
         nonfinite: The bad tensor.
         content: The script that makes it again.
-        deeper: The same with the ops before it, for repairs that replace two ops; None if there is no need.
+        deeper: The same with the ops before it, each by itself, for repairs that replace one or two ops; None if no
+            repairs are tried.
         advice: How to fix the cause.
     """
 
@@ -239,7 +241,9 @@ def _read(logdir: Engine, *, event_index: int | None, run_id: str | None, depth:
         except NotRecordedError:
             if gradient is None or gradient.upstream is None:
                 raise
-        deeper = finder.piece(computed, depth=1) if is_fixed and depth == 0 and piece is not None else None
+        deeper: Piece | None = None
+        if is_fixed and piece is not None:
+            deeper = unfused(piece if depth > 0 else finder.piece(computed, depth=1))
     reasons = read_reasons(logdir, found.event_index, run_id=run)
     facts = _facts(logdir, found, reasons)
     last = piece.ops[-1] if piece is not None else gradient.forward.ops[-1] if gradient is not None else None
