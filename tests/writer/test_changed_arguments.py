@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import tfdbg_arrow
 
-SIZE = 1 << 17
+SIZE = 1 << 19
 
 
 @pytest.fixture(autouse=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import time
 import weakref
 from collections.abc import Iterable
@@ -91,6 +92,28 @@ def test_other_arrays_are_measured_even_at_the_same_address(tmp_path: Path) -> N
         consume(tf.data.Dataset.range(NUM_CALLS).map(make).map(lambda x: x[:3] + 1.0))
     # TensorFlow may call the functions of a pipeline ahead and in parallel, so the order can differ.
     assert sorted(num_nan for _, num_nan in measured(tmp_path)) == [0] * (NUM_CALLS - 1) + [SHAPE[0] * SHAPE[1]]
+    assert num_unchanged(tmp_path) == 0
+
+
+def test_what_eager_code_and_sessions_pass_is_measured_in_each_call(tmp_path: Path) -> None:
+    array = np.ones(SHAPE, np.float32)
+    tensor = tf.constant(array)
+    function = tf.function(tf.reduce_mean)
+    with tfdbg_arrow.capture(tmp_path):
+        threads = [threading.Thread(target=lambda: [function(tensor) for _ in range(10)]) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            x = tf.compat.v1.placeholder(tf.float32, SHAPE)
+            y = tf.reduce_mean(x)
+            for _ in range(10):
+                session.run(y, {x: array})
+    with tfdbg_arrow.open_logdir(tmp_path) as logdir:
+        ((num_calls,),) = logdir.rows("SELECT count(*) FROM tensor_health WHERE op_type = 'Mean' AND scope = 'graph'")
+    assert num_calls == 40
+    assert len(measured(tmp_path)) == 40
     assert num_unchanged(tmp_path) == 0
 
 

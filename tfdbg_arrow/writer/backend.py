@@ -249,7 +249,7 @@ class Backend(ABC):
         return int(self.recording.num_unkept_inputs())
 
     def num_known_arguments(self) -> int:
-        """Returns the number of calls of tf.data functions in which a large argument was not measured again."""
+        """Returns the number of calls in which a large argument was not measured again."""
         return int(self.recording.num_known_arguments())
 
     def num_events(self) -> int:

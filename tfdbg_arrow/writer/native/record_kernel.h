@@ -31,9 +31,10 @@ class Status {
   TF_Status* status_;
 };
 
-// A large argument that a function of tf.data gets in each call, such as the array that a dataset takes its batches from.
-// Reading the whole array for each batch can take longer than the training step. So a healthy argument is not read again
-// until kPause times as long as reading it took. Until then it is held: at its address there can be no other tensor.
+// A large argument that a function gets in each call, but not from eager code: above all, the array that a function of
+// tf.data takes its batches from. Reading the whole array for each batch can take longer than the training step. So a
+// healthy argument is not read again until kPause times as long as reading it took. Until then it is held: at its address
+// there can be no other tensor.
 class RepeatedArgument {
  public:
   static constexpr int64_t kMinBytes = int64_t{1} << 20;  // of smaller tensors, every call is read

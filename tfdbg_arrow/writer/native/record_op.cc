@@ -101,9 +101,6 @@ void keep_inputs(const RecordKernel& kernel, TF_OpKernelContext* context, Sessio
   for (TF_Tensor* tensor : tensors) tf.TF_DeleteTensor(tensor);
 }
 
-// Whether a function of tf.data runs: TensorFlow gives it a negative step ID, so that no other step has the same.
-bool is_of_dataset(const Record& record) { return record.step_id < 0; }
-
 // Records one tensor. Returns true if the step failed because of it.
 bool record_tensor(RecordKernel* kernel, TF_OpKernelContext* context, TF_Tensor* tensor) {
   if (is_paused()) return false;
@@ -122,10 +119,10 @@ bool record_tensor(RecordKernel* kernel, TF_OpKernelContext* context, TF_Tensor*
     record.execution_index = session->calls.find(static_cast<size_t>(kernel->argument), data);
   }
   const int64_t num_bytes = tf.TF_TensorByteSize(tensor);
-  // Any other argument is measured in each call, even if it is at the address of the call before: what TensorFlow does
-  // not write, the program can write through an array that shares the memory.
-  const bool may_repeat = kernel->argument >= 0 && num_bytes >= RepeatedArgument::kMinBytes && is_of_dataset(record) &&
-                          session->only_counts(kernel->keep);
+  // What eager code passes is measured in each call, even if it is at the address of the call before: what TensorFlow
+  // does not write, the program can write through an array that shares the memory.
+  const bool may_repeat = kernel->argument >= 0 && num_bytes >= RepeatedArgument::kMinBytes &&
+                          session->only_counts(kernel->keep) && !session->calls.may_have(data);
   if (may_repeat && kernel->repeated.is_known(data, num_bytes)) {
     session->num_known_arguments.fetch_add(1, std::memory_order_relaxed);
     return false;

@@ -465,12 +465,10 @@ class SpoolLosses:
             self._num_refused = refused
         known = self._recorder.num_known_arguments()
         if known > self._num_known:
-            reason = (
-                "is at least 1 MiB, is the same tensor as in the call before, and was healthy when it was last measured"
-            )
+            reason = "is the same tensor as in the call before, and was healthy when it was last measured"
             self._failures.note(
                 "unchanged",
-                "an argument of a tf.data function",
+                "a large argument of a function",
                 reason,
                 known - self._num_known,
                 reason_code="same_argument",
