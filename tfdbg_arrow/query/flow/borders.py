@@ -240,6 +240,17 @@ class Borders:
             return visits[0] if len(visits) == 1 else None
         return self._sites.entered_visit(context, call)
 
+    def may_run_unseen(self, context: Context, call: Call) -> bool:
+        """Returns whether the callee of an op that runs in `context` can run without leaving a row of its own."""
+        graph_id = call.callee_graph_id
+        if graph_id is None or not self._graphs.executed(graph_id):
+            return graph_id not in self._graphs.recorded_graphs
+        return not any(
+            levels[-1].call == call and context.call_site in (None, levels[-1].site)
+            for site in self._graphs.recorded_sites.get(graph_id, ())
+            if (levels := self._sites.levels(graph_id, site, root_graph_id=None))
+        )
+
     def callee_site(self, context: Context, call: Call, visit: SiteVisit | None) -> str | None:
         """Returns the call site of a callee. If it left no row, returns the call site that its rows would have had."""
         if visit is not None:

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from tfdbg_arrow.query.flow.callsites import CallSites
+from tfdbg_arrow.query.flow.callsites import CallSites, join_site
 from tfdbg_arrow.query.flow.events import EventReader
 from tfdbg_arrow.query.flow.executed_graphs import (
     ENTERS,
@@ -378,18 +378,21 @@ class ExecutedEdges:
             return None
         site = _site_of_branches(merge)
         inside, outside = [], []
+        is_unknown = False
         for name, slot in merge.inputs:
             source = self._source(at, graph, name, slot, depth=depth + 1)
             if source is None:
-                return None
+                is_unknown = True
+                continue
             call_site = source.context.call_site
             if call_site == at.context.call_site or not (site is None or (call_site or "").startswith(site)):
                 outside.append(source)  # a branch that returns its argument, perhaps from an earlier conditional
             elif self._events.graph_tensor(source) is not None:
                 inside.append(source)
             elif source.graph_id not in self._graphs.recorded_graphs:
-                return None
-        chosen = inside or outside
+                is_unknown = True
+        # A row inside a branch shows that this branch ran, whatever the others return.
+        chosen = inside or ([] if is_unknown else outside)
         return chosen[0] if len(chosen) == 1 else None
 
     def _last_iteration(
@@ -514,10 +517,12 @@ class ExecutedEdges:
 
 
 def _site_of_branches(merge: ExecutedNode) -> str | None:
-    """Returns how the call sites of a conditional's branches begin; None if TensorFlow did not name its Merge.
+    """Returns how the call sites of a conditional's branches begin; None if they are not known.
 
-    Source: tensorflow/core/common_runtime/lower_if_op.cc and lower_case_op.cc.
+    Source for the names of nodes: tensorflow/core/common_runtime/lower_if_op.cc and lower_case_op.cc.
     """
+    if merge.call_site is not None and merge.made_for is not None:
+        return join_site(merge.call_site, merge.made_for) + "/"
     match = _LOWERED_MERGE.fullmatch(merge.node_name)
     return None if match is None else match[1]
 

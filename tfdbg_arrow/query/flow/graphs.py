@@ -258,12 +258,21 @@ class GraphReader:
     def recorded_graphs(self) -> frozenset[int]:
         """The graphs that leave rows when they run."""
         traced = self._rows("SELECT DISTINCT graph_id FROM graph_op_output WHERE run_id = ? AND is_recorded")
-        executed = self._rows(
-            "SELECT DISTINCT e.graph_id FROM executed_op AS e JOIN graph_op_output AS o ON o.run_id = e.run_id "
-            "AND o.graph_id = e.graph_id AND o.op_name = e.op_name WHERE e.run_id = ? AND o.is_recorded"
-        )
         found = {graph_id for (graph_id,) in traced if graph_id not in self._executed_of}
-        return frozenset(found | {graph_id for (graph_id,) in executed})
+        return frozenset(found | self.recorded_sites.keys())
+
+    @cached_property
+    def recorded_sites(self) -> dict[int, frozenset[str]]:
+        """By each optimized graph that leaves rows, the call sites at which it does."""
+        rows = self._rows(
+            "SELECT DISTINCT e.graph_id, coalesce(e.call_site, '') FROM executed_op AS e JOIN graph_op_output AS o "
+            "ON o.run_id = e.run_id AND o.graph_id = e.graph_id AND o.op_name = e.op_name "
+            "WHERE e.run_id = ? AND o.is_recorded"
+        )
+        found: dict[int, set[str]] = {}
+        for graph_id, site in rows:
+            found.setdefault(graph_id, set()).add(site)
+        return {graph_id: frozenset(sites) for graph_id, sites in found.items()}
 
     def executed_graph_ids(self) -> frozenset[int]:
         """Returns the graphs for which `executed` returns at least one graph."""

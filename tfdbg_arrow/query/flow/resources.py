@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tfdbg_arrow.query.flow.borders import PASSING_OPS, Borders
@@ -34,8 +34,8 @@ class Write:
         values: The tensors that the op took, without the resource itself.
         is_replacing: Whether the new value depends only on them, and not on the old value.
         old_value: A recorded read of the old value just before, or None.
-        is_known: False for an op of a loop if the recording does not show which of its iterations ran before the read.
-            The write then has no values.
+        is_known: False if the recording does not show which iterations of a loop ran before the read, or which branch
+            of a conditional did. The write then has no values.
     """
 
     op_type: str
@@ -326,7 +326,8 @@ class Resources:
 
     def _in_callees(self, op: Op, graph_id: int, handle_name: str, context: Context, *, near: int) -> Iterator[Write]:
         """Yields the writes in the functions that an op called: the branch that ran, all iterations of a loop."""
-        for call in self._graphs.calls(graph_id, op.op_name):
+        calls = self._graphs.calls(graph_id, op.op_name)
+        for call in calls:
             if call.callee_graph_id is None or call.attribute == "cond":
                 continue
             visit = self._borders.visit(context, call)
@@ -344,6 +345,21 @@ class Resources:
             inner = replace(context, call_site=self._borders.callee_site(context, call, visit))
             for name in self._callee_handles(op, call, handle_name):
                 yield from self._in_graph(call.callee_graph_id, name, inner, user=None, near=near)
+        if self._may_write_unseen(op, calls, handle_name, context):
+            yield Write(op.op_type, op.op_name, graph_id, context.execution_index, (), False, None, is_known=False)
+
+    def _may_write_unseen(self, op: Op, calls: Sequence[Call], handle_name: str, context: Context) -> bool:
+        """Returns whether a branch that left no rows can have run and written to a resource."""
+        branches = [call for call in calls if call.attribute in BRANCHES]
+        if any(self._borders.visit(context, call) is not None for call in branches):
+            return False
+        return any(
+            call.callee_graph_id is not None
+            and self._writing_ops(call.callee_graph_id, name)
+            and self._borders.may_run_unseen(context, call)
+            for call in branches
+            for name in self._callee_handles(op, call, handle_name)
+        )
 
     def _in_unknown_iterations(self, op: Op, graph_id: int, handle_name: str, context: Context) -> Iterator[Write]:
         """Yields a write that is not known if the body of a loop can write to a resource."""
