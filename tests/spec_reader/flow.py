@@ -54,6 +54,10 @@ class Tensor(NamedTuple):
     slot: int | None
 
 
+_UNKNOWN = Tensor(None, "", None)
+"""What a branch without rows may have written to a resource."""
+
+
 class Flow:
     """The tables of one run, and the rules that follow a value from an output to the inputs of its op.
 
@@ -144,7 +148,7 @@ class Flow:
         """Yields the tensors that ops wrote to variables."""
         for writes in self._writes.values():
             for _, op_type, values in writes:
-                yield from values if op_type != "MakeIterator" else ()
+                yield from values if op_type not in ("MakeIterator", "") else ()
 
     # Inputs
 
@@ -177,6 +181,8 @@ class Flow:
         waiting = [tensor]
         while waiting:
             at = waiting.pop()
+            if at == _UNKNOWN:
+                return False
             if self._across(at) == [] or (at.context is not None and not self._is_op_known(at)):
                 return False
             if at is not tensor and at.context is not None and self._across(at) is None and not self._hands_on(at):
@@ -535,9 +541,51 @@ class Flow:
                 inputs = self._edge_inputs(context, row["op_name"])
                 places = [i for i, source in enumerate(inputs) if self._dtype(source) == "resource"]
                 self._note(found, self._order(context, row["op_name"]), row["op_type"], inputs, places)
+        for context in self._silent_branches(set(writers)):
+            for row in writers.get(context.graph_id, ()):
+                inputs = self._edge_inputs(context, row["op_name"])
+                places = [i for i, source in enumerate(inputs) if self._dtype(source) == "resource"]
+                handles = [inputs[i] for i in places]
+                order = self._order(context, row["op_name"])
+                self._note(found, order, "", [*handles, _UNKNOWN], list(range(len(handles))))
         for writes in found.values():
             writes.sort(key=lambda write: write[0])
         return found
+
+    def _silent_branches(self, writing: set[int]) -> Iterator[Context]:
+        """Yields the contexts without rows of branches that may have run, and of the graphs that they call."""
+        of_graph: dict[int, list[list[Row]]] = defaultdict(list)
+        for (graph_id, _), calls in self._calls.items():
+            if calls and any(self._calls_any(call, writing, frozenset()) for call in calls):
+                of_graph[graph_id].append(calls)
+
+        def inside(context: Context, call: Row) -> Iterator[Context]:
+            start = f"{context.call_site}/" if context.call_site else ""
+            site = start + call["op_name"] + _suffix(call)
+            callee = context._replace(call_site=site, graph_id=call["callee_graph_id"])
+            yield callee
+            for calls in of_graph[callee.graph_id] if site.count("/") < _MAX_PATH else ():
+                for inner in calls:
+                    yield from inside(callee, inner)
+
+        for context in self._seen:
+            for calls in of_graph[context.graph_id]:
+                if calls[0]["attribute"] not in _BRANCHES:
+                    continue
+                callees = ((each, other) for each in calls for other in self._callees(context, each))
+                if any(self._caller(other) == (context, each) for each, other in callees):
+                    continue
+                for call in calls:
+                    if self._calls_any(call, writing, frozenset()) and not self._leaves_rows(context, call):
+                        yield from inside(context, call)
+
+    def _calls_any(self, call: Row, graph_ids: set[int], around: frozenset[int]) -> bool:
+        """Returns whether a call leads to one of some graphs."""
+        graph_id = call["callee_graph_id"]
+        if graph_id in graph_ids or graph_id is None or graph_id in around:
+            return graph_id in graph_ids
+        inner = (each for (other, _), calls in self._calls.items() if other == graph_id for each in calls)
+        return any(self._calls_any(each, graph_ids, around | {graph_id}) for each in inner)
 
     def _note(self, found: Any, order: tuple[int, ...], op_type: str, inputs: list[Tensor], handles: list[int]) -> None:
         values = [source for i, source in enumerate(inputs) if i not in handles]

@@ -125,6 +125,26 @@ made = tf.cond(x[1] > 0.0, lambda: tf.math.log(x), lambda: x)
 other = tf.math.rsqrt(x * 0.0)
 return tf.exp(tf.cond(x[1] < 0.0, lambda: made, lambda: other))
 """
+WRITTEN_IN_A_BRANCH_WITHOUT_ROWS = """
+bad = tf.math.log(x)
+
+def branch():
+    v.assign(bad)
+    return 0
+
+tf.cond(x[1] > 0.0, branch, lambda: 1)
+return v.read_value() * 2.0
+"""
+CONDITIONAL_IN_A_LOOP_WITH_A_GRADIENT = """
+def body(i, y):
+    z = tf.cond(y[1] > 9.0, lambda: tf.identity(x), lambda: tf.abs(y) * 0.0)
+    return i + 1, tf.math.reciprocal(z)
+
+with tf.GradientTape() as tape:
+    tape.watch(x)
+    y = tf.while_loop(lambda i, y: i < 1, body, [0, x])[1]
+return tape.gradient(y, x)
+"""
 CALLS = {
     "FUNCTION_WITH_TWO_EXECUTED_GRAPHS": """
 program(tf.constant([1.0, 0.5]))
@@ -147,6 +167,8 @@ ANSWERS = {
     "LOOP_IN_A_FUNCTION_IN_A_LOOP": ({"Log"}, "Log", "result"),
     "FUNCTION_WITH_TWO_EXECUTED_GRAPHS": ({"Log"}, "Log", "result"),
     "ARGUMENT_AFTER_ANOTHER_CONDITIONAL": ({"Log", "Rsqrt"}, "Rsqrt", "result"),
+    "WRITTEN_IN_A_BRANCH_WITHOUT_ROWS": ({"Log"}, "Log", "variable"),
+    "CONDITIONAL_IN_A_LOOP_WITH_A_GRADIENT": ({"Reciprocal", "Mul"}, "Reciprocal", "result"),
 }
 """For each program: the types of the ops of the proven origins, the type of the first op, and its effect."""
 
