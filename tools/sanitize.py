@@ -72,7 +72,10 @@ SANITIZERS = {
         flags="thread",
         library="libtsan.so",
         # The deadlock detector ends a process that holds more than 64 locks, as DuckDB does while it forks.
-        options={"TSAN_OPTIONS": "ignore_noninstrumented_modules=1:report_signal_unsafe=0:detect_deadlocks=0"},
+        options={
+            "TSAN_OPTIONS": "ignore_noninstrumented_modules=1:report_signal_unsafe=0:detect_deadlocks=0:"
+            f"suppressions={Path(__file__).with_name('thread_sanitizer.supp')}"
+        },
         # With many random bits in addresses, ThreadSanitizer finds memory where it needs room.
         prefix=("setarch", "--addr-no-randomize"),
     ),

@@ -88,7 +88,7 @@ def read_with_chdb(directory: Path, condition: str = "true") -> pa.Table:
     condition = condition.replace("isnan", "isNaN")
     rows = chdb.query(f"SELECT * FROM file('{directory}/*/*.parquet') WHERE {condition}", "ArrowTable")
     # It has no type for bytes.
-    has_bytes = directory.name == "tensor_value"
+    has_bytes = directory.name in ("tensor_value", "input_value")
     types = [pa.binary() if has_bytes and field.name == "value" else field.type for field in rows.schema]
     return rows.cast(pa.schema(list(zip(rows.schema.names, types, strict=True))))
 
