@@ -15,7 +15,7 @@ DIGESTS = {
     "1.2": "ab71e1fc683578d2eaae62cf918d8f347a6a467c12b26fb342156b69d9d1335c",
     "1.3": "7bc713fe5a825afa68c46cf81ba19a85899e45e4e1e08098c8152269a0a6ef48",
     "2.0": "cb4f50b35c5d558a9c631e1f96ad4668b3f23cda2de2c4e851acec4241acc856",
-    "2.1": "8a9ca871fb145eadf5da1cfb413e3a9125961ee741158070496d6654e985bd3e",
+    "2.1": "16f1e298dc2ed1cdee3647d18bd57870b3ba44a876365a92b7625025c59e61be",
 }
 """The digest of every released format version, and of the next one."""
 

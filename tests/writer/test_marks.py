@@ -13,6 +13,7 @@ import tensorflow as tf
 
 import tfdbg_arrow
 from tfdbg_arrow.errors import SettingError
+from tfdbg_arrow.schema import table
 
 
 def rows(logdir: Path, name: str) -> list[dict[str, Any]]:
@@ -21,6 +22,19 @@ def rows(logdir: Path, name: str) -> list[dict[str, Any]]:
 
 def labels(logdir: Path) -> list[tuple[str, str]]:
     return [(row["label"], row["value"]) for row in rows(logdir, "mark")]
+
+
+@pytest.mark.parametrize("steps", [None, "3:"])
+def test_marks_without_an_event_between_them_have_different_keys(tmp_path: Path, steps: str | None) -> None:
+    with tfdbg_arrow.capture(tmp_path, steps=steps):
+        for step in range(3):
+            tfdbg_arrow.mark(step=step, loss=0.5)
+            if steps is not None:
+                tf.constant(1.0) + 1.0  # left out
+    marks = rows(tmp_path, "mark")
+    assert labels(tmp_path) == [(name, value) for step in "012" for name, value in (("step", step), ("loss", "0.5"))]
+    assert len({tuple(row[name] for name in table("mark").key) for row in marks}) == 6
+    assert len({row["event_index"] for row in marks}) == 1
 
 
 def test_a_mark_applies_to_later_events(tmp_path: Path) -> None:

@@ -608,7 +608,7 @@ INPUT_VALUE = Table(
 MARK = Table(
     name="mark",
     row="One label that the program set with mark(): a training step, an epoch, a phase.",
-    key=("run_id", "event_index", "label"),
+    key=("run_id", "event_index", "label", "wall_time_ns"),
     columns=(
         _RUN_ID,
         Column(2, "event_index", _BIGINT, "Position among all events; the label applies to the events after it."),
