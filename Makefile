@@ -13,6 +13,7 @@
 #   make readers   read logdirs, and exports as Delta and Iceberg tables, with other programs, in an environment of their own
 #   make sanitize  tests of the native core under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer
 #   make fuzz      the parsers of the native core under libFuzzer, for half an hour; needs Clang
+#   make chaos     an hour of random trainings with random disturbances, each compared with the same one without a recording
 #   make coverage  the branches of recovery, manifest and compaction: fails where one is not taken by their tests
 #   make mutation  change these modules in some thousand places, one at a time, and list what no test notices
 #   make docs      build the documentation site into build/site; fails if a link in it is broken
@@ -55,7 +56,7 @@ CHROMIUM := /usr/bin/chromium
 
 MODULES := $(STAMPS)/modules
 
-.PHONY: FORCE demo test slow exhaustive third-party matrix readers sanitize fuzz coverage mutation lint docs format protos clean distclean
+.PHONY: FORCE demo test slow exhaustive third-party matrix readers sanitize fuzz chaos coverage mutation lint docs format protos clean distclean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -88,6 +89,9 @@ sanitize: $(STAMPS)/test $(STAMPS)/package
 
 fuzz: $(STAMPS)/test $(STAMPS)/package
 	$(BIN)/python tools/fuzz_native.py
+
+chaos: $(STAMPS)/test $(STAMPS)/package
+	$(BIN)/python -m tests.chaos.run
 
 # The modules are named in pyproject.toml.
 coverage: $(STAMPS)/quality $(STAMPS)/package
