@@ -32,6 +32,7 @@ import tfdbg_arrow
 from tests.faults.shim import compile_shim
 from tfdbg_arrow.errors import LogdirError, TfdbgArrowError
 from tfdbg_arrow.schema import TABLES
+from tfdbg_arrow.storage.layout import MARKER_NAME
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TRAININGS = ("eager", "function", "keras_model", "pipeline")
@@ -170,7 +171,10 @@ def check(case: Case, directory: Path, preload: str) -> list[str]:
     if recorded.seconds > MAX_RATIO * alone.seconds + MAX_MORE_S:
         found.append(f"it took {recorded.seconds:.0f} s instead of {alone.seconds:.0f} s")
     for logdir in sorted(logdirs.glob("*")):
-        found += [f"{logdir.name}: {text}" for text in wrong_in(logdir)]
+        if (logdir / MARKER_NAME).exists():
+            found += [f"{logdir.name}: {text}" for text in wrong_in(logdir)]
+        elif not set(names_in(case)) & {*DISKS}:  # on a full disk, a recording cannot start
+            found.append(f"{logdir.name} has no marker")
     return [*found, *missing_steps(case, logdirs, recorded)]
 
 
@@ -202,8 +206,8 @@ def missing_steps(case: Case, logdirs: Path, recorded: Ended) -> list[str]:
     }  # each line was printed before its mark
     found: set[int] = set()
     is_loss_noted = False
-    for logdir in logdirs.glob("*"):
-        with tfdbg_arrow.open_logdir(logdir) as opened:
+    for marker in logdirs.glob(f"*/{MARKER_NAME}"):
+        with tfdbg_arrow.open_logdir(marker.parent) as opened:
             found |= {step for (step,) in opened.rows("SELECT step FROM mark WHERE step IS NOT NULL")}
             is_loss_noted |= bool(opened.rows("SELECT 1 FROM capture_stat WHERE stat IN ('dropped', 'failed') LIMIT 1"))
     names = names_in(case)
