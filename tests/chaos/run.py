@@ -30,7 +30,7 @@ from typing import Any
 
 import tfdbg_arrow
 from tests.faults.shim import compile_shim
-from tfdbg_arrow.errors import LogdirError, TfdbgArrowError
+from tfdbg_arrow.errors import TfdbgArrowError
 from tfdbg_arrow.schema import TABLES
 from tfdbg_arrow.storage.layout import MARKER_NAME
 
@@ -136,14 +136,12 @@ class Reader:
 
     def _read(self) -> None:
         while not self._is_ended.wait(0.2):
-            for logdir in sorted(self._directory.glob("*")):
+            for marker in sorted(self._directory.glob(f"*/{MARKER_NAME}")):
                 try:
-                    with tfdbg_arrow.open_logdir(logdir) as opened:
+                    with tfdbg_arrow.open_logdir(marker.parent) as opened:
                         opened.first_nonfinite()
                         opened.rows("SELECT count(*), max(event_index) FROM tensor_health")
                         self.num_answers += 1
-                except LogdirError:
-                    pass  # not a logdir yet
                 except Exception as error:
                     self.faults.append(f"a reader got {type(error).__name__}: {error}")
 

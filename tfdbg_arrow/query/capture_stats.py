@@ -102,10 +102,6 @@ REASON_KINDS: Mapping[str, ReasonKind] = {
         "Record without dump_on to keep all events, or with a larger circular_buffer_size.", is_asked=True
     ),
     "max_bytes": ReasonKind("Record with a larger max_bytes, or narrow the recording down.", is_asked=True),
-    "same_argument": ReasonKind(
-        "No action is needed, unless code outside TensorFlow writes into that memory: for example, through DLPack.",
-        is_asked=True,
-    ),
     "schedule": ReasonKind("Record with different steps to see these.", is_asked=True),
     "store_unreachable": ReasonKind("Check the store, and raise max_local_bytes so that more can wait."),
     "upload_waits": ReasonKind("Upload the waiting parts with: tfdbg-arrow upload --remove DIRECTORY URL."),

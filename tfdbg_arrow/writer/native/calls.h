@@ -42,7 +42,7 @@ class CallsInFlight {
   }
 
   // Returns whether any call has an argument at `data`.
-  bool may_have(const void* data) const {
+  bool has_argument(const void* data) const {
     std::lock_guard<std::mutex> lock(mutex_);
     return std::any_of(calls_.begin(), calls_.end(), [=](const Call& call) {
       return std::any_of(call.arguments.begin(), call.arguments.end(), [=](const void* argument) { return argument == data; });

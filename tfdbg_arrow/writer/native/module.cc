@@ -154,8 +154,9 @@ class Recording {
   }
   // Sets whether the inputs of ops that make a bad value are kept. Call it before start().
   void set_keeps_inputs(bool keeps_inputs) { session_->keeps_inputs = keeps_inputs; }
-  // Returns the number of bad values whose inputs were not kept for lack of room.
+  // Returns the number of calls in which a large argument was not measured again.
   int64_t num_known_arguments() const { return session_->num_known_arguments.load(std::memory_order_relaxed); }
+  // Returns the number of bad values whose inputs were not kept for lack of room.
   int64_t num_unkept_inputs() const { return session_->input_budget.num_refused(); }
   // Sets which bad values of graphs do not stop the program: types of ops that do not compute with their inputs, and
   // outputs as (type of the op, slot). Call it before start().

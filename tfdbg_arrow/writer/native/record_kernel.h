@@ -33,8 +33,8 @@ class Status {
 
 // A large argument that a function gets in each call, but not from eager code: above all, the array that a function of
 // tf.data takes its batches from. Reading the whole array for each batch can take longer than the training step. So a
-// healthy argument is not read again until kPause times as long as reading it took. Until then it is held: at its address
-// there can be no other tensor.
+// healthy argument is read again only after a pause, which is kPause times as long as reading it took. In the pause it is
+// held, so that no other tensor can have its address.
 class RepeatedArgument {
  public:
   static constexpr int64_t kMinBytes = int64_t{1} << 20;  // of smaller tensors, every call is read

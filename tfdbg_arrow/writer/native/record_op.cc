@@ -122,7 +122,7 @@ bool record_tensor(RecordKernel* kernel, TF_OpKernelContext* context, TF_Tensor*
   // What eager code passes is measured in each call, even if it is at the address of the call before: what TensorFlow
   // does not write, the program can write through an array that shares the memory.
   const bool may_repeat = kernel->argument >= 0 && num_bytes >= RepeatedArgument::kMinBytes &&
-                          session->only_counts(kernel->keep) && !session->calls.may_have(data);
+                          session->only_counts(kernel->keep) && !session->calls.has_argument(data);
   if (may_repeat && kernel->repeated.is_known(data, num_bytes)) {
     session->num_known_arguments.fetch_add(1, std::memory_order_relaxed);
     return false;

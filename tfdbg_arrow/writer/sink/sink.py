@@ -466,13 +466,7 @@ class SpoolLosses:
         known = self._recorder.num_known_arguments()
         if known > self._num_known:
             reason = "is the same tensor as in the call before, and was healthy when it was last measured"
-            self._failures.note(
-                "unchanged",
-                "a large argument of a function",
-                reason,
-                known - self._num_known,
-                reason_code="same_argument",
-            )
+            self._failures.note("unchanged", "a large argument of a function", reason, known - self._num_known)
             self._num_known = known
         self._note_unwritten()
 
