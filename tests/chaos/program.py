@@ -146,6 +146,11 @@ def _raise_in_handler() -> None:
         _print(f"caught {error}")
 
 
+def _step_clock(seconds: int) -> None:
+    """Moves the wall clock."""
+    ctypes.CDLL(None).chaos_step_clock(seconds)
+
+
 def _fail() -> None:
     raise RuntimeError("the training failed")
 
@@ -183,9 +188,6 @@ class _Recorder:
         if self._logdir is not None:
             Shim().arm(self._logdir, first=first, end=end, error=error)
 
-    def step_clock(self, seconds: int) -> None:
-        if self._logdir is not None:
-            ctypes.CDLL(None).chaos_step_clock(seconds)
 
 
 def main() -> None:
@@ -203,7 +205,7 @@ def main() -> None:
         "full_disk": lambda first, number: recorder.fill_disk(first, first + number, errno.ENOSPC),
         "disk_that_stays_full": lambda first: recorder.fill_disk(first, FOR_EVER, errno.ENOSPC),
         "short_writes": lambda first: recorder.fill_disk(first, FOR_EVER, SHORT),
-        "clock": recorder.step_clock,
+        "clock": _step_clock,
         "interrupt": lambda: os.kill(os.getpid(), signal.SIGINT),
         "terminate": lambda: os.kill(os.getpid(), signal.SIGTERM),
         "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
