@@ -189,7 +189,6 @@ class _Recorder:
             Shim().arm(self._logdir, first=first, end=end, error=error)
 
 
-
 def main() -> None:
     """Trains as the command line says."""
     case = json.loads(sys.argv[1])

@@ -352,7 +352,7 @@ def test_generated_helpers_of_one_statement_are_one_frame() -> None:
         lambda name, columns: traces.append((name, columns)),
         original_location=lambda path, lineno: ("user.py", 7, "f") if path == "generated.py" else None,
     )
-    table.add(5, [[(code, 0), (code, 0), (compile("y = 1\n", "other.py", "exec"), 0)]])
+    table.add(5, [code, code, compile("y = 1\n", "other.py", "exec")], [0, 0, 0])
     assert traces == [("stack_trace", {"stack_trace_id": [5, 5], "depth": [0, 1], "stack_frame_id": [0, 1]})]
     assert [row["file_path"] for name, row in found if name == "stack_frame"] == ["user.py", "other.py"]
 

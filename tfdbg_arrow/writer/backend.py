@@ -139,7 +139,7 @@ class Backend(ABC):
 
     def open(self) -> None:
         """Starts to take records, also from the native ops."""
-        self.core.set_stack_handler(lambda stack_id, frames: self.stack_table.add(stack_id, [frames]))
+        self.core.set_stack_handler(self.stack_table.add)
         self.recording.start()
         self._is_open = True
 

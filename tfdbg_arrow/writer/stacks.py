@@ -22,7 +22,6 @@ from types import CodeType
 from tfdbg_arrow.writer.program import EXECUTE_MAIN_CODE
 from tfdbg_arrow.writer.rows import Append, AppendColumns, Row
 
-RawStack = Iterable[tuple[CodeType, int]]
 Location = tuple[str, int, str]
 """File path, line number from 1, function name."""
 
@@ -140,14 +139,17 @@ class StackTable:
         self._lines: dict[str, list[str]] = {}
         """The text of each file when it was first seen, because a file can change while the program runs."""
 
-    def add(self, first_stack_id: int, stacks: Sequence[RawStack]) -> None:
-        """Writes the rows of new stacks, whose ids count up from `first_stack_id`."""
+    def add(self, stack_id: int, codes: Sequence[CodeType], instructions: Sequence[int], /) -> None:
+        """Writes the rows of a new stack.
+
+        Args:
+            stack_id: Its id.
+            codes: The code object of each frame, innermost first.
+            instructions: The byte offset of the instruction that each frame executes.
+        """
         new = _NewRows()
         with self._lock:
-            self._write(
-                [(stack_id, self._frames(stack, new)) for stack_id, stack in enumerate(stacks, start=first_stack_id)],
-                new,
-            )
+            self._write(stack_id, self._frames(codes, instructions, new), new)
 
     def add_traceback(self, traceback: Iterable[Location]) -> int:
         """Writes the rows of a stack given by its locations, innermost first; returns its id, or -1 if it is empty."""
@@ -169,27 +171,28 @@ class StackTable:
             if stack_id is None:
                 stack_id = self._traceback_ids[kept] = _FIRST_TRACEBACK_ID + len(self._traceback_ids)
                 new = _NewRows()
-                self._write([(stack_id, [self._frame_id(location, new) for location in kept])], new)
+                self._write(stack_id, [self._frame_id(location, new) for location in kept], new)
             return stack_id
 
-    def _write(self, stacks: Sequence[tuple[int, Sequence[int]]], new: _NewRows) -> None:
-        """Writes stacks, given as the ids of their frames, after the rows that they refer to."""
+    def _write(self, stack_id: int, frame_ids: Sequence[int], new: _NewRows) -> None:
+        """Writes a stack, given as the ids of its frames, after the rows that it refers to."""
         for table, rows in (("source_file", new.files), ("stack_frame", new.frames)):
             if rows:
                 self._append(table, rows)
-        columns: dict[str, list[int]] = {"stack_trace_id": [], "depth": [], "stack_frame_id": []}
-        for stack_id, frame_ids in stacks:
-            columns["stack_trace_id"] += [stack_id] * len(frame_ids)
-            columns["depth"] += range(len(frame_ids))
-            columns["stack_frame_id"] += frame_ids
-        if columns["stack_frame_id"]:
+        if frame_ids:
+            num_frames = len(frame_ids)
+            columns = {
+                "stack_trace_id": [stack_id] * num_frames,
+                "depth": list(range(num_frames)),
+                "stack_frame_id": frame_ids,
+            }
             self._append_columns("stack_trace", columns)
 
-    def _frames(self, stack: RawStack, new: _NewRows) -> list[int]:
+    def _frames(self, codes: Sequence[CodeType], instructions: Sequence[int], new: _NewRows) -> list[int]:
         """Returns the ids of the frames, innermost first; maps generated code back and leaves out our own frames."""
         frame_ids: list[int] = []
         last: Location | None = None
-        for code, instruction in stack:
+        for code, instruction in zip(codes, instructions, strict=True):
             if code is EXECUTE_MAIN_CODE:
                 break  # the outer frames belong to the command line
             known = self._known.get((id(code), instruction))

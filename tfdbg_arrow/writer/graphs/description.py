@@ -11,19 +11,13 @@ import itertools
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
 
 from tfdbg_arrow.spool.names import TensorNode
-from tfdbg_arrow.writer.graphs.node_defs import (
-    TensorBatch,
-    attributes_json,
-    edges_of,
-    functions_of,
-    is_own,
-    runs_inline,
-)
+from tfdbg_arrow.writer.graphs.node_defs import TensorBatch, attribute_json, is_own, runs_inline
 from tfdbg_arrow.writer.graphs.registry import GraphRegistry, GraphState
+from tfdbg_arrow.writer.hooks.runtime import parse_attribute, serialized_graph
 from tfdbg_arrow.writer.rows import Append, AppendColumns, Row
 from tfdbg_arrow.writer.scopes import ForwardOp, Scope
 from tfdbg_arrow.writer.stacks import Location
@@ -34,21 +28,6 @@ order of creation."""
 
 _SESSION_GRAPH_NAME = "tf.Graph"
 
-_OP_COLUMNS = (
-    "op_index",
-    "op_name",
-    "op_type",
-    "num_outputs",
-    "device_name",
-    "attributes",
-    "stack_trace_id",
-    "wall_time_ns",
-    "forward_graph_id",
-    "forward_op_name",
-    "layer",
-    "role",
-)
-_INPUT_COLUMNS = ("op_name", "input_index", "is_control", "source_op_name", "source_output_slot")
 _OUTPUT_COLUMNS = ("op_name", "output_slot", "dtype", "static_shape", "is_recorded", "not_recorded_reason")
 
 
@@ -84,17 +63,6 @@ class Coverage(Protocol):
 NodeName = tuple[str, str, str]
 """Node name, op name and op type of an op of a function."""
 
-_Creation = tuple[int, int, Scope | None]
-"""Stack trace ID, wall time and scope of an op's creation."""
-
-
-class _Covered(NamedTuple):
-    """The tensors to record of one op, before they have keys."""
-
-    op: Any
-    tensors: tuple[Any, ...]
-    is_chosen: bool
-
 
 def is_function_graph(graph: Any) -> bool:
     """Returns True if a graph is a FuncGraph, which TensorFlow can make a function of."""
@@ -111,6 +79,7 @@ class GraphDescriber:
     """Turns graphs into rows, for one recording.
 
     Args:
+        core: The native core, which reads the ops of graphs.
         registry: Assigns IDs and keys.
         append: Takes rows for a table.
         append_columns: Takes many rows for a table, as columns.
@@ -125,10 +94,12 @@ class GraphDescriber:
 
     Attributes:
         lock: Guards the states of the graphs; hold it to describe a graph.
+        note_created: `(op)`: notes where and when an op of a graph is created, and its scope.
     """
 
     def __init__(
         self,
+        core: Any,
         registry: GraphRegistry,
         append: Append,
         append_columns: AppendColumns,
@@ -141,36 +112,29 @@ class GraphDescriber:
         on_names: Callable[[Any, GraphState, str, Sequence[NodeName]], None],
     ) -> None:
         self.lock = threading.RLock()
+        self._core = core
         self._registry = registry
         self._append, self._append_columns = append, append_columns
         self._coverage = coverage
         self._intern_stack = intern_stack
         self._intern_traceback = intern_traceback
-        self._current_scope = current_scope
         self._on_unknown_callee = on_unknown_callee
         self._on_names = on_names
         self._states: weakref.WeakKeyDictionary[Any, GraphState] = weakref.WeakKeyDictionary()
         self._undescribed: dict[int, Row] = {}
         """Rows of outer graphs that TensorFlow has not made a function of so far."""
+        self._rows = core.GraphRows(
+            self.state, current_scope, lambda serialized: attribute_json(parse_attribute(serialized))
+        )
+        self.note_created: Callable[[Any], None] = self._rows.note_created
 
     def state(self, graph: Any) -> GraphState:
         """Returns the state of a graph."""
         with self.lock:
             state = self._states.get(graph)
             if state is None:
-                state = self._states[graph] = self._registry.new_graph()
+                state = self._states[graph] = self._registry.new_graph(self._core.Creations())
             return state
-
-    def note_created(self, op: Any) -> None:
-        """Notes where and when an op of a graph is created, and its scope."""
-        name = op.name
-        if is_own(op.type, name):
-            return
-        scope = self._current_scope()
-        state = self.state(op.graph)
-        state.creations[name] = (self._intern_stack(), time.time_ns(), scope)
-        if scope.layer is not None:
-            state.layers[name] = scope.layer
 
     def note_taped(self, attrs: object, outputs: Sequence[Any]) -> None:
         """Notes that a gradient tape keeps an op of a graph; each op has its own attributes object."""
@@ -214,88 +178,78 @@ class GraphDescriber:
 
     def describe_ops(self, graph: Any, state: GraphState, *, reasons: Reasons) -> list[TensorBatch]:
         """Adds the rows of the new ops of a graph; returns their tensors that are to be recorded."""
-        ops, inputs, outputs = _Columns(_OP_COLUMNS), _Columns(_INPUT_COLUMNS), _Columns(_OUTPUT_COLUMNS)
+        outputs = _Columns(_OUTPUT_COLUMNS)
         calls: list[Row] = []
-        covered: list[_Covered] = []
+        # Lists of plain values: thousands of tuples would make Python's garbage collector run.
+        covered: list[Any] = []
+        are_chosen: list[bool] = []
+        tensors: list[list[Any]] = []
         nodes: list[TensorNode] = []
-        all_ops = graph.get_operations()  # before the node_defs: another thread may add ops meanwhile
-        node_defs = {node.name: node for node in graph.as_graph_def().node}
+        num_outputs: list[int] = []
+        all_ops = graph.get_operations()  # before serializing: another thread may add ops meanwhile
         state.taped.clear()  # tapes end before the function is created
-        created: dict[str, _Creation] = {}
-        for op_index, op in enumerate(all_ops):
-            name = op.name
-            if is_own(op.type, name):
-                continue
-            node_def = node_defs[name]
-            # A gradient may give a described loop or call another callee, and more inputs and outputs.
-            functions = functions_of(node_def)
-            calls += self._describe_calls(graph, node_def, functions, state)
-            num_inputs, num_outputs = state.edges.get(name, (0, 0))
-            is_new = op_index >= state.num_described
-            if not is_new and name not in state.edges:
-                continue
+        # A gradient may give a described loop or call another callee, and more inputs and outputs.
+        known_inputs = {name: number for name, (number, _) in state.edges.items()}
+        ops, inputs, described, functions = self._rows.describe(
+            state.creations, serialized_graph(graph), all_ops, state.num_described, known_inputs
+        )
+        for op_index, name, op_type in described:
+            op = all_ops[op_index]
             op_outputs = op.outputs
-            for edge in edges_of(node_def, first=None if is_new else num_inputs):
-                inputs.add(name, *edge)
-            if len(op_outputs) > num_outputs:
-                found = self._describe_outputs(op, node_def.op, outputs, first=num_outputs, reasons=reasons)
-                if found.tensors:
-                    covered.append(found)
-                    nodes += [(state.graph_id, name, node_def.op, tensor.value_index) for tensor in found.tensors]
-            if functions:
+            if op_index >= state.num_described:
+                num_outputs.append(len(op_outputs))
+            num_known = state.edges.get(name, (0, 0))[1]
+            if len(op_outputs) > num_known:
+                is_chosen = self._coverage.is_chosen(op_type, name)
+                found = self._describe_outputs(
+                    op, name, op_type, outputs, first=num_known, is_chosen=is_chosen, reasons=reasons
+                )
+                if found:
+                    covered.append(op)
+                    are_chosen.append(is_chosen)
+                    tensors.append(found)
+                    nodes += [(state.graph_id, name, op_type, tensor.value_index) for tensor in found]
+            if op_index in functions:
+                calls += self._describe_calls(graph, name, op_type, functions[op_index], state)
                 state.edges[name] = (len(op.inputs), len(op_outputs))
-            if not is_new:
-                continue
-            creation = state.creations.pop(name, None) or created.get(_vectorized_name(name)) or (-1, 0, None)
-            created[name] = creation
-            stack_id, wall_time_ns, scope = creation
-            if stack_id < 0:
-                stack_id = self._intern_traceback(_traceback_of(op))  # made before recording began
-            ops.add(
-                op_index,
-                name,
-                node_def.op,
-                len(op_outputs),
-                node_def.device or None,
-                attributes_json(node_def),
-                stack_id if stack_id >= 0 else None,
-                wall_time_ns or time.time_ns(),
-                *_scope_values(scope),
-            )
-        for table, columns in (("graph_op", ops), ("graph_op_input", inputs), ("graph_op_output", outputs)):
-            num_rows = len(columns.values["op_name"])
+        # The stacks of ops that were created before the recording began are those that TensorFlow kept.
+        stack_ids = ops["stack_trace_id"]
+        for place, stack_id in enumerate(stack_ids):
+            if stack_id is None:
+                found_id = self._intern_traceback(_traceback_of(all_ops[ops["op_index"][place]]))
+                stack_ids[place] = found_id if found_id >= 0 else None
+        ops["num_outputs"] = num_outputs
+        for table, columns in (("graph_op", ops), ("graph_op_input", inputs), ("graph_op_output", outputs.values)):
+            num_rows = len(columns["op_name"])
             if num_rows:
-                self._append_columns(table, {"graph_id": [state.graph_id] * num_rows, **columns.values})
+                self._append_columns(table, {"graph_id": [state.graph_id] * num_rows, **columns})
         if calls:
             self._append("graph_call", calls)
-        keys = itertools.count(self._registry.add_nodes(nodes))
+        ends = itertools.accumulate(map(len, tensors), initial=self._registry.add_nodes(nodes))
         return [
-            TensorBatch(
-                op=found.op,
-                tensors=found.tensors,
-                nodes=tuple(itertools.islice(keys, len(found.tensors))),
-                is_chosen=found.is_chosen,
-            )
-            for found in covered
+            TensorBatch(op=op, tensors=found, nodes=range(*keys), is_chosen=is_chosen)
+            for op, found, is_chosen, keys in zip(covered, tensors, are_chosen, itertools.pairwise(ends), strict=True)
         ]
 
     def describe_signature(self, function_name: str, graph: Any, state: GraphState) -> None:
         """Adds the rows of a function: its graph, its arguments and its results."""
-        common = {"function_name": function_name, "graph_id": state.graph_id}
-        self._append("graph_function", [common])
+        self._append("graph_function", [{"function_name": function_name, "graph_id": state.graph_id}])
         captures = {id(tensor) for tensor in graph.internal_captures}
-        inputs: list[Row] = [
-            {**common, "input_index": index, "op_name": tensor.op.name, "is_capture": id(tensor) in captures}
-            for index, tensor in enumerate(graph.inputs)
-        ]
-        outputs: list[Row] = [
-            {**common, "output_index": index, "op_name": tensor.op.name, "output_slot": tensor.value_index}
-            for index, tensor in enumerate(graph.outputs)
-        ]
-        if inputs:
-            self._append("graph_function_input", inputs)
-        if outputs:
-            self._append("graph_function_output", outputs)
+        inputs = {
+            "input_index": list(range(len(graph.inputs))),
+            "op_name": [tensor.op.name for tensor in graph.inputs],
+            "is_capture": [id(tensor) in captures for tensor in graph.inputs],
+        }
+        outputs = {
+            "output_index": list(range(len(graph.outputs))),
+            "op_name": [tensor.op.name for tensor in graph.outputs],
+            "output_slot": [tensor.value_index for tensor in graph.outputs],
+        }
+        for table, columns in (("graph_function_input", inputs), ("graph_function_output", outputs)):
+            num_rows = len(columns["op_name"])
+            if num_rows:
+                names, graph_ids = [function_name] * num_rows, [state.graph_id] * num_rows
+                self._append_columns(table, {"function_name": names, "graph_id": graph_ids, **columns})
 
     def note_names(self, graph: Any, function_def: Callable[[], Any]) -> None:
         """Notes how a runtime function renamed ops whose names clash with its arguments and results."""
@@ -330,10 +284,10 @@ class GraphDescriber:
             "wall_time_ns": time.time_ns(),
         }
 
-    def _describe_outputs(self, op: Any, op_type: str, rows: _Columns, *, first: int, reasons: Reasons) -> _Covered:
+    def _describe_outputs(
+        self, op: Any, op_name: str, op_type: str, rows: _Columns, *, first: int, is_chosen: bool, reasons: Reasons
+    ) -> list[Any]:
         """Adds the rows of an op's outputs from slot `first` on; returns the outputs to record."""
-        op_name = op.name
-        is_chosen = self._coverage.is_chosen(op_type, op_name)
         tensors: list[Any] = []
         for slot, tensor in enumerate(op.outputs[first:], start=first):
             dtype_number, dtype_name = _base_dtype(tensor.dtype)
@@ -344,19 +298,19 @@ class GraphDescriber:
             dimensions, is_of_unknown_rank = tensor._shape  # faster than `shape`, which makes a TensorShape
             shape = None if is_of_unknown_rank else tuple(-1 if size is None else size for size in dimensions)
             rows.add(op_name, slot, dtype_name, shape, reason is None, reason)
-        return _Covered(op=op, tensors=tuple(tensors), is_chosen=is_chosen)
+        return tensors
 
     def _describe_calls(
-        self, graph: Any, node_def: Any, functions: Sequence[tuple[str, int, str]], state: GraphState
+        self, graph: Any, op_name: str, op_type: str, functions: Iterable[tuple[str, int, str]], state: GraphState
     ) -> list[Row]:
         rows: list[Row] = []
         for attribute, branch_index, function_name in functions:
             callee = self._registry.graph_id_of_function(function_name)
-            key = (node_def.name, attribute, branch_index)
+            key = (op_name, attribute, branch_index)
             if key in state.callees and state.callees[key] == callee:
                 continue
             state.callees[key] = callee
-            is_inline = runs_inline(node_def.op)
+            is_inline = runs_inline(op_type)
             if callee is None:
                 self._on_unknown_callee(graph, function_name)
             elif is_inline:
@@ -364,7 +318,7 @@ class GraphDescriber:
             rows.append(
                 {
                     "graph_id": state.graph_id,
-                    "op_name": node_def.name,
+                    "op_name": op_name,
                     "attribute": attribute,
                     "branch_index": branch_index,
                     "function_name": function_name,
@@ -373,22 +327,6 @@ class GraphDescriber:
                 }
             )
         return rows
-
-
-def _vectorized_name(op_name: str) -> str:
-    """Returns the op of a loop's body that `tf.vectorized_map` or a jacobian made this op from; "" for other ops.
-
-    TensorFlow calls no op callback for such an op. It gets the line, layer and forward op of the op in the body.
-    """
-    body_op, separator, _ = op_name.rpartition("/pfor/")
-    return body_op if separator else ""
-
-
-def _scope_values(scope: Scope | None) -> tuple[object, ...]:
-    """Returns a scope in the order of `_OP_COLUMNS`; None values for an op that was created before the recording."""
-    if scope is None:
-        return (None, None, None, None)
-    return (*(scope.forward_op or (None, None)), scope.layer, scope.role)
 
 
 def _traceback_of(op: Any) -> list[Location]:

@@ -11,6 +11,7 @@ program, because those tensors are computed before the op anyway.
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import threading
@@ -25,14 +26,14 @@ from tfdbg_arrow.writer.graphs.registry import GraphRegistry, GraphState
 from tfdbg_arrow.writer.hooks.graph_optimizer import is_small, is_used_by_graph, mark_ops
 from tfdbg_arrow.writer.hooks.runtime import refuses_counting_on_accelerators
 from tfdbg_arrow.writer.live_stop.stop import GraphJudge
-from tfdbg_arrow.writer.rows import Append, Row
+from tfdbg_arrow.writer.rows import AppendColumns, Columns
 
 _MAX_PARTS = 32
 """At most this many parts of a name, between slashes or underscores, are compared with names of ops."""
 _MAX_USERS = 1_000
 """At most this many nodes are searched for an op that is computed from a node."""
 
-NamedOp = tuple[str, str, str, list[int], bool]
+NamedOp = tuple[str, str, str, tuple[int, ...], bool]
 """Node name, op name, op type, key of each output or -1, and whether the elements are kept."""
 
 ExecutedNode = tuple[str, str, str, int, str, str | None, list[tuple[str, int, bool]], list[int] | None, int | None]
@@ -89,7 +90,7 @@ class ExecutedGraphs:
     Args:
         optimizer: Adds the record ops to the graphs.
         registry: Stores which graph calls which.
-        append: Takes rows for a table.
+        append_columns: Takes rows for a table, as columns.
         generation: The number of the recording in this process.
         keeps_ops: Whether TensorFlow's optimizer leaves all ops of functions unchanged.
         judge: Takes the outputs that do not stop the program.
@@ -103,7 +104,7 @@ class ExecutedGraphs:
         optimizer: GraphOptimizer,
         *,
         registry: GraphRegistry,
-        append: Append,
+        append_columns: AppendColumns,
         generation: int,
         keeps_ops: bool,
         judge: GraphJudge,
@@ -112,7 +113,7 @@ class ExecutedGraphs:
     ) -> None:
         self._optimizer = optimizer
         self._registry = registry
-        self._append = append
+        self._append_columns = append_columns
         self._generation = generation
         self._keeps_ops = keeps_ops
         self._small_functions: set[bytes] = set()
@@ -120,7 +121,8 @@ class ExecutedGraphs:
         self._note_failure = note_failure
         self._failing = failing
         self._lock = threading.Lock()
-        self._keys: dict[int, dict[str, tuple[list[int], bool]]] = {}
+        self._keys: dict[int, dict[str, tuple[int, ...]]] = {}
+        self._chosen: dict[int, set[str]] = {}
         self._op_names: dict[int, set[str]] = {}
         self._num_graphs = 0
         self._marked: set[int] = set()
@@ -154,16 +156,18 @@ class ExecutedGraphs:
             state: The state of the graph.
             node_names: Node name, op name and op type of each op except the arguments.
         """
-        known = self._keys.get(state.graph_id)
+        known, chosen = self._keys.get(state.graph_id), self._chosen.get(state.graph_id, set())
         if known is None:
             return
-        nothing: tuple[list[int], bool] = ([], False)
-        ops: list[NamedOp] = [(node, name, op_type, *known.get(name, nothing)) for node, name, op_type in node_names]
+        ops: list[NamedOp] = [
+            (node, name, op_type, known.get(name, ()), name in chosen) for node, name, op_type in node_names
+        ]
         arguments = []
         for index, tensor in enumerate(graph.inputs):
             node = f"^{index}"  # not a valid node name: TensorFlow identifies an argument by its index
             arguments.append(node)
-            ops.append((node, tensor.op.name, tensor.op.type, *known.get(tensor.op.name, nothing)))
+            name = tensor.op.name
+            ops.append((node, name, tensor.op.type, known.get(name, ()), name in chosen))
         self._op_names.setdefault(state.graph_id, set()).update(op_name for _, op_name, *_ in ops)
         calls = _inlined_calls(state, node_names)
         is_used = is_used_by_graph(graph)
@@ -180,10 +184,12 @@ class ExecutedGraphs:
             batches: The new tensors to record.
         """
         self._optimizer.set_counting_on_devices(not refuses_counting_on_accelerators())
-        known = self._note_keys(state, batches)
-        nothing: tuple[list[int], bool] = ([], False)
+        self._note_keys(state, batches)
+        known, chosen = self._keys[state.graph_id], self._chosen.get(state.graph_id, set())
         names = [(op.name, op.name, op.type) for op in graph.get_operations() if not is_own(op.type, op.name)]
-        ops: list[NamedOp] = [(node, name, op_type, *known.get(name, nothing)) for node, name, op_type in names]
+        ops: list[NamedOp] = [
+            (node, name, op_type, known.get(name, ()), name in chosen) for node, name, op_type in names
+        ]
         self._op_names.setdefault(state.graph_id, set()).update(name for _, name, _ in names)
         self._optimizer.add_program_graph(state.graph_id, ops, [], _inlined_calls(state, names), False, {})
 
@@ -195,14 +201,17 @@ class ExecutedGraphs:
         """Returns True if write() has seen a graph with this op, which stands for a run of a session."""
         return run_op in self._runs_seen
 
-    def _note_keys(self, state: GraphState, batches: Iterable[TensorBatch]) -> dict[str, tuple[list[int], bool]]:
+    def _note_keys(self, state: GraphState, batches: Iterable[TensorBatch]) -> None:
         known = self._keys.setdefault(state.graph_id, {})
         for batch in batches:
-            keys = known.setdefault(batch.op.name, ([-1] * len(batch.op.outputs), batch.is_chosen))[0]
+            name = batch.op.name
+            keys = list(known.get(name, ()))
             keys += [-1] * (len(batch.op.outputs) - len(keys))
             for tensor, key in zip(batch.tensors, batch.nodes, strict=True):
                 keys[tensor.value_index] = key
-        return known
+            known[name] = tuple(keys)
+            if batch.is_chosen:
+                self._chosen.setdefault(state.graph_id, set()).add(name)
 
     def write(self) -> None:
         """Adds the rows of the graphs that TensorFlow optimized since the last call."""
@@ -215,10 +224,13 @@ class ExecutedGraphs:
             first, self._num_graphs = self._num_graphs, self._num_graphs + len(graphs)
         for executed_graph_id, nodes in enumerate(graphs, start=first):
             made_for = self._made_for(nodes)
-            self._append("executed_op", [self._op_row(executed_graph_id, node, made_for) for node in nodes])
-            inputs = [row for node in nodes for row in _input_rows(executed_graph_id, node)]
-            if inputs:
-                self._append("executed_op_input", inputs)
+            for table, columns in (
+                ("executed_op", self._op_columns(nodes, made_for)),
+                ("executed_op_input", _input_columns(nodes)),
+            ):
+                num_rows = len(columns["node_name"])
+                if num_rows:
+                    self._append_columns(table, {"executed_graph_id": [executed_graph_id] * num_rows, **columns})
         if num_unreadable:
             self._note_failure(
                 "optimized graphs", f"{num_unreadable} could not be read, so they run without being recorded"
@@ -252,22 +264,29 @@ class ExecutedGraphs:
                 found[name] = op_name or _nearest_user(name, graph_ids, op_names, users)
         return {name: op_name for name, op_name in found.items() if op_name}
 
-    def _op_row(self, executed_graph_id: int, node: ExecutedNode, made_for: Mapping[str, str]) -> Row:
-        name, op_type, device, graph_id, op_name, path, _, dtypes, interface_index = node
+    def _op_columns(self, nodes: Sequence[ExecutedNode], made_for: Mapping[str, str]) -> Columns:
+        """Returns the rows of the nodes of one graph as columns."""
+        names, op_types, devices, graph_ids, op_names, paths, _, dtypes, interface_indexes = zip(*nodes, strict=True)
         return {
-            "executed_graph_id": executed_graph_id,
-            "node_name": name,
-            "op_type": op_type,
-            "graph_id": graph_id if graph_id >= 0 else None,
-            "op_name": op_name or None,
-            "made_for": made_for.get(name),
-            "call_site": None if path is None else self._registry.call_site(path, graph_id),
-            "device_name": device or None,
-            "interface_index": interface_index,
-            "output_dtypes": None
-            if dtypes is None
-            else json.dumps([dtype_name(dtype) if dtype > 0 else None for dtype in dtypes]),
+            "node_name": names,
+            "op_type": op_types,
+            "graph_id": [graph_id if graph_id >= 0 else None for graph_id in graph_ids],
+            "op_name": [op_name or None for op_name in op_names],
+            "made_for": [made_for.get(name) for name in names],
+            "call_site": [
+                None if path is None else self._registry.call_site(path, graph_id)
+                for path, graph_id in zip(paths, graph_ids, strict=True)
+            ],
+            "device_name": [device or None for device in devices],
+            "interface_index": interface_indexes,
+            "output_dtypes": [None if each is None else _dtypes_json(tuple(each)) for each in dtypes],
         }
+
+
+@functools.lru_cache(maxsize=1_000)
+def _dtypes_json(dtypes: tuple[int, ...]) -> str:
+    """Returns the names of the dtypes of outputs as a JSON array."""
+    return json.dumps([dtype_name(dtype) if dtype > 0 else None for dtype in dtypes])
 
 
 def _inlined_calls(state: GraphState, node_names: Sequence[tuple[str, str, str]]) -> dict[str, int]:
@@ -282,18 +301,16 @@ def _inlined_calls(state: GraphState, node_names: Sequence[tuple[str, str, str]]
     }
 
 
-def _input_rows(executed_graph_id: int, node: ExecutedNode) -> list[Row]:
-    return [
-        {
-            "executed_graph_id": executed_graph_id,
-            "node_name": node[0],
-            "input_index": index,
-            "source_node_name": source,
-            "source_output_slot": None if is_control else slot,
-            "is_control": is_control,
-        }
-        for index, (source, slot, is_control) in enumerate(node[6])
-    ]
+def _input_columns(nodes: Sequence[ExecutedNode]) -> Columns:
+    """Returns the rows of the inputs of the nodes of one graph as columns."""
+    edges = [(node[0], index, *edge) for node in nodes for index, edge in enumerate(node[6])]
+    return {
+        "node_name": [name for name, *_ in edges],
+        "input_index": [index for _, index, *_ in edges],
+        "source_node_name": [source for _, _, source, _, _ in edges],
+        "source_output_slot": [None if is_control else slot for *_, slot, is_control in edges],
+        "is_control": [is_control for *_, is_control in edges],
+    }
 
 
 def op_named_in(node_name: str, op_names: Container[str]) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,21 +39,21 @@ def is_own(op_type: str, name: str) -> bool:
     return op_type.startswith(OWN_OP_PREFIX) or name.startswith(OWN_NAME_PREFIX)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class TensorBatch:
     """The tensors to record of one op.
 
     Attributes:
         op: The producing `tf.Operation`.
         tensors: The symbolic outputs to record.
-        nodes: Their keys in the registry, in the same order.
+        nodes: Their keys in the registry, in the same order, without gaps.
         is_chosen: Whether the user chose to keep their elements.
         decides: Whether each tensor stops the program if it is bad, with `on_nonfinite`. Empty means that none does.
     """
 
     op: Any
-    tensors: tuple[Any, ...]
-    nodes: tuple[int, ...]
+    tensors: Sequence[Any]
+    nodes: range
     is_chosen: bool = False
     decides: tuple[bool, ...] = ()
 
@@ -103,42 +103,9 @@ def definitions_within(function_name: str, *, read: Callable[[str], Any], inline
                 seen |= callees
 
 
-def edges_of(node_def: Any, *, first: int | None) -> Iterator[tuple[int, bool, str, int | None]]:
-    """Yields the edges of a NodeDef's inputs (`name`, `name:slot` or `^name`): input_index, is_control, source, slot.
-
-    Args:
-        node_def: The NodeDef.
-        first: Yield only data edges, from this input on. None means all edges.
-    """
-    num_control = 0
-    for index, text in enumerate(node_def.input):
-        if text.startswith("^"):
-            if first is None:
-                yield num_control, True, text[1:], None
-            num_control += 1
-        elif first is None or index >= first:
-            source, _, slot = text.partition(":")
-            yield index, False, source, int(slot or 0)
-
-
-_MAX_KEPT, _MAX_KEPT_BYTES = 10_000, 64
-_kept_values: dict[bytes, str] = {}
-"""JSON of attribute values, by the serialized AttrValue, because most ops of a graph have the same few values."""
-
-
-def attributes_json(node_def: Any) -> str:
-    """Returns the attributes of a NodeDef as a JSON object, in the order of their names."""
-    texts = []
-    for key in sorted(node_def.attr):
-        value = node_def.attr[key]
-        data = value.SerializeToString()
-        text = _kept_values.get(data)
-        if text is None:
-            text = to_json(_attribute_value(value))
-            if len(data) <= _MAX_KEPT_BYTES and len(_kept_values) < _MAX_KEPT:
-                _kept_values[data] = text
-        texts.append(f"{to_json(key)}:{text}")
-    return "{" + ",".join(texts) + "}"
+def attribute_json(value: Any) -> str:
+    """Returns the value of an AttrValue as JSON."""
+    return to_json(_attribute_value(value))
 
 
 def _attribute_value(value: Any) -> object:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from tfdbg_arrow.spool.journal import Journal
 from tfdbg_arrow.spool.names import GraphLinks
-from tfdbg_arrow.writer.scopes import Scope
 
 CallKey = tuple[str, str, int]
 """One call of an op: op name, attribute, branch index."""
@@ -20,7 +20,7 @@ class GraphState:
         graph_id: Identifies the graph within the run.
         num_described: How many ops have rows, in order of creation.
         is_described: Whether the graph itself has its row.
-        creations: Stack trace ID, wall time and scope of each op that was created while recording.
+        creations: The native core's Creations: where, when and in which scope ops without rows were created.
         layers: The layer of each op that was created in a layer while recording.
         taped: Attributes and name of each op that a gradient tape keeps, by the `id()` of the attributes.
         callees: The called graph of each call that has a row, by op name, attribute and branch index.
@@ -28,9 +28,9 @@ class GraphState:
     """
 
     graph_id: int
+    creations: Any
     num_described: int = 0
     is_described: bool = False
-    creations: dict[str, tuple[int, int, Scope]] = field(default_factory=dict)
     layers: dict[str, str] = field(default_factory=dict)
     taped: dict[int, tuple[object, str]] = field(default_factory=dict)
     callees: dict[CallKey, int | None] = field(default_factory=dict)
@@ -44,9 +44,9 @@ class GraphRegistry(GraphLinks):
         super().__init__(journal)
         self._num_graphs = 0
 
-    def new_graph(self) -> GraphState:
-        """Returns the state of a new graph."""
+    def new_graph(self, creations: Any) -> GraphState:
+        """Returns the state of a new graph, with the given Creations."""
         with self._lock:
-            state = GraphState(graph_id=self._num_graphs)
+            state = GraphState(graph_id=self._num_graphs, creations=creations)
             self._num_graphs += 1
             return state

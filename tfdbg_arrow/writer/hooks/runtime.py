@@ -1,4 +1,4 @@
-"""Access to TensorFlow's runtime: devices, libraries, functions and the IDs of tensors."""
+"""Access to TensorFlow's runtime: devices, libraries, functions, graphs and the IDs of tensors."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import os
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.client import pywrap_tf_session
 from tensorflow.python.eager import context as eager_context
+from tensorflow.python.framework import c_api_util, op_def_registry
 from tensorflow.python.framework import config as framework_config
-from tensorflow.python.framework import op_def_registry
 from tensorflow.python.framework import ops as framework_ops
 
 from tfdbg_arrow._version import SUPPORTED_TENSORFLOW
@@ -86,6 +87,19 @@ def library_paths() -> tuple[str, str, str]:
             )
         found.append(paths[0])
     return found[0], found[1], found[2]
+
+
+def serialized_graph(graph: Any) -> bytes:
+    """Returns the serialized GraphDef of a graph, with the ops in order of creation."""
+    with c_api_util.tf_buffer() as buffer, graph._c_graph.get() as c_graph:
+        pywrap_tf_session.TF_GraphToGraphDef(c_graph, buffer)
+        serialized: bytes = pywrap_tf_session.TF_GetBuffer(buffer)
+    return serialized
+
+
+def parse_attribute(serialized: bytes) -> Any:
+    """Returns the AttrValue that bytes hold."""
+    return tf.compat.v1.AttrValue.FromString(serialized)
 
 
 class RuntimeFunctions:

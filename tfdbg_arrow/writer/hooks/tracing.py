@@ -10,9 +10,11 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Mapping
 from functools import partial
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -104,7 +106,7 @@ def _make_create_concrete_function(observation: Observation, original: Any) -> A
                 unobserved_graphs[func_graph] = reason
         # Keep our frames out of the stacks of ops, which TensorFlow's errors show.
         with tf_stack.CurrentModuleFilter():
-            function = original(function_type, type_context, func_graph, options)
+            function = _with_room(original, function_type, type_context, func_graph, options)
         if observation.is_active and options.function_cache is not None:
             try:
                 context = function_context.make_function_context(options.scope_type)
@@ -114,6 +116,38 @@ def _make_create_concrete_function(observation: Observation, original: Any) -> A
         return function
 
     return create_concrete_function
+
+
+class _Thread(threading.local):
+    has_room = False
+
+
+_thread = _Thread()
+
+
+def _with_room(function: Any, *args: Any) -> Any:
+    """Calls a function, with room for the frames of all calls in it.
+
+    CPython keeps the frames of a thread in chunks of 16 KiB. A call at the end of a chunk maps another one, and unmaps
+    it when it returns. Tracing is so deep that this happens for most ops, and each time costs more than creating an op.
+    A frame that is larger than a chunk gets a chunk of twice its size, and the frames of the calls in it get the rest.
+    """
+    if _thread.has_room:
+        return function(*args)
+    _thread.has_room = True
+    try:
+        return _call_in_large_frame(function, args)
+    finally:
+        _thread.has_room = False
+
+
+def _call(function: Any, args: Any) -> Any:
+    return function(*args)
+
+
+_LARGE_FRAME_SLOTS = 1 << 14
+"""Size of the large frame in pointers: 128 KiB. The rest of its chunk is enough for some 500 frames."""
+_call_in_large_frame = FunctionType(_call.__code__.replace(co_stacksize=_LARGE_FRAME_SLOTS), globals())
 
 
 class _TraceKey(NamedTuple):

@@ -275,6 +275,29 @@ std::optional<std::string_view> attr_string(std::string_view attr_value) {
   return reader.failed() ? std::nullopt : found;
 }
 
+std::vector<std::string_view> attr_functions(std::string_view attr_value) {
+  std::vector<std::string_view> found;
+  const auto add = [&](std::string_view function) {  // a NameAttrList
+    std::string_view name;
+    FieldReader reader(function);
+    while (reader.next()) {
+      if (reader.is_bytes(1)) name = reader.value();
+    }
+    if (!reader.failed() && is_utf8(name)) found.push_back(name);
+  };
+  FieldReader reader(attr_value);
+  while (reader.next()) {
+    if (is_attr_kind(reader)) found.clear();
+    if (reader.is_bytes(10)) add(reader.value());
+    if (!reader.is_bytes(1)) continue;
+    FieldReader list(reader.value());
+    while (list.next()) {
+      if (list.is_bytes(9)) add(list.value());
+    }
+  }
+  return found;
+}
+
 void put_bytes_field(std::string* out, uint32_t field, std::string_view value) {
   put_varint(out, (static_cast<uint64_t>(field) << 3) | kBytes);
   put_varint(out, value.size());

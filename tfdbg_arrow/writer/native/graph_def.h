@@ -57,6 +57,9 @@ std::optional<int> attr_type(std::string_view attr_value);
 std::optional<std::vector<int>> attr_types(std::string_view attr_value);
 std::optional<std::string_view> attr_string(std::string_view attr_value);
 
+// Returns the names of the functions in an attribute; empty if it holds another kind of value.
+std::vector<std::string_view> attr_functions(std::string_view attr_value);
+
 // Appends a field of a protocol buffer.
 void put_bytes_field(std::string* out, uint32_t field, std::string_view value);
 void put_int_field(std::string* out, uint32_t field, uint64_t value);

@@ -16,6 +16,7 @@
 #include "executed.h"
 #include "compiled_call.h"
 #include "eager.h"
+#include "graph_rows.h"
 #include "health.h"
 #include "health_bench.h"
 #include "record_op.h"
@@ -401,6 +402,17 @@ NB_MODULE(_core, m) {
       .def("take_masked_outputs", &Recording::take_masked_outputs)
       .def("take_unreadable_graphs", &Recording::take_unreadable_graphs)
       .def("with_record_ops", &Recording::with_record_ops, nb::arg("graph_def"));
+
+  nb::class_<Creations>(m, "Creations").def(nb::init<>());
+  nb::class_<GraphRows>(m, "GraphRows", nb::type_slots(GraphRows::kSlots))
+      .def(nb::init<nb::callable, nb::callable, nb::callable>(), nb::arg("state_of"), nb::arg("current_scope"),
+           nb::arg("attribute_json"))
+      .def("note_created", [](GraphRows& rows, nb::handle op) {
+        rows.note_created(op);
+        throw_held();
+      }, nb::arg("op"))
+      .def("describe", &GraphRows::describe, nb::arg("creations"), nb::arg("graph_def"), nb::arg("ops"),
+           nb::arg("first_new"), nb::arg("known_inputs"));
 
   m.def("load_tensorflow", [](const std::string& framework, const std::string& cc, const std::string& python) {
     load_tensorflow_api(framework, cc, python);

@@ -35,10 +35,14 @@ inline bool is_call(std::string_view op) {
 inline bool passes_on(std::string_view op) { return op == "Identity" || op == "IdentityN" || op == "_EagerConst"; }
 
 // Ops that Python added to a graph: they belong to runs of sessions, or record functions that XLA compiles.
+inline bool is_own_op(std::string_view op, std::string_view name) {
+  constexpr std::string_view kOpPrefix = "TfdbgArrow", kNamePrefix = "tfdbg_arrow_";
+  return op.substr(0, kOpPrefix.size()) == kOpPrefix || name.substr(0, kNamePrefix.size()) == kNamePrefix;
+}
+
+// The same in an optimized graph, where a path of calls can precede the name.
 inline bool is_own(const NodeView& node) {
-  constexpr std::string_view kOpPrefix = "TfdbgArrow", kNamePrefix = "tfdbg_arrow_", kInnerPrefix = "/tfdbg_arrow_";
-  return node.op.substr(0, kOpPrefix.size()) == kOpPrefix || node.name.substr(0, kNamePrefix.size()) == kNamePrefix ||
-         node.name.find(kInnerPrefix) != std::string_view::npos;
+  return is_own_op(node.op, node.name) || node.name.find("/tfdbg_arrow_") != std::string_view::npos;
 }
 
 inline std::string tensor_name(std::string_view node, size_t slot) {

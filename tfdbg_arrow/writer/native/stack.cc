@@ -37,16 +37,23 @@ void tell(int64_t id, const Frames& frames) {
   PyErr_Fetch(&type, &value, &traceback);
   PyObject* handler = g_on_new_stack;
   Py_INCREF(handler);
-  PyObject* list = PyList_New(static_cast<Py_ssize_t>(frames.size()));
-  for (size_t i = 0; list != nullptr && i < frames.size(); ++i) {
-    PyObject* pair = Py_BuildValue("(Oi)", frames[i].first, frames[i].second);
-    if (pair == nullptr) Py_CLEAR(list);
-    else PyList_SET_ITEM(list, static_cast<Py_ssize_t>(i), pair);
+  // A pair for each frame would be a hundred objects that Python's garbage collector examines.
+  PyObject* codes = PyList_New(static_cast<Py_ssize_t>(frames.size()));
+  PyObject* instructions = PyList_New(static_cast<Py_ssize_t>(frames.size()));
+  bool is_complete = codes != nullptr && instructions != nullptr;
+  for (size_t i = 0; is_complete && i < frames.size(); ++i) {
+    PyObject* instruction = PyLong_FromLong(frames[i].second);
+    is_complete = instruction != nullptr;
+    Py_INCREF(frames[i].first);
+    PyList_SET_ITEM(codes, static_cast<Py_ssize_t>(i), frames[i].first);
+    PyList_SET_ITEM(instructions, static_cast<Py_ssize_t>(i), instruction);
   }
-  PyObject* result = list == nullptr ? nullptr : PyObject_CallFunction(handler, "LO", static_cast<long long>(id), list);
+  PyObject* result =
+      is_complete ? PyObject_CallFunction(handler, "LOO", static_cast<long long>(id), codes, instructions) : nullptr;
   if (result == nullptr) report_error("recording a stack");
   Py_XDECREF(result);
-  Py_XDECREF(list);
+  Py_XDECREF(codes);
+  Py_XDECREF(instructions);
   Py_DECREF(handler);
   PyErr_Restore(type, value, traceback);
 }

@@ -14,7 +14,7 @@ from tfdbg_arrow.writer.graphs.function_edit import PlainFunctions
 from tfdbg_arrow.writer.graphs.registry import GraphRegistry
 from tfdbg_arrow.writer.hooks.graph_optimizer import call_options
 from tfdbg_arrow.writer.hooks.runtime import is_graph_mode
-from tfdbg_arrow.writer.hooks.unobserved import is_remote, local_task
+from tfdbg_arrow.writer.hooks.unobserved import is_connected, is_remote, local_task
 from tfdbg_arrow.writer.live_stop.stop import GraphJudge, Stop
 from tfdbg_arrow.writer.recording.capture_stats import FunctionNotes
 from tfdbg_arrow.writer.recording.marks import FitMarks, StepGate
@@ -150,7 +150,9 @@ class FunctionObserver:
         """Describes the new ops of a graph that becomes a function, and makes the graph record."""
 
         def reason(op: Any, op_type: str, tensor: Any) -> str | None:
-            return unobserved_for or ("remote" if is_remote(op.device) else None)
+            if unobserved_for is None and is_connected() and is_remote(op.device):
+                return "remote"
+            return unobserved_for
 
         with self._describer.lock:
             state = self._describer.state(graph)

@@ -127,6 +127,7 @@ class Recording:
         self._xla = self._choose_xla()
         self._compiled = self._make_compiled(notes) if self._xla == "inside" else None
         self._describer = GraphDescriber(
+            self._backend.core,
             registry,
             self._sink.append,
             self._sink.append_columns,
@@ -308,7 +309,7 @@ class Recording:
         return ExecutedGraphs(
             optimizer,
             registry=registry,
-            append=self._sink.append,
+            append_columns=self._sink.append_columns,
             generation=self._generation,
             keeps_ops=self.settings.keeps_ops,
             judge=judge,

@@ -1,0 +1,61 @@
+// Describes graphs of the program as rows, for one recording: where its ops are created, and the ops and inputs of each
+// graph as columns. All functions need the GIL.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+#include "graph_def.h"
+
+namespace tfdbg_arrow {
+
+// Where, when and in which scope the ops of a graph were created that have no rows yet, by name.
+struct Creation {
+  int64_t stack_id = -1;
+  int64_t wall_time_ns = 0;
+  nanobind::object scope;
+};
+struct Creations {
+  std::unordered_map<std::string, Creation> of_op;
+};
+
+class GraphRows {
+ public:
+  // `state_of`: (graph) -> GraphState, whose `creations` are Creations. `current_scope`: () -> Scope of the calling thread. `attribute_json`:
+  // (serialized AttrValue) -> its JSON.
+  GraphRows(nanobind::callable state_of, nanobind::callable current_scope, nanobind::callable attribute_json)
+      : state_of_(std::move(state_of)), current_scope_(std::move(current_scope)), attribute_json_(std::move(attribute_json)) {}
+
+  // Notes where, when and in which scope an op of a graph is created.
+  void note_created(nanobind::handle op);
+
+  // Returns the rows of a graph, without our own ops, as (columns of graph_op, columns of graph_op_input, the ops whose
+  // outputs may need rows as (index, name, type), functions by the index of the calling op as (attribute, index in a
+  // list, function name)).
+  //
+  // `ops`: the operations in order of creation. Those from `first_new` on get rows. `known_inputs`: how many inputs have
+  // rows, by the name of each older op whose inputs may have become more. The column `stack_trace_id` is None for an op
+  // whose creation was not noted. Throws std::runtime_error if the graph cannot be read.
+  nanobind::tuple describe(Creations& creations, nanobind::bytes graph_def, nanobind::list ops, size_t first_new,
+                           nanobind::dict known_inputs);
+
+  // The callables may refer to the owner of this object. The slots show them to Python's garbage collector.
+  static const PyType_Slot kSlots[];
+
+ private:
+  static int traverse(PyObject* self, visitproc visit, void* argument);
+  static int clear(PyObject* self);
+
+  nanobind::object state_of(nanobind::handle graph);
+  std::string attributes(const NodeView& node);
+
+  nanobind::object state_of_, current_scope_, attribute_json_;
+  nanobind::object last_graph_, last_state_;  // a weak reference to the graph of the last op, and its GraphState
+  std::unordered_map<std::string, std::string> attribute_texts_;  // JSON of short attributes, by serialized AttrValue
+};
+
+}  // namespace tfdbg_arrow
