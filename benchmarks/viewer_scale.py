@@ -1,9 +1,10 @@
 """Measures the viewer's pages for a large logdir: the first screen, jumps, and the server's memory.
 
 Generates a large logdir (generate_logdir.py) unless it exists, starts `tfdbg-arrow view` in a separate process, and
-requests pages over HTTP like a browser, one after the other.
+requests pages over HTTP like a browser, one after the other. With `--tensorboard`, TensorBoard's Debugger V2 plugin is
+asked for the same run, exported as a dump.
 
-    python benchmarks/viewer_scale.py [--directory DIR] [--rows 10000000] [--runs 2] [--output FILE]
+    python benchmarks/viewer_scale.py [--directory DIR] [--rows 10000000] [--runs 2] [--tensorboard] [--output FILE]
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ from __future__ import annotations
 import argparse
 import contextlib
 import http.cookiejar
+import json
 import os
 import re
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -71,13 +74,21 @@ class Viewer:
 
     def peak_bytes(self) -> int:
         """Returns the server's peak memory so far."""
-        status = Path(f"/proc/{self._process.pid}/status").read_text()
-        (kilobytes,) = re.findall(r"VmHWM:\s+(\d+) kB", status)
-        return int(kilobytes) * 1024
+        return peak_bytes(self._process.pid)
+
+    def sign_in(self) -> None:
+        """Asks for the page with the token, without reading a logdir's page."""
+        self.ask(self.url.replace("/?", "/state.json?"), holds="state")
 
     def _cpu_s(self) -> float:
         fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def peak_bytes(pid: int) -> int:
+    """Returns the peak memory of a process so far."""
+    (kilobytes,) = re.findall(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    return int(kilobytes) * 1024
 
 
 @contextlib.contextmanager
@@ -131,6 +142,132 @@ _FIRSTS = (
     "SELECT step, min(event_index) FROM tensor_health WHERE run_id = ? AND step IS NOT NULL GROUP BY step ORDER BY step"
 )
 _READS = _FIRSTS.replace("GROUP BY", "AND op_type = 'ReadVariableOp' GROUP BY")
+
+
+def every_page(logdir: Path, expected: Expected) -> dict[str, tuple[str, str]]:
+    """Returns the address of each page for a bad run, and a text that the complete page contains."""
+    run_id, event = expected.bad_runs[0], expected.event_index
+    other = next((each for each in expected.runs if each != run_id), run_id)
+    with open_logdir(logdir) as opened:
+        ((graph_id, slot),) = opened.rows(_PLACE, [run_id, event])
+        ((file_path, lineno),) = opened.rows(_SOURCE, [run_id, graph_id, expected.op_name])
+    found = {
+        "overview": ("", {}, f"in {expected.op_name}:0"),
+        "model": ("model", {}, "began here"),
+        "alerts": ("alerts", {}, "nonfinite"),
+        "executions": ("executions", {}, "data-item"),
+        "tensors": ("tensors", {}, "data-item"),
+        "tensor": ("tensor", {"event": event}, expected.op_name),
+        "provenance": ("provenance", {"event": expected.last_event_index}, expected.op_name),
+        "history": ("history", {"graph": graph_id, "op": expected.op_name, "slot": slot}, expected.op_name),
+        "graph": ("graph", {"graph": graph_id, "op": expected.op_name}, expected.op_name),
+        "source": ("source", {"file": file_path, "line": lineno}, expected.code.split("(")[0]),
+        "runs": ("runs", {}, run_id),
+        "comparison": ("diff", {"other": other}, "parted first"),
+    }
+    return {
+        name: (f"/{page}?{urlencode({'run': run_id, **query})}", holds) for name, (page, query, holds) in found.items()
+    }
+
+
+_PLACE = "SELECT graph_id, output_slot FROM tensor_health WHERE run_id = ? AND event_index = ?"
+_SOURCE = """
+SELECT frame.file_path, frame.lineno FROM graph_op
+JOIN stack_trace AS trace USING (run_id, stack_trace_id) JOIN stack_frame AS frame USING (run_id, stack_frame_id)
+WHERE run_id = ? AND graph_id = ? AND op_name = ? AND frame.owner = 'user' ORDER BY depth LIMIT 1
+"""
+
+
+def measure_pages(logdir: Path) -> dict[str, dict[str, float]]:
+    """Requests each page from servers that have answered nothing yet.
+
+    Returns:
+        For each page, in seconds: `first_s`, until the page appears, in which slow parts may still be missing;
+        `again_s`, the same page once more; `complete_s`, until nothing is missing, from another new server.
+    """
+    found: dict[str, dict[str, float]] = {}
+    for name, (target, holds) in every_page(logdir, read_expected(logdir)).items():
+        with viewing(logdir) as viewer:
+            viewer.sign_in()
+            first = viewer.ask(target, holds="</html>")["wall_s"]
+            again = viewer.ask(target, holds="</html>")["wall_s"]
+        with viewing(logdir) as viewer:
+            viewer.sign_in()
+            complete = viewer.ask(f"{target}&wait=1", holds=holds)["wall_s"]
+        found[name] = {"first_s": first, "again_s": again, "complete_s": complete}
+    return found
+
+
+def measure_tensorboard(logdir: Path, dump: Path) -> dict[str, float]:
+    """Asks TensorBoard for the bad run of a logdir, exported as a Debugger V2 dump.
+
+    Returns:
+        In seconds from the first request, which makes TensorBoard read the dump: `first_s`, until it has an execution
+        to show, and `complete_s`, until it has read all. `alerts_s` is the time of one request for the alerts then.
+        `num_events` is the number of executions and graph tensors that it shows, and `peak_bytes` its memory.
+    """
+    run_id = read_expected(logdir).bad_runs[0]
+    export = [
+        sys.executable,
+        "-m",
+        "tfdbg_arrow",
+        "export",
+        str(logdir),
+        str(dump),
+        "--debugger-v2",
+        "--run-id",
+        run_id,
+    ]
+    subprocess.run(export, check=True, stdout=subprocess.DEVNULL)
+    command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(dump), "--host", "127.0.0.1", "--port", "0"]
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stderr is not None
+            root = next(filter(None, (re.search(r"http://\S+?:\d+", line) for line in process.stderr))).group()
+            threading.Thread(target=process.stderr.read, daemon=True).start()
+
+            def ask(route: str, **query: object) -> dict[str, Any]:
+                url = f"{root}/data/plugin/debugger-v2/{route}?{urlencode({'run': _TENSORBOARD_RUN, **query})}"
+                with urllib.request.urlopen(url, timeout=600) as response:
+                    answer: dict[str, Any] = json.load(response)
+                return answer
+
+            begin = time.perf_counter()
+            while not ask("runs"):
+                time.sleep(0.05)
+            found: dict[str, float] = {}
+            last, last_change = -1, begin
+            # TensorBoard does not say when it has read all: nothing new in three of its rounds of reading is the end.
+            while (now := time.perf_counter()) - last_change < _TENSORBOARD_QUIET_S or last == 0:
+                counts = [
+                    ask(f"{kind}/digests", begin=0, end=0)["num_digests"] for kind in ("execution", "graph_execution")
+                ]
+                if sum(counts) != last:
+                    last, last_change = sum(counts), time.perf_counter()
+                    if last > 0:
+                        found.setdefault("first_s", last_change - begin)
+                if now - begin > _TENSORBOARD_LIMIT_S:
+                    break
+                time.sleep(0.2)
+            asked = time.perf_counter()
+            ask("alerts", begin=0, end=0)
+            return {
+                **found,
+                "complete_s": last_change - begin,
+                "alerts_s": time.perf_counter() - asked,
+                "num_events": last,
+                "peak_bytes": peak_bytes(process.pid),
+            }
+        finally:
+            process.terminate()
+
+
+_TENSORBOARD_RUN = "__default_debugger_run__"
+_TENSORBOARD_QUIET_S = 20.0
+_TENSORBOARD_LIMIT_S = 480.0
 
 
 def measure(logdir: Path) -> dict[str, Any]:
@@ -189,6 +326,16 @@ def show(found: dict[str, Any]) -> str:
                 f"{name:40}{len(walls):>6}{statistics.median(walls):>11.0f}{max(walls):>9.0f}{cpu:>6.0f}{goal:>7}"
             )
     lines.append(f"peak memory of the server {of_logdir['peak_bytes'] / 1e6:,.0f} MB, goal {GOAL_BYTES / 1e6:,.0f} MB")
+    lines += [f"{'':40}{'first ms':>11}{'complete ms':>13}{'again ms':>10}"]
+    lines += [
+        f"{name:40}{times['first_s'] * 1e3:>11.0f}{times['complete_s'] * 1e3:>13.0f}{times['again_s'] * 1e3:>10.0f}"
+        for name, times in found["pages"].items()
+    ]
+    if peer := found.get("tensorboard"):
+        lines.append(
+            f"TensorBoard, {peer['num_events']:,} events: first {peer.get('first_s', float('nan')):.1f} s, complete "
+            f"{peer['complete_s']:.1f} s, alerts {peer['alerts_s']:.1f} s, {peer['peak_bytes'] / 1e6:,.0f} MB"
+        )
     lines.append(f"load of the machine at the start {found['load'][0]:.1f}; cpu is the server's processor time")
     return "\n".join(lines)
 
@@ -199,11 +346,14 @@ def main() -> None:
     parser.add_argument("--directory", type=Path, help="keep the logdir here, and reuse it if it exists")
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--runs", type=int, default=2)
+    parser.add_argument("--tensorboard", action="store_true", help="also ask TensorBoard's Debugger V2 plugin")
     parser.add_argument("--output", type=Path, help="write all measurements to this file, as JSON")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         logdir = made_logdir(arguments.directory or Path(scratch), rows=arguments.rows, runs=arguments.runs)
-        found = {**circumstances(), "viewer": measure(logdir)}
+        found = {**circumstances(), "viewer": measure(logdir), "pages": measure_pages(logdir)}
+        if arguments.tensorboard:
+            found["tensorboard"] = measure_tensorboard(logdir, Path(scratch) / "dump")
     write_found(found, arguments.output)
     print(show(found))
 

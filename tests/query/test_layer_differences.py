@@ -339,3 +339,27 @@ def value(values: Any, name: str, at: tuple[int, int]) -> float | None:
     """Returns the number of a cell, or None where the runs have no such measure at all."""
     number: float | None = values[name][at[0]][at[1]] if name in values else None
     return number
+
+
+def test_a_call_that_gets_a_bad_result_is_not_where_the_runs_parted(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    import tfdbg_arrow
+
+    @tf.function
+    def inner(x: Any) -> Any:
+        doubled = x * 2.0
+        return tf.math.log(doubled)  # the origin
+
+    for name, sign in (("a", 1.0), ("b", -1.0)):
+        with tfdbg_arrow.capture(tmp_path / name, tensor_debug_mode="FULL_NUMERICS"):
+            for step in range(4):
+                tfdbg_arrow.mark(step=step)
+                inner(tf.constant([3.0, 4.0]) * (sign if step >= 2 else 1.0))
+    found = differences(tmp_path / "a", tmp_path / "b")
+    place = found.large_parting
+    assert place is not None
+    lines = Path(__file__).read_text().splitlines()
+    origin = next(number for number, line in enumerate(lines, start=1) if line.endswith("# the origin"))
+    assert (found.rows[place.row].name, place.first, place.measure) == (f"test_layer_differences.py:{origin}", 2, "bad")
+    assert (place.num_bad_a, place.num_bad_b) == (0, 1)

@@ -16,11 +16,12 @@ from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.info import choose_runs
 from tfdbg_arrow.query.logdir import opened
 from tfdbg_arrow.query.model_health.answers import MEASURES, Cell, LayerDifferences, Measure, Parting
-from tfdbg_arrow.query.model_health.cells import Labels, RowKey, read_labels
-from tfdbg_arrow.query.model_health.columns import Axis, Extent, read_columns, read_extent
+from tfdbg_arrow.query.model_health.cells import Labels, RowKey, read_keys, read_labels
+from tfdbg_arrow.query.model_health.columns import Axis, Extent, read_columns, read_extent, read_position
 from tfdbg_arrow.query.model_health.layer_rows import LARGEST, Node, Numbers, bad_numbers, measured, numbers
 from tfdbg_arrow.query.model_health.reading import MAX_COLUMNS, MAX_ROWS, check_max_columns, read_nodes
 from tfdbg_arrow.query.model_health.sentences import MIN_FACTOR, MIN_ZERO_CHANGE, parting_notes, parting_sentence
+from tfdbg_arrow.query.nonfinite_search import first_nonfinite
 from tfdbg_arrow.query.run_diff.comparing import MAX_RTOL, UNITS
 from tfdbg_arrow.schema.dtypes import DTYPES
 
@@ -321,17 +322,39 @@ class _Finder:
 
     def first(self, *, is_far: bool) -> Parting | None:
         """Returns the first place at which the runs are apart, or far apart; in a layer or line if there is one."""
-        place = _first(self._places(self._axis, self._rows, is_far=is_far))
+        places = self._places(self._axis, self._rows, is_far=is_far)
+        place = _first(places)
         if place is None:
             return None
         column = place.column
         while place.axis.width > 1:
             axis, rows = self._read_finer(place)
-            finer = _first(self._places(axis, rows, is_far=is_far))
+            finer_places = self._places(axis, rows, is_far=is_far)
+            finer = _first(finer_places)
             if finer is None:  # the runs recorded different steps of the column
                 break
-            place = finer
+            place, places = finer, finer_places
+        place = self._at_origin(place, places)
         return place.parting(self._index_of[place.row.key], column)
+
+    def _at_origin(self, place: _Place, places: Sequence[_Place]) -> _Place:
+        """Returns the place where the bad value began, if a place has a bad value only because it came from there.
+
+        Rows are in the order in which the program made them. The line that calls a function comes before those of the
+        ops in the function, but it gets a bad result from them.
+        """
+        if BAD not in place.measures:
+            return place
+        side = self._sides[0] if bad_numbers(place.row.a)[place.column] else self._sides[1]
+        found = first_nonfinite(side.logdir, run_id=side.labels.run_id)
+        if found is None:
+            return place
+        event = found.event_index
+        position = read_position(side.logdir, event, axis=place.axis.name, run_id=side.labels.run_id)
+        if place.axis.column_of(position) != place.column:
+            return place
+        key = read_keys(side.logdir, side.labels, [event]).get(event)
+        return next((each for each in places if each.row.key == key and each.column == place.column), place)
 
     def partings(self, first: Parting | None) -> tuple[Parting, ...]:
         """Returns the first place of each row; that of the given place is known better."""
