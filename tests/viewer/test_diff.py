@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -248,3 +250,20 @@ def test_the_page_fits_small_windows_and_works_without_javascript(
     with watched_page(browser, java_script_enabled=False) as page:
         page.goto(f"{served.url}/{key_of(pair[0])}/diff?token={TOKEN}")
         expect(page.locator("noscript svg, .map svg").first).to_contain_text("parted here", timeout=60_000)
+
+
+def test_a_comparison_ends_with_its_server() -> None:
+    child = (
+        "import os, time; from tfdbg_arrow.viewer.comparison import end_with; end_with({}); "
+        "print(os.getpid(), flush=True); time.sleep(60)"
+    )
+    server = (
+        "import os, subprocess, sys, time; "
+        f"subprocess.Popen([sys.executable, '-c', {child!r}.format(os.getpid())]); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", server], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        pid = int(process.stdout.readline())
+        assert Path(f"/proc/{pid}").exists()
+        process.kill()
+        assert process.stdout.read() == "", "the child must end soon: it holds the other end of the pipe"

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,7 @@ from tfdbg_arrow.viewer.source_text import Excerpt, read_excerpt
 
 _running = threading.Lock()
 """Allows one comparison at a time, because each may use a gigabyte of memory."""
+_PARENT_POLL_S = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +138,7 @@ def _answer(what: str, asked: Comparison, *, timeout_s: float) -> object:
         with tempfile.TemporaryDirectory(prefix="tfdbg_arrow_view_diff_") as directory:
             done = subprocess.run(
                 [sys.executable, "-P", "-c", "from tfdbg_arrow.viewer.comparison import main; main()"],
-                input=pickle.dumps((what, asked)),
+                input=pickle.dumps((what, asked, os.getpid())),
                 stdout=subprocess.PIPE,
                 env={
                     **os.environ,
@@ -182,9 +184,28 @@ _COMPARE: Mapping[str, Callable[[Logdir, Logdir, Comparison], object]] = {
 }
 
 
+def end_with(parent: int) -> None:
+    """Ends this process once its parent has ended, because nobody waits for the answer then.
+
+    Args:
+        parent: The process ID of the parent.
+    """
+
+    def wait() -> None:
+        while os.getppid() == parent:
+            time.sleep(_PARENT_POLL_S)
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
 def main() -> None:
-    """Reads what to compare and a Comparison from stdin, and writes the answer, or the raised error, to stdout."""
-    what, asked = pickle.load(sys.stdin.buffer)
+    """Reads what to compare, a Comparison and the server's process ID from stdin; writes the answer to stdout.
+
+    If an error of ours is raised, the answer is the error.
+    """
+    what, asked, parent = pickle.load(sys.stdin.buffer)
+    end_with(parent)
     found: object
     try:
         with open_logdir(asked.path, storage_options=asked.storage_options) as a:
@@ -195,4 +216,8 @@ def main() -> None:
                     found = _COMPARE[what](a, b, asked)
     except TfdbgArrowError as error:
         found = error
-    sys.stdout.buffer.write(pickle.dumps(found))
+    try:
+        sys.stdout.buffer.write(pickle.dumps(found))
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:  # the server ended meanwhile
+        os._exit(1)
