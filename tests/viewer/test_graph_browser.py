@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from . import logdirs
 from .browser import chromium, watched_page
@@ -29,6 +29,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 def opened(page: Page, served: Served, query: str) -> None:
     page.goto(f"{served.url}/graph{query}{'&' if query else '?'}token={TOKEN}")
+    if page.locator(".picture").count():
+        expect(page.locator(".picture svg")).to_be_visible()
 
 
 def tops(page: Page) -> dict[str, float]:
@@ -127,3 +129,16 @@ def test_new_content_keeps_the_view(browser: Browser, served: Served) -> None:
         assert int(page.locator(".picture svg").get_attribute("width") or 0) == pytest.approx(
             int(width or 0) / 1.25, abs=1
         )
+
+
+def test_the_page_can_be_used_while_a_worker_places_the_boxes(browser: Browser, served: Served) -> None:
+    held: list[Route] = []
+    with watched_page(browser, viewport={"width": 1280, "height": 700}) as page:
+        page.route("**/graph_layout.js", lambda route: held.append(route))
+        page.goto(f"{served.url}/graph?graph=0&op=hub&token={TOKEN}")
+        expect(page.locator(".picture .is-waiting")).to_have_text(re.compile(r"^Placing \d+ boxes …$"))
+        expect(page.locator(".picture svg")).to_be_hidden()
+        page.keyboard.press("+")  # has no picture to act on
+        held.pop().continue_()
+        expect(page.locator(".picture svg")).to_be_visible()
+        expect(page.locator(".picture .is-waiting")).to_have_count(0)

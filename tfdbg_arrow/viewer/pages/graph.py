@@ -273,5 +273,5 @@ PAGE = PageKind(
     title="Graph",
     key="h",
     read=_read,
-    assets=("graph.css", "vendor/dagre/dagre.min.js", "graph.js"),
+    assets=("graph.css", "graph.js"),
 )

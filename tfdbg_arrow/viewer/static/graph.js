@@ -1,5 +1,5 @@
-// Draws the neighbourhood of an op, or a graph by its scopes: measures the boxes, lets dagre place them from top to bottom,
-// and draws the lines. A scope is unfolded in place: the server knows which boxes and lines it has.
+// Draws the neighbourhood of an op, or a graph by its scopes: measures the boxes, lets a worker place them from top to
+// bottom, and draws the lines. A scope is unfolded in place: the server knows which boxes and lines it has.
 "use strict";
 (() => {
   const SVG = "http://www.w3.org/2000/svg";
@@ -56,37 +56,48 @@
     });
   };
 
+  // Places boxes in the worker; one layout after the other.
+  const LAYOUT = new URL("graph_layout.js", document.currentScript.src);
+  let worker = null, numLayouts = 0;
+  const layout = (asked) => new Promise((resolve, reject) => {
+    worker = worker || new Worker(LAYOUT);
+    const number = ++numLayouts;
+    const take = ({ data }) => {
+      if (data.number !== number) return;
+      worker.removeEventListener("message", take);
+      resolve(data);
+    };
+    worker.addEventListener("message", take);
+    worker.addEventListener("error", reject, { once: true });
+    worker.postMessage({ number, ...asked });
+  });
+
   const place = (svg, drawing) => {
     const frames = drawing.frames || [];
-    const graph = new dagre.graphlib.Graph({ multigraph: true, compound: frames.length > 0 });
     const ranksep = 30 + Math.min(50, drawing.lines.length / 2);
-    graph.setGraph({ rankdir: "TB", nodesep: 22, ranksep, edgesep: 12, marginx: 16, marginy: 16 });
+    const options = { rankdir: "TB", nodesep: 22, ranksep, edgesep: 12, marginx: 16, marginy: 16 };
     const rows = rowsOf(drawing);
-    drawing.boxes.forEach((box, number) => graph.setNode(String(number), measure(svg, box)));
-    frames.forEach((frame, number) => {
-      graph.setNode(`frame ${number}`, {});
-      if (frame.outer !== null) graph.setParent(`frame ${number}`, `frame ${frame.outer}`);
-    });
-    if (frames.length) drawing.boxes.forEach((box, number) => {
-      if (box.outer !== null) graph.setParent(String(number), `frame ${box.outer}`);
-    });
-    drawing.lines.forEach((line, number) => {
+    const outerOf = ({ outer }) => (outer === null || outer === undefined ? null : `frame ${outer}`);
+    const nodes = [
+      ...drawing.boxes.map((box, number) => ({ name: String(number), outer: outerOf(box), label: measure(svg, box) })),
+      ...frames.map((frame, number) => ({ name: `frame ${number}`, outer: outerOf(frame), label: {} })),
+    ];
+    const edges = drawing.lines.map((line, number) => {
       const probe = say(svg, line.text, { class: "line-text" });
       const width = line.text ? probe.getComputedTextLength() + 6 : 0;
       probe.remove();
       // Control edges weigh less in the layout than edges that carry tensors.
       const label = { width, height: line.text ? 14 : 0, labelpos: "c", weight: line.is_control ? 0 : 2, minlen: rows[number] };
-      graph.setEdge(String(line.source), String(line.target), label, String(number));
+      return { name: String(number), from: String(line.source), to: String(line.target), label };
     });
-    dagre.layout(graph);
-    return graph;
+    return layout({ options, nodes, edges });
   };
 
   // Lines leave a box at its lower edge and enter at its upper edge, side by side in the order of their targets. dagre
   // ends a line where the straight line to the centre crosses the border, often at a side and across other boxes.
-  const route = (graph, edges) => {
-    const ends = edges.map((edge) => {
-      const from = graph.node(edge.v), to = graph.node(edge.w), points = graph.edge(edge).points;
+  const route = (placed) => {
+    const ends = placed.edges.map((edge) => {
+      const from = placed.nodes.get(edge.from), to = placed.nodes.get(edge.to), points = edge.points;
       const isDown = from.y <= to.y;
       return { edge, from, to, isDown, between: points.slice(1, -1), start: null, end: null };
     });
@@ -99,8 +110,8 @@
     for (const line of ends) {
       const { edge, from, to, between, isDown } = line;
       const first = between[0] || to, last = between[between.length - 1] || from;
-      add(edge.v, isDown ? "lower" : "upper", line, "start", first.x);
-      add(edge.w, isDown ? "upper" : "lower", line, "end", last.x);
+      add(edge.from, isDown ? "lower" : "upper", line, "start", first.x);
+      add(edge.to, isDown ? "upper" : "lower", line, "end", last.x);
     }
     for (const [key, some] of ports) {
       some.sort((one, other) => one.toward - other.toward);
@@ -195,20 +206,23 @@
     return link;
   };
 
-  const draw = (holder, drawing) => {
+  const draw = async (holder, drawing) => {
     const what = drawing.frames ? "The graph by its scopes, inputs above" : "The ops around the op, inputs above, consumers below";
-    const svg = make("svg", { role: "group", "aria-label": what }, holder);
-    const graph = place(svg, drawing);
-    const size = graph.graph();
+    const svg = make("svg", { role: "group", "aria-label": what, visibility: "hidden" }, holder);
+    const wait = document.createElement("p");
+    wait.className = "is-waiting";
+    wait.textContent = `Placing ${drawing.boxes.length.toLocaleString("en")} boxes …`;
+    holder.prepend(wait);
+    const placed = await place(svg, drawing).finally(() => wait.remove());
+    const { size, nodes } = placed;
+    svg.removeAttribute("visibility");
     svg.setAttribute("viewBox", `0 0 ${size.width} ${size.height}`);
     const around = make("g", {}, svg), lines = make("g", {}, svg), boxes = make("g", {}, svg), names = make("g", {}, svg);
-    const frames = (drawing.frames || []).map((frame, number) => drawFrame(around, frame, graph.node(`frame ${number}`)));
-    const routes = route(graph, graph.edges());
-    for (const edge of graph.edges()) {
-      drawLine(lines, drawing.lines[Number(edge.name)], routes.get(edge.name), graph.edge(edge));
-    }
+    const frames = (drawing.frames || []).map((frame, number) => drawFrame(around, frame, nodes.get(`frame ${number}`)));
+    const routes = route(placed);
+    for (const edge of placed.edges) drawLine(lines, drawing.lines[Number(edge.name)], routes.get(edge.name), edge);
     // In reading order, so that the keys j and k move from top to bottom.
-    const order = drawing.boxes.map((box, number) => ({ box, number, at: graph.node(String(number)) }));
+    const order = drawing.boxes.map((box, number) => ({ box, number, at: nodes.get(String(number)) }));
     order.sort((one, other) => one.at.y - other.at.y || one.at.x - other.at.x);
     const links = new Map(order.map(({ box, number, at }) => [number, drawBox(boxes, box, number, at)]));
     for (const each of frames) drawFrameName(names, each);
@@ -232,7 +246,7 @@
   };
 
   // The current picture with its scale and position. A live page is redrawn when its logdir changes and keeps them.
-  let now = null;
+  let now = null, before = null;
   let from = null, hasMoved = false, lastFocused = null;
 
   const zoom = (wanted, x = now.holder.clientWidth / 2, y = now.holder.clientHeight / 2) => {
@@ -353,7 +367,7 @@
     document.querySelector("#model .scope-list").open = isListOpen;
     if (isNew) history.pushState(null, "", href);
     now = null;
-    show();
+    if (!await show()) return; // another scope was unfolded meanwhile
     zoom(scale);
     goToScope(scope);
   };
@@ -417,12 +431,14 @@
     }, { passive: false });
   };
 
-  const show = () => {
+  // Returns whether the picture is shown, and was not replaced before.
+  const show = async () => {
     const holder = document.getElementById("picture");
-    const before = now;
+    before = now || before; // while boxes are placed, there is no current picture
     now = null;
-    if (!holder) return;
-    const picture = draw(holder, JSON.parse(holder.dataset.model || holder.dataset.drawing));
+    if (!holder) return false;
+    const picture = await draw(holder, JSON.parse(holder.dataset.model || holder.dataset.drawing));
+    if (!holder.isConnected) return false;
     addMinimap(holder, picture);
     addTools(holder.parentElement);
     listen(holder, picture);
@@ -438,6 +454,7 @@
     }
     holder.addEventListener("scroll", () => { if (holder.isConnected) [now.left, now.top] = [holder.scrollLeft, holder.scrollTop]; });
     [now.left, now.top] = [holder.scrollLeft, holder.scrollTop];
+    return true;
   };
 
   document.addEventListener("focusin", (event) => {
@@ -475,6 +492,6 @@
     from = null;
     if (now) now.holder.classList.remove("is-dragged");
   });
-  document.addEventListener("DOMContentLoaded", show);
+  document.addEventListener("DOMContentLoaded", () => show());
   document.addEventListener("content-changed", show);
 })();
