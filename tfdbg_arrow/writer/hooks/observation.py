@@ -164,8 +164,11 @@ def hook_op_callbacks(observation: Observation, patches: Patches) -> None:
     def make_should_invoke(original: Any) -> Any:
         def should_invoke_op_callbacks() -> bool:
             # TensorFlow asks this for ops of graphs only, and prepares costly arguments if the answer is yes.
-            callbacks = eager_context.context().op_callbacks
-            return bool(original()) and any(each is not callback for each in callbacks)
+            # It asks for every op, so this is a loop rather than any().
+            for each in eager_context.context().op_callbacks:
+                if each is not callback:
+                    return bool(original())
+            return False
 
         return should_invoke_op_callbacks
 
