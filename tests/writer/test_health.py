@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tfdbg_arrow.writer.native import reference
-from tfdbg_arrow.writer.native.reference import HealthSummary, NumericsSummary
+from tfdbg_arrow.writer.native.reference import HealthSummary, HistogramSummary, NumericsSummary
 
 try:
     core: Any = importlib.import_module("tfdbg_arrow.writer.native._core")
@@ -51,7 +51,8 @@ COMPLEX_PARTS = {"complex64": "float32", "complex128": "float64"}
 DTYPES = sorted(reference.TENSORFLOW_DTYPES)
 
 # Kernels work on vectors of 16, 32 or 64 bytes, rows of 4 vectors and blocks of 252 rows. They measure blocks of 2048
-# elements and rows of 16, and complex elements in blocks of 65536.
+# elements and rows of 16, and complex elements in blocks of 65536. A histogram has one counter for each index below 512
+# elements, and several above; it looks for subnormal elements in blocks of 64.
 VECTORS = [vectors * bytes_ for bytes_ in (16, 32, 64) for vectors in (1, 4, 252, 504)]
 
 
@@ -61,7 +62,7 @@ def dtype_of(name: str) -> np.dtype[Any]:
 
 def edge_sizes(name: str) -> list[int]:
     """Returns every size at which a kernel changes from one loop to the next, and the sizes one below and above."""
-    edges = {edge // dtype_of(name).itemsize for edge in VECTORS} | {16, 2048, 4096}
+    edges = {edge // dtype_of(name).itemsize for edge in VECTORS} | {16, 64, 512, 2048, 4096}
     if name in COMPLEX_PARTS:
         edges.add(65536)
     return sorted({max(0, edge + step) for edge in edges for step in (-1, 0, 1)})
@@ -122,6 +123,12 @@ def native_measures(array: Array, *, offset: int = 0) -> tuple[HealthSummary, Nu
     return HealthSummary(*numbers[:6]), NumericsSummary(*numbers[6:])
 
 
+def native_histogram(array: Array, *, offset: int = 0) -> HistogramSummary:
+    number = reference.TENSORFLOW_DTYPES[array.dtype.name]
+    exponent, negative, positive = core.count_histogram(number, to_bytes(array, offset=offset))
+    return HistogramSummary(exponent if negative else None, tuple(negative), tuple(positive))
+
+
 def assert_same(measured: NumericsSummary, expected: NumericsSummary) -> None:
     """Asserts that both are equal, within the documented tolerance of mean and stddev."""
     tolerance = max(reference.RELATIVE_TOLERANCE * expected.max_abs, 5e-324)
@@ -132,13 +139,18 @@ def assert_same(measured: NumericsSummary, expected: NumericsSummary) -> None:
 
 
 def assert_native_agrees(array: Array, *, offset: int = 0) -> None:
-    """Asserts that both native kernels agree with the twin, and that each element is counted as one kind."""
+    """Asserts that all native kernels agree with the twin, and that each element is counted as one kind."""
     expected = reference.summarize(array)
     counts, numerics = native_measures(array, offset=offset)
     assert native_summary(array, offset=offset) == expected
     assert counts == expected
     assert sum(vars(expected).values()) == array.size
     assert_same(numerics, reference.measure(array))
+    if array.dtype.name in reference.HISTOGRAM_DTYPES:
+        histogram = native_histogram(array, offset=offset)
+        assert histogram == reference.count_histogram(array)
+        assert sum(histogram.negative) == expected.num_neg_finite
+        assert sum(histogram.positive) == expected.num_pos_finite
 
 
 class TestTwin:
@@ -226,9 +238,42 @@ class TestTwin:
     def test_squares_do_not_underflow(self) -> None:
         assert reference.measure(np.array([1e-300, -1e-300])).stddev == pytest.approx(1e-300, rel=1e-15)
 
+    def test_a_histogram_counts_powers_of_two_of_each_sign(self) -> None:
+        values = np.array([1.0, 1.999, 2.0, -3.0, 0.25, 0.0, -0.0, np.nan, np.inf, -np.inf], np.float32)
+        assert reference.count_histogram(values) == HistogramSummary(-2, (0, 0, 0, 1), (1, 0, 2, 1))
+
+    @pytest.mark.parametrize("name", FLOATS)
+    def test_a_histogram_has_subnormal_numbers_in_their_true_bucket(self, name: str) -> None:
+        _, mantissa_bits = EXPONENT_AND_MANTISSA_BITS[name]
+        patterns = np.array([1, 2, 3, 2**mantissa_bits - 1, 2**mantissa_bits], f"u{dtype_of(name).itemsize}")
+        values = patterns.view(dtype_of(name))
+        least = math.frexp(float(values[0]))[1] - 1
+        counts = [0] * (mantissa_bits + 1)
+        for bucket in (0, 1, 1, mantissa_bits - 1, mantissa_bits):
+            counts[bucket] += 1
+        nothing = (0,) * len(counts)
+        assert reference.count_histogram(values) == HistogramSummary(least, nothing, tuple(counts))
+        assert reference.count_histogram(-values) == HistogramSummary(least, tuple(counts), nothing)
+
+    @pytest.mark.parametrize("values", [[], [0.0, -0.0, np.nan, np.inf, -np.inf]])
+    def test_without_finite_elements_other_than_zero_a_histogram_has_no_buckets(self, values: list[float]) -> None:
+        assert reference.count_histogram(np.array(values, np.float32)) == HistogramSummary(None, (), ())
+
+    @pytest.mark.parametrize("name", ["int32", "bool", "complex64"])
+    def test_other_dtypes_have_no_histogram(self, name: str) -> None:
+        with pytest.raises(TypeError, match=f"dtype {name} has no histogram; expected one of float32, "):
+            reference.count_histogram(np.zeros(1, name))
+
     def test_other_dtypes_raise_an_error(self) -> None:
         with pytest.raises(TypeError, match="The health of dtype datetime64"):
             reference.summarize(np.array(["2026-01-01"], "datetime64[D]"))
+
+
+@native
+@pytest.mark.parametrize("name", sorted(set(DTYPES) - set(reference.HISTOGRAM_DTYPES)))
+def test_the_core_has_no_histogram_of_other_dtypes(name: str) -> None:
+    with pytest.raises(ValueError, match="the dtype has no histogram"):
+        core.count_histogram(reference.TENSORFLOW_DTYPES[name], np.zeros(16, np.uint8))
 
 
 @native
@@ -368,8 +413,9 @@ class TestNative:
 
     def test_time_kernel_times_each_kernel(self) -> None:
         buffer = np.zeros(4096, np.uint8)
-        for kernel in ("count_health", "measure", "read_sum"):
+        for kernel in ("count_health", "count_histogram", "measure", "read_sum"):
             assert core.time_kernel(kernel, 1, buffer, 1000) > 0
+        assert math.isnan(core.time_kernel("count_histogram", 3, buffer, 1))  # int32 has no histogram
         assert math.isnan(core.time_kernel("count_health", 7, buffer, 1))
         assert math.isnan(core.time_kernel("no such kernel", 1, buffer, 1))
 

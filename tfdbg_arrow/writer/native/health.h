@@ -23,6 +23,15 @@ struct Numerics {
   bool ordered;  // min, max, mean and stddev exist: a real dtype with a finite element
 };
 
+// The finite elements other than zero, by their sign and power of two: bucket i has the magnitudes from
+// 2^(exponent + i) up to, but not including, the next power. The first and the last bucket have elements.
+constexpr int kMaxHistogramBuckets = 2098;  // of float64, which has magnitudes from 2^-1074 to below 2^1024
+struct Histogram {
+  int exponent;  // undefined if there are no buckets
+  int num_buckets;
+  int64_t counts[kMaxHistogramBuckets][2];  // of the first num_buckets: negative, positive elements
+};
+
 // Returns the size of an element of a TensorFlow DataType in bytes; 0 if the kernels do not support it.
 int64_t element_size(int dtype);
 
@@ -34,6 +43,11 @@ bool count_health(int dtype, const void* data, int64_t n, Health* out);
 // Like count_health, and also measures the finite elements. Computes in the default floating-point environment, and
 // restores the caller's. The result is the same in every run and for every x86-64 instruction set.
 bool measure(int dtype, const void* data, int64_t n, Health* out, Numerics* numerics);
+
+// Counts the finite elements by their sign and power of two. `num_zero` is the count of count_health() for the same
+// elements. Returns false and leaves `out` unchanged if the dtype is not a real floating-point type. Works on bit
+// patterns, like count_health().
+bool count_histogram(int dtype, const void* data, int64_t n, int64_t num_zero, Histogram* out);
 
 // Returns the sum (mod 2^64) of the 64-bit words at `data`, with the last one padded with zero bytes. This plain memory
 // read is the baseline of benchmarks/kernel.py.

@@ -43,6 +43,19 @@ double time_measure(int dtype, const void* data, int64_t n, int64_t repeats) {
   return seconds_since(start);
 }
 
+double time_count_histogram(int dtype, const void* data, int64_t n, int64_t repeats) {
+  Health health{};
+  Histogram histogram;
+  if (!count_health(dtype, data, n, &health)) return kUnsupported;
+  if (!count_histogram(dtype, data, n, health.num_zero, &histogram)) return kUnsupported;
+  const Clock::time_point start = Clock::now();
+  for (int64_t i = 0; i < repeats; ++i) {
+    count_histogram(dtype, data, n, health.num_zero, &histogram);
+    sink = static_cast<uint64_t>(histogram.num_buckets);
+  }
+  return seconds_since(start);
+}
+
 double time_read_sum(const void* data, int64_t bytes, int64_t repeats) {
   const Clock::time_point start = Clock::now();
   for (int64_t i = 0; i < repeats; ++i) sink = read_sum(data, bytes);
@@ -55,6 +68,7 @@ double time_kernel(const char* name, int dtype, const void* data, int64_t bytes,
   if (size == 0) return kUnsupported;
   if (std::strcmp(name, "count_health") == 0) return time_count_health(dtype, data, bytes / size, repeats);
   if (std::strcmp(name, "measure") == 0) return time_measure(dtype, data, bytes / size, repeats);
+  if (std::strcmp(name, "count_histogram") == 0) return time_count_histogram(dtype, data, bytes / size, repeats);
   return kUnsupported;
 }
 

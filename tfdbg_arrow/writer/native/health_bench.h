@@ -9,10 +9,11 @@ namespace tfdbg_arrow {
 // Return the seconds that `repeats` calls over the same data take; NaN if the dtype is not supported.
 double time_count_health(int dtype, const void* data, int64_t n, int64_t repeats);
 double time_measure(int dtype, const void* data, int64_t n, int64_t repeats);
+double time_count_histogram(int dtype, const void* data, int64_t n, int64_t repeats);
 double time_read_sum(const void* data, int64_t bytes, int64_t repeats);
 
-// Returns the time of the kernel `name` ("count_health", "measure", "read_sum") over `bytes` bytes; NaN if there is no
-// such kernel, or if it does not support the dtype (which read_sum ignores).
+// Returns the time of the kernel `name` ("count_health", "count_histogram", "measure", "read_sum") over `bytes` bytes; NaN
+// if there is no such kernel, or if it does not support the dtype (which read_sum ignores).
 double time_kernel(const char* name, int dtype, const void* data, int64_t bytes, int64_t repeats);
 
 }  // namespace tfdbg_arrow

@@ -482,6 +482,20 @@ NB_MODULE(_core, m) {
     nb::tuple numerics = nb::make_tuple(n.num_subnormal, n.min, n.max, n.mean, n.stddev, n.max_abs, n.any_finite, n.ordered);
     return nb::steal<nb::tuple>(PySequence_Concat(health_tuple(health).ptr(), numerics.ptr()));
   }, nb::arg("dtype"), nb::arg("buffer"));
+  m.def("count_histogram", [](int dtype, Bytes buffer) {
+    Health health;
+    const int64_t n = num_elements(dtype, buffer);
+    count_health(dtype, buffer.data(), n, &health);
+    auto histogram = std::make_unique<Histogram>();
+    if (!count_histogram(dtype, buffer.data(), n, health.num_zero, histogram.get())) {
+      throw nb::value_error("the dtype has no histogram");
+    }
+    nb::list sides[2];
+    for (int i = 0; i < histogram->num_buckets; ++i) {
+      for (int side = 0; side < 2; ++side) sides[side].append(histogram->counts[i][side]);
+    }
+    return nb::make_tuple(histogram->exponent, sides[0], sides[1]);
+  }, nb::arg("dtype"), nb::arg("buffer"));
   m.def("read_sum", [](Bytes buffer) { return read_sum(buffer.data(), static_cast<int64_t>(buffer.size())); },
         nb::arg("buffer"));
   m.def("health_kernel_name", [] { return std::string(health_kernel_name()); });

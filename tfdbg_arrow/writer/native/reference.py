@@ -29,6 +29,9 @@ Array = np.ndarray[Any, np.dtype[Any]]
 TENSORFLOW_DTYPES = {dtype.name: dtype.number for dtype in DTYPES if dtype.has_health}
 """The dtypes whose health is defined: the name in NumPy and the number in TensorFlow's enum DataType."""
 
+HISTOGRAM_DTYPES = tuple(dtype.name for dtype in DTYPES if dtype.has_health and dtype.kind == "float")
+"""The dtypes that have a histogram: the real floating-point types."""
+
 RELATIVE_TOLERANCE = 1e-13
 """How far the mean and stddev of another implementation may differ from these, as a share of max_abs.
 
@@ -68,6 +71,24 @@ class NumericsSummary:
     """Whether max_abs exists."""
     ordered: bool
     """Whether min, max, mean and stddev exist: a real dtype with a finite element."""
+
+
+@dataclass(frozen=True)
+class HistogramSummary:
+    """The finite elements other than zero, by their sign and power of two.
+
+    Bucket i of both lists counts magnitudes from 2**(exponent + i) up to, but not including, the next power of two.
+    """
+
+    exponent: int | None
+    """The exponent of the first bucket; None if there are no buckets."""
+    negative: tuple[int, ...]
+    """The negative elements of each bucket."""
+    positive: tuple[int, ...]
+    """The positive elements of each bucket; as many buckets as `negative`.
+
+    The first and the last bucket have an element of either sign.
+    """
 
 
 def summarize(array: Array) -> HealthSummary:
@@ -125,6 +146,35 @@ def measure(array: Array) -> NumericsSummary:
         any_finite=True,
         ordered=True,
     )
+
+
+def count_histogram(array: Array) -> HistogramSummary:
+    """Counts the finite elements other than zero by their sign and power of two.
+
+    Args:
+        array: An array of any shape with a dtype of HISTOGRAM_DTYPES; bfloat16 and float8 are those of ml_dtypes.
+
+    Returns:
+        The histogram. Subnormal numbers are in the bucket of their true power of two.
+
+    Raises:
+        TypeError: The dtype is not one of HISTOGRAM_DTYPES.
+    """
+    if array.dtype.name not in HISTOGRAM_DTYPES:
+        known = ", ".join(HISTOGRAM_DTYPES)
+        raise TypeError(f"dtype {array.dtype.name} has no histogram; expected one of {known}.")
+    kinds = _Kinds.of(array)
+    values = _values(array)[kinds.finite & (kinds.sign != 0)]
+    if values.size == 0:
+        return HistogramSummary(None, (), ())
+    exponents = np.frexp(values)[1].astype(np.int64) - 1  # frexp's fractions are from 0.5 to below 1
+    first = int(exponents.min())
+    num_buckets = int(exponents.max()) - first + 1
+    negative, positive = (
+        tuple(np.bincount(exponents[is_on_side] - first, minlength=num_buckets).tolist())
+        for is_on_side in (values < 0, values > 0)
+    )
+    return HistogramSummary(first, negative, positive)
 
 
 @dataclass(frozen=True)
