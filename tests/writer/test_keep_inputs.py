@@ -184,6 +184,13 @@ def test_settings_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         tfdbg_arrow.enable(tmp_path, "SHAPE", on_nonfinite="keep")
 
 
+def test_what_is_counted_on_a_device_is_reported(tmp_path: Path) -> None:
+    with pytest.warns(RuntimeWarning, match="changed: on_nonfinite: With health_backend='tensorflow'"):
+        record(tmp_path / "log", lambda: tf.math.log(tf.constant([0.0])), health_backend="tensorflow")
+    with tfdbg_arrow.open_logdir(tmp_path / "log") as opened:
+        assert opened.rows("SELECT stat, subject FROM capture_stat") == [("changed", "on_nonfinite")]
+
+
 def test_each_dtype(tmp_path: Path) -> None:
     names = [name for name in DTYPES_BY_NAME if name in ("float16", "bfloat16", "float32", "float64", "complex64")]
     rows = record(tmp_path / "log", lambda: [tf.math.log(tf.zeros([2], name)) for name in names])

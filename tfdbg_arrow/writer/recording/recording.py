@@ -90,12 +90,6 @@ class Recording:
             discard_spool_files(paths, self._files)
             raise
         self._stats = CaptureStats(self._append, num_events=self._backend.num_events)
-        if settings.keeps_inputs and self._backend.name != NativeBackend.name:
-            reason = (
-                f"With health_backend={self._backend.name!r}, on_nonfinite='keep' keeps no inputs of eager ops, and of "
-                "ops in graphs only of those on a CPU."
-            )
-            self._stats.note("changed", "on_nonfinite", reason)
         self._coverage = Coverage(settings, stats=self._stats)
         registry = GraphRegistry(self._files.names)
         judge = GraphJudge(is_used_by_graph=is_used_by_graph)
@@ -118,6 +112,8 @@ class Recording:
             on_records=None if self.stop is None else self.stop.see_records,
             redact=redaction.rows if settings.redact else None,
         )
+        if self._counts_on_device:
+            self._note_left_out_on_device()
         self._backend.stack_table = StackTable(
             self._sink.append, self._sink.append_columns, original_location=original_location
         )
@@ -321,6 +317,15 @@ class Recording:
     def _counts_on_device(self) -> bool:
         """True if TensorFlow's own ops count the elements of tensors on their devices."""
         return not isinstance(self._backend, NativeBackend)
+
+    def _note_left_out_on_device(self) -> None:
+        """Reports which settings do not apply to tensors that are counted on their devices."""
+        backend = f"With health_backend={self._backend.name!r},"
+        if self.settings.keeps_inputs:
+            reason = (
+                f"{backend} on_nonfinite='keep' keeps no inputs of eager ops, and of ops in graphs only of those on a CPU."
+            )
+            self._stats.note("changed", "on_nonfinite", reason)
 
     def _set_paused(self, paused: bool) -> None:
         self._backend.set_paused(paused)
