@@ -76,7 +76,7 @@ def program():
 
 
 for mode, graphs in (("FULL_TENSOR", "traced"), ("FULL_NUMERICS", "executed")):
-    with tfdbg_arrow.capture(every, mode, graphs=graphs, on_nonfinite="keep"):
+    with tfdbg_arrow.capture(every, mode, graphs=graphs, on_nonfinite="keep", histograms=mode == "FULL_TENSOR"):
         program()
 
 tf.keras.utils.set_random_seed(1)

@@ -26,7 +26,7 @@ def train(x):
 
 
 # A golden logdir must describe this program, not the machine that it ran on.
-with tfdbg_arrow.capture(logdir, mode, redact="paths,source", on_nonfinite="keep"):
+with tfdbg_arrow.capture(logdir, mode, redact="paths,source", on_nonfinite="keep", histograms=True):
     for step in range(3):
         tfdbg_arrow.mark(step=step, phase="training")
         train(tf.constant([[3.0 - step, 0.0]]))

@@ -246,6 +246,26 @@ def test_an_uncommitted_record_is_left_out(process: DeadProcess) -> None:
     assert rows(tables["tensor_health"], "event_index", "step_id") == [(0, 0), (2, 2)]
 
 
+def test_a_histogram_is_recovered_only_if_it_is_complete(process: DeadProcess) -> None:
+    flags = Flag.COVERED | Flag.SHAPE | Flag.HISTOGRAM
+    for exponent in (0, 1, 2):  # 160 counts of one byte take two records
+        process.record(Kind.GRAPH_TENSOR, node=process.node, flags=flags | 80 << 16, rank=7, size=9, payload=[1] * 6)
+        process.record(Kind.DIMS, payload=[9])
+        process.record(Kind.HISTOGRAM, slot=exponent, payload=[0x0101010101010101] * 19)
+        process.record(Kind.HISTOGRAM, slot=exponent, payload=[0x0101010101010101] * 1)
+    process.die()
+    with open(process.paths.spool, "r+b") as file:
+        for event_index in (2, 4):  # the first half of the first histogram, and the second tensor itself
+            file.seek(HEADER_SIZE + 256 * event_index)
+            file.write(struct.pack("<Q", 0))
+    names = ("event_index", "shape", "histogram_exponent", "histogram_negative", "histogram_positive")
+    shape = [1, 1, 1, 1, 1, 1, 9]
+    assert rows(process.recovered()[1]["tensor_health"], *names) == [
+        (0, shape, None, None, None),
+        (8, shape, 2, [1] * 80, [1] * 80),
+    ]
+
+
 def test_a_tensor_of_many_dimensions_keeps_its_shape(process: DeadProcess) -> None:
     flags = Flag.COVERED | Flag.SHAPE
     process.record(Kind.GRAPH_TENSOR, node=process.node, flags=flags, rank=7, size=1, payload=[1] * 6)

@@ -37,6 +37,10 @@ def awkward(target: Path) -> Path:
             row |= {"step_id": RANDOM[index % 5], "frame_id": RANDOM[index // 5 % 5]}
             row |= {"wall_time_ns": index * 4_000_000_000, "wall_time": index * 4_000_000 + 1}
             row |= {"shape": None if index % 4 == 0 else list(range(index % 4 - 1))}
+            if index % 3:
+                row |= {"histogram_negative": [0] * (index % 3 - 1), "histogram_positive": [2**40] * (index % 3 - 1)}
+            if index % 3 == 2:
+                row |= {"histogram_exponent": -1074}
             run.add("tensor_value", event_index=index, dtype="uint8", shape=[3], value=bytes([0, 255, index]))
             run.add("mark", event_index=index, label="Ünï ☃", value="" if index % 2 else "a\nb")
         run.write(target, parts=3)

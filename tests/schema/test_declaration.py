@@ -16,6 +16,7 @@ DIGESTS = {
     "1.3": "7bc713fe5a825afa68c46cf81ba19a85899e45e4e1e08098c8152269a0a6ef48",
     "2.0": "cb4f50b35c5d558a9c631e1f96ad4668b3f23cda2de2c4e851acec4241acc856",
     "2.1": "16f1e298dc2ed1cdee3647d18bd57870b3ba44a876365a92b7625025c59e61be",
+    "2.2": "f35dfa5a95fcdc003c11622668d99b4d6cbf592b4e484e9d0d7377c68c1f38d0",
 }
 """The digest of every released format version, and of the next one."""
 
@@ -23,6 +24,7 @@ COLUMNS = [
     pytest.param(table_, column, id=f"{table_.name}.{column.name}") for table_ in TABLES for column in table_.columns
 ]
 BLOBS = {("tensor_value", "value"), ("input_value", "value"), ("dump_message", "message")}
+LISTS = {"shape", "static_shape", "histogram_negative", "histogram_positive"}
 EVERY_TABLE = pytest.mark.parametrize("table_", TABLES, ids=lambda table_: table_.name)
 EVERY_COLUMN = pytest.mark.parametrize(("table_", "column"), COLUMNS)
 
@@ -88,7 +90,7 @@ def test_every_column_is_documented_on_one_line(table_: Table, column: Column) -
 @EVERY_COLUMN
 def test_column_types_are_supported(table_: Table, column: Column) -> None:
     assert column.type in set(Type)
-    assert (column.type is Type.BIGINT_LIST) == (column.name in {"shape", "static_shape"})
+    assert (column.type is Type.BIGINT_LIST) == (column.name in LISTS)
     assert (column.type is Type.BLOB) == ((table_.name, column.name) in BLOBS)
 
 

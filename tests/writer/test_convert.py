@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tfdbg_arrow.schema import arrow_schema
 from tfdbg_arrow.schema.dtypes import DTYPES, dtype_itemsize, dtype_name
@@ -25,6 +27,8 @@ from tfdbg_arrow.spool.records import (
     num_whole,
     pick,
 )
+from tfdbg_arrow.writer.eager_recorder import add_followers
+from tfdbg_arrow.writer.native.reference import HistogramSummary
 
 STRINGS = ["", "CPU:0", "MatMul", "__inference_f_1", "while/body", "encoder/dense_1", "gradient"]
 NODES = [(7, "dense/MatMul", "MatMul", 0), (7, "dense/Relu", "Relu", 1)]
@@ -290,6 +294,60 @@ def test_a_shape_with_missing_dimension_records_is_null() -> None:
     assert [row["shape"] for row in found["tensor_health"]] == [None, [3], None]
 
 
+NO_HISTOGRAM = (None, None, None)
+
+
+def histograms(found: dict[str, Any]) -> list[tuple[int | None, list[int] | None, list[int] | None]]:
+    names = ("histogram_exponent", "histogram_negative", "histogram_positive")
+    return [(row[names[0]], row[names[1]], row[names[2]]) for row in found["tensor_health"]]
+
+
+def tensor(*, size: int, rank: int = 1, flags: int = 0, **fields: Any) -> np.ndarray:
+    flags |= Flag.COVERED | Flag.SHAPE
+    return record(Kind.GRAPH_TENSOR, dtype=1, node=1, size=size, rank=rank, flags=flags, **fields)
+
+
+@st.composite
+def counted_tensors(draw: st.DrawFn) -> tuple[np.ndarray, int, HistogramSummary | None]:
+    """Draws a tensor's record, its rank and its histogram, with counts up to the tensor's size."""
+    size = draw(st.sampled_from([1, 255, 256, 65_535, 65_536, 2**32 - 1, 2**32, 2**40]))
+    rank = draw(st.sampled_from([0, 1, 6, 7, 25, 26]))
+    if draw(st.booleans()):
+        return tensor(size=size, rank=rank), rank, None
+    num = draw(st.sampled_from([0, 1, 2, 9, 10, 19, 38, 39, 76, 77, 400]))
+    random = np.random.default_rng(draw(st.integers(0, 2**32)))
+    negative, positive = (tuple(random.integers(0, size, num, endpoint=True).tolist()) for _ in range(2))
+    exponent = draw(st.integers(-1074, 1000)) if num else None
+    return tensor(size=size, rank=rank), rank, HistogramSummary(exponent, negative, positive)
+
+
+@settings(deadline=None)
+@given(drawn=st.lists(counted_tensors(), min_size=1, max_size=6))
+def test_a_histogram_of_any_size_is_complete(drawn: list[tuple[np.ndarray, int, HistogramSummary | None]]) -> None:
+    joined = join_records([made for made, _, _ in drawn])
+    shapes = [tuple(range(1, rank + 1)) for _, rank, _ in drawn]
+    followed = add_followers(joined, shapes, [histogram for _, _, histogram in drawn])
+    assert num_whole(followed) == len(followed)
+    found = converted(batch(followed))
+    assert [row["shape"] for row in found["tensor_health"] if len(row["shape"]) > 6] == [
+        list(shape) for shape in shapes if len(shape) > 6
+    ]
+    assert histograms(found) == [
+        NO_HISTOGRAM if each is None else (each.exponent, list(each.negative), list(each.positive))
+        for _, _, each in drawn
+    ]
+
+
+def test_a_histogram_with_missing_records_is_null() -> None:
+    whole = add_followers(tensor(size=300), [()], [HistogramSummary(-3, (1,) * 50, (2,) * 50)])
+    assert len(whole) == 3
+    small = add_followers(tensor(size=3), [()], [HistogramSummary(0, (1, 0), (0, 2))])
+    cut = pick(whole, np.array([0, 1]))
+    assert num_whole(cut) == 0
+    expected = [NO_HISTOGRAM, (-3, [1] * 50, [2] * 50), NO_HISTOGRAM, (0, [1, 0], [0, 2]), NO_HISTOGRAM]
+    assert histograms(converted(batch(cut, whole, tensor(size=3), small, cut))) == expected
+
+
 def test_values_carry_dtype_shape_and_elements() -> None:
     flags = Flag.COVERED | Flag.SHAPE | Flag.VALUE
     made = batch(
@@ -339,6 +397,16 @@ def test_only_devices_of_covered_tensors_are_listed() -> None:
         ([record(Kind.GRAPH_TENSOR, rank=7, flags=Flag.SHAPE)], 0),
         ([record(Kind.GRAPH_TENSOR, rank=7)], 1),
         ([record(Kind.GRAPH_TENSOR, rank=7, flags=Flag.SHAPE), record(Kind.DIMS)], 2),
+        ([record(Kind.GRAPH_TENSOR, size=9, flags=Flag.HISTOGRAM)], 1),
+        ([record(Kind.GRAPH_TENSOR, size=9, flags=Flag.HISTOGRAM | 77 << 16), record(Kind.HISTOGRAM)], 0),
+        (
+            [
+                record(Kind.GRAPH_TENSOR, rank=7, size=9, flags=Flag.SHAPE | 76 << 16),
+                record(Kind.DIMS),
+                record(Kind.HISTOGRAM),
+            ],
+            3,
+        ),
         ([record(Kind.INPUTS)], 1),
         ([record(Kind.EXTERNAL_TENSOR)], 0),
         ([record(Kind.EXTERNAL_TENSOR), record(Kind.EXECUTION, size=20)], 0),

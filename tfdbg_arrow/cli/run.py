@@ -144,7 +144,8 @@ def run(
         typer.Option(
             metavar="CHOICE",
             help="Functions with jit_compile=True: inside (compiled, recorded), observe (without XLA, recorded), keep "
-            "(compiled, not recorded) or auto (inside, but observe if elements are kept).",
+            "(compiled, not recorded) or auto (inside, but observe if elements are kept, and with "
+            "--histograms).",
         ),
     ] = "auto",
     graphs: Annotated[
@@ -206,6 +207,13 @@ def run(
             help="Leave out of the logdir: paths (also host and command line), source, or paths,source.",
         ),
     ] = None,
+    histograms: Annotated[
+        bool,
+        typer.Option(
+            "--histograms",
+            help="Count the elements of floating-point tensors by sign and power of two.",
+        ),
+    ] = False,
     seed: Annotated[
         int | None,
         typer.Option(metavar="N", help="Seed Python, NumPy and TensorFlow with this number before the program starts."),

@@ -515,6 +515,16 @@ TENSOR_HEALTH = Table(
         _nullable(35, "is_call_inferred", _BOOLEAN,
             "True if the execution_index of a `graph` row was inferred from times and names, in an imported run; "
             "NULL if it was observed or is unknown."),
+        _nullable(36, "histogram_exponent", _INTEGER,
+            "Exponent of the first bucket of the histogram: bucket i of both lists has the elements with magnitudes "
+            "from 2^(histogram_exponent + i) up to, but not including, the next power of two. NULL if there is no "
+            "finite element other than zero, or if not measured."),
+        _nullable(37, "histogram_negative", _BIGINT_LIST,
+            "Number of finite elements below zero in each bucket, as many as in num_neg_finite; empty if "
+            "histogram_exponent is NULL; NULL if not measured."),
+        _nullable(38, "histogram_positive", _BIGINT_LIST,
+            "Number of finite elements above zero in each bucket, as many as in num_pos_finite; as long as "
+            "histogram_negative; NULL if not measured."),
     ),
 )
 

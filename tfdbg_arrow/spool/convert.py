@@ -22,13 +22,17 @@ from tfdbg_arrow.spool.names import Names, compact
 from tfdbg_arrow.spool.records import (
     NO_STEP,
     NUM_INLINE_DIMS,
+    PAYLOAD_BYTES,
     PAYLOAD_LENGTH,
     Batch,
     Flag,
     Ints,
     Kind,
     Mask,
-    num_followers,
+    histogram_width,
+    num_buckets,
+    num_dims_records,
+    num_histogram_records,
 )
 
 EVENT_TABLES = (
@@ -203,6 +207,7 @@ class Converter:
             columns.update((name, _nullable(get(name), measured)) for name in group)
         ordered = numeric & ((flags & Flag.ORDERED) != 0)
         columns.update((name, _nullable(get(field), ordered)) for name, field in _MAGNITUDES.items())
+        columns.update(_histograms(batch, rows))
         return self._table("tensor_health", len(rows), columns)
 
     def _values(self, batch: Batch, shapes: pa.ListArray, values: Mapping[int, bytes]) -> pa.Table:
@@ -236,7 +241,7 @@ def _shapes(batch: Batch, rows: Ints) -> pa.ListArray:
     deep: dict[int, Ints] = {}
     for place in np.flatnonzero(lengths > NUM_INLINE_DIMS).tolist():  # rare
         row = int(rows[place])
-        behind = np.arange(row + 1, row + 1 + int(num_followers(batch.records[row : row + 1])[0]))
+        behind = np.arange(row + 1, row + 1 + int(num_dims_records(batch.records[row : row + 1])[0]))
         if behind[-1] < len(batch) and np.all(batch.kind[behind] == Kind.DIMS):
             deep[place] = batch.payload(behind).ravel()[: int(lengths[place]) - NUM_INLINE_DIMS]
         else:
@@ -254,6 +259,54 @@ def _shapes(batch: Batch, rows: Ints) -> pa.ListArray:
     mask = None if known.all() else pa.array(~known)
     shape_type = arrow_schema("tensor_health").field("shape").type
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(flat), type=shape_type, mask=mask)
+
+
+def _histograms(batch: Batch, rows: Ints) -> dict[str, pa.Array]:
+    """Returns the columns of histograms; NULL if one was not measured or a HISTOGRAM record is missing."""
+    flags, sizes = batch.flags[rows], batch.field("size", rows)
+    measured = (flags & Flag.HISTOGRAM) != 0
+    list_type = arrow_schema("tensor_health").field("histogram_negative").type
+    if not measured.any():
+        nothing = pa.nulls(len(rows), list_type)
+        exponent = pa.nulls(len(rows), pa.int32())
+        return {"histogram_exponent": exponent, "histogram_negative": nothing, "histogram_positive": nothing}
+    behind = np.flatnonzero((batch.kind == Kind.HISTOGRAM) & (batch.heads >= 0))
+    expected = num_histogram_records(flags, sizes)
+    measured &= np.bincount(batch.heads[behind], minlength=len(batch))[rows] == expected
+    expected, lengths = np.where(measured, expected, 0), np.where(measured, num_buckets(flags), 0)
+    is_wanted = np.zeros(len(batch), np.bool_)
+    is_wanted[rows[measured]] = True
+    behind = behind[is_wanted[batch.heads[behind]]]
+    # The place in `rows` of each record's tensor, and the place of the record among those of its tensor.
+    tensors = np.repeat(np.arange(len(rows)), expected)
+    first = np.cumsum(expected) - expected
+    ordinals = np.arange(len(behind)) - first[tensors]
+    offsets = np.zeros(len(rows) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    counts = np.zeros(2 * int(offsets[-1]), dtype=np.int64)
+    widths = histogram_width(sizes)[tensors]
+    for width in np.unique(widths).tolist():
+        own = np.flatnonzero(widths == width)
+        length = PAYLOAD_BYTES // width
+        places = ordinals[own, None] * length + np.arange(length)
+        used = places < 2 * lengths[tensors[own], None]
+        found = batch.payload(behind[own]).view(f"<u{width}")
+        counts[(2 * offsets[tensors[own], None] + places)[used]] = found[used]
+    has_buckets = lengths > 0
+    exponents = np.zeros(len(rows), dtype=np.int32)
+    exponents[has_buckets] = batch.field("slot", behind[first[has_buckets]])
+    mask = None if measured.all() else pa.array(~measured)
+    negative, positive = (
+        pa.ListArray.from_arrays(
+            pa.array(offsets.astype(np.int32)), pa.array(counts[side::2]), type=list_type, mask=mask
+        )
+        for side in (0, 1)
+    )
+    return {
+        "histogram_exponent": _nullable(exponents, has_buckets),
+        "histogram_negative": negative,
+        "histogram_positive": positive,
+    }
 
 
 def _strings(ids: Ints, texts: Sequence[str]) -> pa.Array:

@@ -21,8 +21,12 @@ The fields that each kind uses:
 * INPUT_VALUE: the elements of an input of an op that made a bad value: `execution_index` is the event index of that
   value, and `slot` the index of the input.
 * DIMS: dimensions 6 and up of the preceding tensor, in the payload.
+* HISTOGRAM: the histogram of the preceding tensor: `slot` is the exponent of the first bucket. The payload holds counts
+  as unsigned integers of `histogram_width` bytes, for each bucket that of the negative and that of the positive
+  elements. The tensor's record has the number of buckets in its `flags`, from bit BUCKETS_SHIFT on.
 
-An `EXECUTION` and its `INPUTS` are adjacent, and so are a tensor or an `INPUT_VALUE` and its `DIMS`.
+An `EXECUTION` and its `INPUTS` are adjacent, and so are a tensor or an `INPUT_VALUE`, its `DIMS` and its `HISTOGRAM`
+records, in this order.
 
 Copy records with `pick` and `join_records`. NumPy's own functions copy the fields one by one, which is slow and loses
 the bytes that belong to no field, such as the last integer of a payload.
@@ -50,6 +54,9 @@ if TYPE_CHECKING:
 RECORD_SIZE = 256
 NUM_INLINE_DIMS = 6
 PAYLOAD_LENGTH = 19
+PAYLOAD_BYTES = 8 * PAYLOAD_LENGTH
+BUCKETS_SHIFT = 16
+"""The lowest bit of the number of buckets in `flags`."""
 NO_VALUE = -1
 """Marks an identifier or offset that does not apply."""
 NO_STEP = -(2**63)
@@ -101,7 +108,7 @@ RECORD_DTYPE = np.dtype(
 PAYLOAD_DTYPE = np.dtype(
     {"names": ["payload"], "formats": [("<i8", (PAYLOAD_LENGTH,))], "offsets": [104], "itemsize": RECORD_SIZE}
 )
-"""The same 256 bytes viewed as the payload of EXECUTION, INPUTS and DIMS: `array.view(PAYLOAD_DTYPE)`."""
+"""The same 256 bytes viewed as the payload of EXECUTION, INPUTS, DIMS and HISTOGRAM: `array.view(PAYLOAD_DTYPE)`."""
 Records = npt.NDArray[np.void]
 """An array of RECORD_DTYPE."""
 Ints = npt.NDArray[np.int64]
@@ -130,8 +137,11 @@ class Kind(IntEnum):
     DIMS = 7
     EXECUTION_ERROR = 8
     INPUT_VALUE = 9
+    HISTOGRAM = 10
 
 
+FOLLOWERS = (Kind.INPUTS, Kind.DIMS, Kind.HISTOGRAM)
+"""The kinds of records that belong to the record before them."""
 _SHAPED = (Kind.GRAPH_TENSOR, Kind.EXECUTION_TENSOR, Kind.EXTERNAL_TENSOR, Kind.INPUT_VALUE)
 """The kinds of records with a shape, and with elements if they are kept."""
 
@@ -161,6 +171,8 @@ class Flag(IntFlag):
     """It was measured whether an element is bad (CURT_HEALTH and up); BAD holds the result."""
     CONTEXT = 1024
     """step_id, frame_id, iteration and call_site are known."""
+    HISTOGRAM = 2048
+    """The histogram is measured; HISTOGRAM records hold its counts, unless it has no buckets."""
 
 
 def pick(records: Records, rows: Ints) -> Records:
@@ -194,19 +206,44 @@ def num_whole(records: Records) -> int:
 def _last_head(records: Records, end: int) -> int:
     """Returns the position of the last record before `end` that follows no other; -1 if there is none."""
     last = end - 1
-    while last >= 0 and records["kind"][last] in (Kind.INPUTS, Kind.DIMS):
+    while last >= 0 and records["kind"][last] in FOLLOWERS:
         last -= 1
     return last
 
 
 def num_followers(records: Records) -> Ints:
-    """Returns how many INPUTS or DIMS records must follow each record."""
+    """Returns how many INPUTS, or DIMS and HISTOGRAM records, must follow each record."""
     kind = records["kind"]
-    shaped = np.isin(kind, _SHAPED) & ((records["flags"] & Flag.SHAPE) != 0)
-    more = np.where(kind == Kind.EXECUTION, records["size"] - PAYLOAD_LENGTH, 0)
-    more = np.where(shaped, records["rank"].astype(np.int64) - NUM_INLINE_DIMS, more)
-    followers: Ints = -(-np.maximum(more, 0) // PAYLOAD_LENGTH)
+    inputs = np.where(kind == Kind.EXECUTION, records["size"] - PAYLOAD_LENGTH, 0)
+    counts = num_histogram_records(records["flags"], records["size"])
+    followers: Ints = -(-np.maximum(inputs, 0) // PAYLOAD_LENGTH) + num_dims_records(records) + counts
     return followers
+
+
+def num_dims_records(records: Records) -> Ints:
+    """Returns how many DIMS records must follow each record."""
+    shaped = np.isin(records["kind"], _SHAPED) & ((records["flags"] & Flag.SHAPE) != 0)
+    more = np.where(shaped, records["rank"].astype(np.int64) - NUM_INLINE_DIMS, 0)
+    num_records: Ints = -(-np.maximum(more, 0) // PAYLOAD_LENGTH)
+    return num_records
+
+
+def num_histogram_records(flags: npt.NDArray[np.int32], sizes: Ints) -> Ints:
+    """Returns how many HISTOGRAM records must follow records, given their flags and their numbers of elements."""
+    num_counts = 2 * num_buckets(flags)
+    num_records: Ints = -(-num_counts * histogram_width(sizes) // PAYLOAD_BYTES)
+    return num_records
+
+
+def num_buckets(flags: npt.NDArray[np.int32]) -> Ints:
+    """Returns the number of buckets of each tensor's histogram; 0 if it was not measured."""
+    number: Ints = np.maximum(flags, 0).astype(np.int64) >> BUCKETS_SHIFT
+    return number
+
+
+def histogram_width(sizes: Ints) -> Ints:
+    """Returns the bytes of one count in HISTOGRAM records, for tensors with these numbers of elements."""
+    return np.select([sizes < 1 << 8, sizes < 1 << 16, sizes < 1 << 32], [1, 2, 4], 8)
 
 
 class Batch:
@@ -255,7 +292,7 @@ class Batch:
     @cached_property
     def heads(self) -> Ints:
         """For each record, the position of the record that it follows: its own for a head, -1 for an orphan."""
-        is_head = (self.kind != Kind.INPUTS) & (self.kind != Kind.DIMS)
+        is_head = ~np.isin(self.kind, FOLLOWERS)
         heads: Ints = np.maximum.accumulate(np.where(is_head, np.arange(len(self)), -1))
         return heads
 

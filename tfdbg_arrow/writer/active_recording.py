@@ -96,6 +96,7 @@ def enable(
     dump_after: int | None = None,
     on_nonfinite: str | Callable[[Any], object] = "record",
     redact: str | Collection[str] | None = None,
+    histograms: bool = False,
 ) -> str | None:
     """Records this process into a logdir until you call disable() or the process ends.
 
@@ -124,8 +125,9 @@ def enable(
         xla: How to treat functions with jit_compile=True. "inside" keeps them compiled and records them; of a loop in
             them, it records the first iteration with a bad value and the last iteration. "observe" runs them without
             XLA and records them. "keep" keeps them compiled and does not record them; `Logdir.coverage()` lists their
-            ops. "auto" is "inside", and "observe" if elements of tensors are kept (`values`, FULL_TENSOR). In sessions
-            of `tf.compat.v1` and in functions of tf.data, "inside" does the same as "observe" (docs/xla.md).
+            ops. "auto" is "inside", and "observe" if elements of tensors are kept (`values`, FULL_TENSOR) or with
+            `histograms`. In sessions of `tf.compat.v1` and in functions of tf.data, "inside" does the same as
+            "observe" (docs/xla.md).
         graphs: Which ops of functions are recorded. "executed" records the ops that TensorFlow's optimizer makes of
             yours and that run. The numbers are those of an unrecorded run, and ops that TensorFlow fuses are recorded
             as one. "traced" switches off TensorFlow's passes that fuse, fold or reorder ops, so that each of your ops
@@ -167,6 +169,9 @@ def enable(
             to the working directory or to the installed packages, or replaces them by a hash and the file's name; host
             name, command line and working directory are NULL. "source" leaves out the text of the program and keeps
             line numbers. Names of ops, functions and variables, marks and tensors stay unchanged (SECURITY.md).
+        histograms: Whether to count the finite elements of each floating-point tensor by their sign and power of two.
+            The counts are columns of `tensor_health`. Needs FULL_HEALTH, FULL_NUMERICS or FULL_TENSOR
+            (docs/recording.md).
 
     Returns:
         The ID of the run. None if the environment variable TFDBG_ARROW=0 turned recording off.

@@ -129,6 +129,7 @@ class Backend(ABC):
         )
         self.recording.set_journal(journal.descriptor)
         self.recording.set_keeps_inputs(settings.keeps_inputs)
+        self.recording.set_histograms(settings.histograms)
         # Reentrant, because a signal handler may end the recording while the same thread appends.
         self._append_lock = threading.RLock()
         self._is_open = False

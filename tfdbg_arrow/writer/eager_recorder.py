@@ -19,9 +19,12 @@ import numpy.typing as npt
 
 from tfdbg_arrow.schema.dtypes import encode_strings
 from tfdbg_arrow.spool.records import (
+    BUCKETS_SHIFT,
+    FOLLOWERS,
     NO_STEP,
     NO_VALUE,
     NUM_INLINE_DIMS,
+    PAYLOAD_BYTES,
     PAYLOAD_DTYPE,
     PAYLOAD_LENGTH,
     RECORD_DTYPE,
@@ -29,8 +32,10 @@ from tfdbg_arrow.spool.records import (
     Flag,
     Kind,
     Records,
+    histogram_width,
 )
 from tfdbg_arrow.writer.backend import Backend, Handlers
+from tfdbg_arrow.writer.native import reference
 from tfdbg_arrow.writer.scopes import FORWARD, GRADIENT
 from tfdbg_arrow.writer.settings import KEEPABLE_MASK, Settings, TensorDebugMode
 from tfdbg_arrow.writer.tensorflow_backend.summary import fill_records, shape_row
@@ -59,17 +64,22 @@ def _blank() -> bytes:
 _BLANK = _blank()
 
 
-def add_deep_shapes(records: Records, shapes: Sequence[Sequence[int]]) -> Records:
-    """Adds the shapes of tensors with a rank above NUM_INLINE_DIMS; DIMS records hold the further dimensions.
+def add_followers(
+    records: Records,
+    shapes: Sequence[Sequence[int]],
+    histograms: Sequence[reference.HistogramSummary | None] | None,
+) -> Records:
+    """Adds what does not fit in the records of tensors: the dimensions above NUM_INLINE_DIMS, and histograms.
 
     Args:
         records: One record for each tensor.
         shapes: The tensors' shapes; an empty one if the record already holds the shape.
+        histograms: The tensors' histograms. None stands for no histogram, or none of any tensor.
 
     Returns:
-        The records. DIMS records follow their tensor.
+        The records. DIMS and HISTOGRAM records follow their tensor.
     """
-    if all(len(shape) <= NUM_INLINE_DIMS for shape in shapes):
+    if histograms is None and all(len(shape) <= NUM_INLINE_DIMS for shape in shapes):
         return records
     pieces: list[npt.NDArray[np.void]] = []
     for index, shape in enumerate(shapes):
@@ -85,8 +95,26 @@ def add_deep_shapes(records: Records, shapes: Sequence[Sequence[int]]) -> Record
             dims = shape[start : start + PAYLOAD_LENGTH]
             more.view(PAYLOAD_DTYPE)["payload"][0, : len(dims)] = dims
             pieces.append(more.view(_RAW))
+        if histograms is not None and (histogram := histograms[index]) is not None:
+            pieces += _histogram_records(record, histogram)
     joined: Records = np.concatenate(pieces).view(RECORD_DTYPE)
     return joined
+
+
+def _histogram_records(record: Records, histogram: reference.HistogramSummary) -> list[npt.NDArray[np.void]]:
+    """Notes a histogram in the record of its tensor, and returns the HISTOGRAM records."""
+    record["flags"] |= Flag.HISTOGRAM | len(histogram.negative) << BUCKETS_SHIFT
+    width = int(histogram_width(record["size"])[0])
+    counts = np.array([histogram.negative, histogram.positive]).T.astype(f"<u{width}").tobytes()
+    pieces = []
+    for start in range(0, len(counts), PAYLOAD_BYTES):
+        more = np.zeros(1, RECORD_DTYPE)
+        more["kind"] = Kind.HISTOGRAM
+        more["slot"] = histogram.exponent
+        piece = counts[start : start + PAYLOAD_BYTES].ljust(PAYLOAD_BYTES, b"\0")
+        more.view(PAYLOAD_DTYPE)["payload"][0] = np.frombuffer(piece, "<i8")
+        pieces.append(more.view(_RAW))
+    return pieces
 
 
 class _SeenTensors:
@@ -214,6 +242,7 @@ class EagerRecorder:
         step: Callable[[], int] = lambda: NO_STEP,
     ) -> None:
         self._mode = settings.mode
+        self._counts_histograms = settings.histograms
         self._dtype_mask = settings.dtype_mask
         self._backend = backend
         self._tensor_id = tensor_id
@@ -432,15 +461,19 @@ class EagerRecorder:
         records["dtype"] = [tensor.dtype.as_datatype_enum for tensor in tensors]
         places = [place for place, is_covered in enumerate(covered) if is_covered]
         shapes: list[tuple[int, ...]] = [()] * len(tensors)
+        histograms: list[reference.HistogramSummary | None] | None = None
         if places:
             are_all = len(places) == len(tensors)
             measured = tensors if are_all else [tensors[place] for place in places]
             mode, error = self._mode, None
             try:
                 rows = self._measure(measured)
+                if self._counts_histograms:
+                    found = dict(zip(places, map(_histogram, measured), strict=True))
+                    histograms = [found.get(place) for place in range(len(tensors))]
             except Exception as failure:
                 rows = np.stack([shape_row(tuple(tensor.shape)) for tensor in measured])
-                mode, error = TensorDebugMode.SHAPE, failure
+                mode, error, histograms = TensorDebugMode.SHAPE, failure, None
             facts = records if are_all else records[places]
             fill_records(facts, rows, mode=mode)
             facts["device"] = [self._backend.intern_string(tensor.device) for tensor in measured]
@@ -452,7 +485,7 @@ class EagerRecorder:
                 shapes[place] = tuple(tensor.shape)
             if error is not None:
                 handlers.on_error("measuring an eager tensor", error)
-        joined = add_deep_shapes(records, shapes)
+        joined = add_followers(records, shapes, histograms)
         self._backend.append(joined)
         if handlers.on_nonfinite is not None and np.any(joined["flags"] & Flag.BAD):
             self._thread.bad += _bad_tensors(joined, self._backend.last_event_index())
@@ -481,12 +514,17 @@ def _bad_tensors(records: Records, first_event_index: int) -> list[tuple[int, in
     bad: list[tuple[int, int, int]] = []
     for row in np.flatnonzero(records["flags"] & Flag.BAD).tolist():
         record = records[row]
-        if record["kind"] == Kind.DIMS:
+        if record["kind"] in FOLLOWERS:
             continue
         slot = NO_VALUE if record["kind"] == Kind.EXTERNAL_TENSOR else int(record["slot"])
         event_index = NO_VALUE if first_event_index == NO_VALUE else first_event_index + row
         bad.append((int(record["tensor_id"]), slot, event_index))
     return bad
+
+
+def _histogram(tensor: Any) -> reference.HistogramSummary | None:
+    has_histogram = tensor.dtype.name in reference.HISTOGRAM_DTYPES
+    return reference.count_histogram(np.asarray(tensor.numpy())) if has_histogram else None
 
 
 def _elements(tensor: Any) -> npt.NDArray[Any]:

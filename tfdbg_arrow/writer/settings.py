@@ -123,6 +123,11 @@ class TensorDebugMode(IntEnum):
         return self not in (TensorDebugMode.NO_TENSOR, TensorDebugMode.SHAPE)
 
     @property
+    def counts_signs(self) -> bool:
+        """True if the mode counts finite elements by their sign, and so can count a histogram."""
+        return self in (TensorDebugMode.FULL_HEALTH, TensorDebugMode.FULL_NUMERICS, TensorDebugMode.FULL_TENSOR)
+
+    @property
     def dtypes(self) -> frozenset[str]:
         """Names of the dtypes that the mode records unless the user chooses others."""
         if self is TensorDebugMode.NO_TENSOR:
@@ -171,6 +176,7 @@ class Settings:
     remote: RemoteSettings | None = None
     on_nonfinite: str | Callable[[Any], object] = "record"
     redact: frozenset[str] = NOTHING
+    histograms: bool = False
 
     @property
     def stops_or_calls(self) -> bool:
@@ -254,6 +260,7 @@ class Request:
     dump_after: int | None = None
     on_nonfinite: str | Callable[[Any], object] = "record"
     redact: str | Collection[str] | None = None
+    histograms: bool = False
 
     def check(self, as_dtype: Callable[[Any], Any] | None = None) -> Settings:
         """Checks the request and returns the settings; creates the logdir unless it is remote.
@@ -278,6 +285,8 @@ class Request:
                 raise SettingError(f"{name} is {getattr(self, name)!r}; expected one of {', '.join(choices)}")
         if self.xla == "inside" and (self.values is not None or self.tensor_debug_mode == "FULL_TENSOR"):
             raise SettingError("xla is 'inside', which cannot keep elements of tensors; choose xla='observe'")
+        if self.xla == "inside" and self.histograms:
+            raise SettingError("xla is 'inside', which cannot count histograms; choose xla='observe'")
         if not is_integer(self.max_memory_bytes) or not MIN_MEMORY_BYTES <= self.max_memory_bytes <= MAX_MEMORY_BYTES:
             raise SettingError(
                 f"max_memory_bytes is {self.max_memory_bytes!r}; expected a number from {MIN_MEMORY_BYTES} (192 MiB) "
@@ -339,6 +348,7 @@ class Request:
             dump_after=dump_after,
             on_nonfinite=_check_on_nonfinite(self.on_nonfinite, mode),
             redact=parse_redact(self.redact),
+            histograms=_check_histograms(self.histograms, mode),
         )
 
     def _keeps_ops(self) -> bool:
@@ -383,6 +393,17 @@ def _check_on_nonfinite(value: Any, mode: TensorDebugMode) -> str | Callable[[An
         )
     chosen: str | Callable[[Any], object] = value
     return chosen
+
+
+def _check_histograms(value: Any, mode: TensorDebugMode) -> bool:
+    if not isinstance(value, bool):
+        raise SettingError(f"histograms is {value!r}; expected True or False")
+    if value and not mode.counts_signs:
+        raise SettingError(
+            f"histograms is True, but mode {mode.name} does not count finite elements; use FULL_HEALTH, FULL_NUMERICS "
+            "or FULL_TENSOR"
+        )
+    return value
 
 
 def _named_dtype(name: object) -> Any:

@@ -115,7 +115,7 @@ class Recording {
     session_->values.release(upto);
   }
 
-  // Appends one complete record that Python measured, with its DIMS records. Returns false if there was no room.
+  // Appends one complete record that Python measured, with the records that follow it. Returns false if there was no room.
   bool append(Bytes records) {
     if (records.size() == 0 || records.size() % sizeof(Record) != 0) {
       throw nb::value_error("expected whole records of 256 bytes");
@@ -155,6 +155,7 @@ class Recording {
   }
   // Sets whether the inputs of ops that make a bad value are kept. Call it before start().
   void set_keeps_inputs(bool keeps_inputs) { session_->keeps_inputs = keeps_inputs; }
+  void set_histograms(bool histograms) { session_->histograms = histograms; }
   // Returns the number of calls in which a large argument was not measured again.
   int64_t num_known_arguments() const { return session_->num_known_arguments.load(std::memory_order_relaxed); }
   // Returns the number of bad values whose inputs were not kept for lack of room.
@@ -384,6 +385,7 @@ NB_MODULE(_core, m) {
       .def("num_dropped", &Recording::num_dropped)
       .def("num_unkept_values", &Recording::num_unkept_values)
       .def("set_keeps_inputs", &Recording::set_keeps_inputs)
+      .def("set_histograms", &Recording::set_histograms)
       .def("num_known_arguments", &Recording::num_known_arguments)
       .def("num_unkept_inputs", &Recording::num_unkept_inputs)
       .def("set_on_nonfinite", &Recording::set_on_nonfinite, nb::arg("reaction"), nb::arg("run_id"))

@@ -22,6 +22,7 @@ enum Kind : uint8_t {
   kDims = 7,
   kExecutionError = 8,
   kInputValue = 9,
+  kHistogram = 10,
 };
 
 enum Flag : int32_t {
@@ -36,7 +37,10 @@ enum Flag : int32_t {
   kValue = 256,
   kChecked = 512,
   kContext = 1024,
+  kHistogramCounted = 2048,
 };
+// The bits of `flags` from here on are the number of buckets of the histogram, whose counts follow in HISTOGRAM records.
+constexpr int kBucketsShift = 16;
 
 // Which facts a tensor record holds besides the fields that all kinds share.
 struct TensorFacts {
@@ -55,6 +59,11 @@ struct TensorFacts {
   double max_abs;
   int64_t value_bytes;  // size of the kept elements
 };
+
+// Returns the bytes of one count of the histogram of a tensor with `size` elements.
+constexpr int64_t histogram_width(int64_t size) {
+  return size < (int64_t{1} << 8) ? 1 : size < (int64_t{1} << 16) ? 2 : size < (int64_t{1} << 32) ? 4 : 8;
+}
 
 struct Record {
   // event_index + 1, stored last with release order. Any other value means that the record is not written yet.

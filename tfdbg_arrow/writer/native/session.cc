@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <memory>
 #include <system_error>
 #include <thread>
 
@@ -19,9 +20,6 @@ namespace {
 
 constexpr int kString = 7;  // TF_STRING
 constexpr int kWriteAttempts = 2;
-
-// The fields of a record that depend on the elements of a tensor.
-constexpr int32_t kMeasured = kBad | kCounts | kSigns | kNumerics | kOrdered | kAnyFinite | kChecked;
 
 // Users of the session are counted in shards, each on its own cache line, because one counter for all kernel threads
 // would be a bottleneck.
@@ -38,6 +36,8 @@ std::atomic<int> g_next_shard{0};
 std::atomic<const std::string*> g_local_task{nullptr};
 
 thread_local int64_t t_last_event_index = kNoValue;
+// The histogram that the calling thread counted last; null before the first one. It takes 33 kB.
+thread_local std::unique_ptr<Histogram> t_histogram;
 // How many guards the calling thread holds.
 thread_local int64_t t_num_guards = 0;
 
@@ -211,18 +211,12 @@ int64_t num_elements(int rank, const int64_t* dims) {
 }
 
 void describe_tensor(Session& session, int dtype, int rank, const int64_t* dims, const void* data, bool keep,
-                     Record* record, const Record* same) {
+                     Record* record) {
   const int64_t size = num_elements(rank, dims);
   int32_t flags = record->flags | kCovered | kShape;
   Mode mode = session.mode;
-  if (same != nullptr) {
-    record->tensor = same->tensor;
-    record->tensor.value_bytes = 0;
-    std::fill_n(record->tensor.dims, kNumInlineDims, int64_t{0});
-    flags |= same->flags & kMeasured;
-  }
   set_shape(dtype, rank, dims, record);
-  if (same == nullptr && mode != Mode::kShape && mode != Mode::kNoTensor) {
+  if (mode != Mode::kShape && mode != Mode::kNoTensor) {
     Health health;
     bool measured;
     if (mode == Mode::kFullNumerics) {
@@ -251,6 +245,12 @@ void describe_tensor(Session& session, int dtype, int rank, const int64_t* dims,
       record->tensor.num_zero = health.num_zero;
       record->tensor.num_pos_finite = health.num_pos_finite;
       if ((health.num_neg_inf | health.num_pos_inf | health.num_nan) != 0) flags |= kBad;
+      if (session.histograms) {
+        if (t_histogram == nullptr) t_histogram = std::make_unique<Histogram>();
+        if (count_histogram(dtype, data, size, health.num_zero, t_histogram.get())) {
+          flags |= kHistogramCounted | t_histogram->num_buckets << kBucketsShift;
+        }
+      }
     }
   }
   if (keep || mode == Mode::kFullTensor) {
@@ -301,9 +301,33 @@ void keep_inputs(Session& session, const Record& bad, int64_t event_index, const
   }
 }
 
+namespace {
+
+constexpr int64_t kPayloadBytes = kPayloadLength * static_cast<int64_t>(sizeof(int64_t));
+
+uint64_t num_dims_records(const Record& record, int rank) {
+  if (rank <= kNumInlineDims || (record.flags & kShape) == 0) return 0;
+  return static_cast<uint64_t>((rank - kNumInlineDims + kPayloadLength - 1) / kPayloadLength);
+}
+
+uint64_t num_histogram_records(const Record& record) {
+  const int64_t bytes = 2 * (record.flags >> kBucketsShift) * histogram_width(record.size);
+  return static_cast<uint64_t>((bytes + kPayloadBytes - 1) / kPayloadBytes);
+}
+
+// Writes counts of `histogram`, from the one with index `first` on, as integers of `width` bytes. The processor must be
+// little-endian, as it must be for all fields of a record.
+void fill_counts(const Histogram& histogram, int64_t first, int64_t width, Record* record) {
+  const int64_t* counts = &histogram.counts[0][0];
+  const int64_t end = std::min(first + kPayloadBytes / width, 2 * int64_t{histogram.num_buckets});
+  char* out = reinterpret_cast<char*>(record->payload);
+  for (int64_t i = first; i < end; ++i, out += width) std::memcpy(out, &counts[i], static_cast<size_t>(width));
+}
+
+}  // namespace
+
 uint64_t num_records(const Record& record, int rank) {
-  if (rank <= kNumInlineDims || (record.flags & kShape) == 0) return 1;
-  return 1 + static_cast<uint64_t>((rank - kNumInlineDims + kPayloadLength - 1) / kPayloadLength);
+  return 1 + num_dims_records(record, rank) + num_histogram_records(record);
 }
 
 void append_tensor_waiting(Session& session, const Record& record, int rank, const int64_t* dims) {
@@ -320,19 +344,29 @@ int64_t last_event_index() { return t_last_event_index; }
 void set_last_event_index(int64_t event_index) { t_last_event_index = event_index; }
 
 bool append_tensor(Session& session, const Record& record, int rank, const int64_t* dims) {
-  uint64_t count = num_records(record, rank);
+  const uint64_t num_dims = num_dims_records(record, rank);
+  const uint64_t num_histogram = num_histogram_records(record);
   Spool& spool = session.spool;
   uint64_t sequence;
   t_last_event_index = kNoValue;
-  if (!spool.try_reserve(count, &sequence)) return false;
+  if (!spool.try_reserve(1 + num_dims + num_histogram, &sequence)) return false;
   t_last_event_index = static_cast<int64_t>(sequence);
-  for (uint64_t i = 0; i + 1 < count; ++i) {
+  for (uint64_t i = 0; i < num_dims; ++i) {
     Record* more = spool.slot(sequence + 1 + i);
     int first = kNumInlineDims + static_cast<int>(i) * kPayloadLength;
     more->kind = kDims;
     more->flags = 0;
     std::copy_n(dims + first, std::min(rank - first, kPayloadLength), more->payload);
     spool.commit(sequence + 1 + i);
+  }
+  const int64_t width = histogram_width(record.size);
+  for (uint64_t i = 0; i < num_histogram; ++i) {
+    Record* more = spool.slot(sequence + 1 + num_dims + i);
+    more->kind = kHistogram;
+    more->flags = 0;
+    more->slot = t_histogram->exponent;
+    fill_counts(*t_histogram, static_cast<int64_t>(i) * (kPayloadBytes / width), width, more);
+    spool.commit(sequence + 1 + num_dims + i);
   }
   spool.fill(sequence, record);  // last, so that a reader never finds it without the others
   if ((record.flags & kBad) != 0) spool.signal_urgent();

@@ -19,6 +19,7 @@
 #include "calls.h"
 #include "device_summaries.h"
 #include "executed.h"
+#include "health.h"
 #include "intern.h"
 #include "spool.h"
 #include "tensorflow_api.h"
@@ -188,6 +189,7 @@ struct Session {
   std::string run_id;                               // set before too; only used to fail the step
   StopRules stop_rules;                             // set before too
   bool keeps_inputs = false;                        // set before too
+  bool histograms = false;                          // set before too
   InputBudget input_budget;
   std::atomic<int64_t> num_known_arguments{0};      // calls in which a large argument was not measured again
   SummaryGraphs summaries;                          // set before too
@@ -253,14 +255,15 @@ void keep_inputs(Session& session, const Record& bad, int64_t event_index, const
                  const std::vector<int64_t>& indexes);
 
 // Measures a tensor in the session's mode, and fills dtype, shape, flags, counts and magnitudes. `data` may be null
-// only if size is 0. Keeps the elements in mode FULL_TENSOR, or if `keep` is true. If `same` is not null, it is the
-// record of a tensor with the same dtype and elements, and its counts and magnitudes are copied.
+// only if size is 0. Keeps the elements in mode FULL_TENSOR, or if `keep` is true. With the setting `histograms`, the
+// histogram of the tensor stays with the calling thread, until this thread appends the record or describes another one.
 void describe_tensor(Session& session, int dtype, int rank, const int64_t* dims, const void* data, bool keep,
-                     Record* record, const Record* same = nullptr);
+                     Record* record);
 
-// Returns how many records a tensor needs: one, and DIMS records for a rank above kNumInlineDims.
+// Returns how many records a tensor needs: one, DIMS records for a rank above kNumInlineDims, and HISTOGRAM records.
 uint64_t num_records(const Record& record, int rank);
-// Writes a tensor's record and its DIMS records. Returns false if the spool has no room.
+// Writes a tensor's record, its DIMS records and its HISTOGRAM records, with the histogram that the calling thread counted
+// last. Returns false if the spool has no room.
 bool append_tensor(Session& session, const Record& record, int rank, const int64_t* dims);
 // Returns the event index of the tensor that the calling thread appended last; kNoValue if there was no room.
 int64_t last_event_index();

@@ -282,7 +282,7 @@ class Recording:
     def _choose_xla(self) -> str:
         """Returns how to treat functions with jit_compile=True: `inside`, `observe` or `keep`."""
         if self.settings.xla == "auto":
-            return "observe" if self.settings.keeps_values else "inside"
+            return "observe" if self.settings.keeps_values or self.settings.histograms else "inside"
         return self.settings.xla
 
     def _make_compiled(self, notes: FunctionNotes) -> CompiledFunctions:
@@ -323,9 +323,13 @@ class Recording:
         backend = f"With health_backend={self._backend.name!r},"
         if self.settings.keeps_inputs:
             reason = (
-                f"{backend} on_nonfinite='keep' keeps no inputs of eager ops, and of ops in graphs only of those on a CPU."
+                f"{backend} on_nonfinite='keep' keeps no inputs of eager ops, and of ops in graphs only of those on a "
+                "CPU."
             )
             self._stats.note("changed", "on_nonfinite", reason)
+        if self.settings.histograms:
+            reason = f"{backend} tensors of graphs that are counted on their device have no histograms."
+            self._stats.note("changed", "histograms", reason)
 
     def _set_paused(self, paused: bool) -> None:
         self._backend.set_paused(paused)

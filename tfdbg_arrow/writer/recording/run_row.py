@@ -79,6 +79,7 @@ def run_row(
                 "num_cpus": os.cpu_count(),
                 "on_nonfinite": settings.on_nonfinite if isinstance(settings.on_nonfinite, str) else "callable",
                 "redact": sorted(settings.redact) or None,
+                "histograms": settings.histograms,
             }
         ),
     }
