@@ -90,6 +90,9 @@ def answers(logdir: Logdir) -> Iterator[Any]:
     differences = logdir.layer_differences(logdir)
     assert differences is not None
     yield differences
+    shares = logdir.distributions()
+    assert shares is not None
+    yield shares
     reasons = read_reasons(logdir, found.event_index, run_id=found.run_id)
     yield from (reasons, reasons.explanation)
 

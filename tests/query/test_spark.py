@@ -51,7 +51,7 @@ PROGRAM = """
         return tf.math.log(x - x)
 
     weight = tf.Variable([1e20, 2.0])
-    with tfdbg_arrow.capture(sys.argv[1], tensor_debug_mode="FULL_TENSOR"):
+    with tfdbg_arrow.capture(sys.argv[1], tensor_debug_mode="FULL_TENSOR", histograms=True):
         for number in range(2):
             tfdbg_arrow.mark(step=number)
             weight.assign(step(weight))
@@ -262,6 +262,7 @@ QUESTIONS: dict[str, Question] = {
     "history with values": lambda engine, recorded: engine.history(
         ".*[mM]ul.*", run_id=recorded, steps=(1, None), after=3, num_values=2
     ),
+    "distributions": lambda engine, recorded: engine.distributions(".*[mM]ul.*", run_id=recorded),
     "source": lambda engine, recorded: source_lines(
         engine, engine.first_nonfinite(run_id=recorded).source, run_id=recorded
     ),

@@ -9,7 +9,7 @@ The names below are imported on first use.
 * `alert_rules`, `run_diff`, `coverage.py`: anomalies in a run, differences between two runs, and tensors that were not
   recorded.
 * `integrity`: finds damage of a logdir, and reads the rest.
-* `model_health`: layers over steps, also of two runs, and curves over steps.
+* `model_health`: layers over steps, also of two runs; curves and distributions over steps.
 * `display`, `tensor_history.py`, `values.py`: graphs, rows and series for display.
 * `exports`, `results.py`: the same data for other tools.
 * `displayed.py`, `notebook.py`, `one_line.py`: how answers show themselves in notebooks and terminals.
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         Cell,
         Column,
         Curve,
+        Distributions,
         LayerDifferences,
         LayerHealth,
         LayerMap,
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
         Measure,
         Parting,
         TrainingCurves,
+        distributions,
         layer_differences,
         layer_health,
         training_curves,
@@ -91,6 +93,7 @@ _NAMES_OF = {
         "Cell",
         "Column",
         "Curve",
+        "Distributions",
         "LayerDifferences",
         "LayerHealth",
         "LayerMap",
@@ -98,6 +101,7 @@ _NAMES_OF = {
         "Measure",
         "Parting",
         "TrainingCurves",
+        "distributions",
         "layer_differences",
         "layer_health",
         "training_curves",
@@ -139,6 +143,7 @@ __all__ = [
     "Diff",
     "DiffInput",
     "DiffTensor",
+    "Distributions",
     "Divergence",
     "DtypeChange",
     "Explanation",
@@ -186,6 +191,7 @@ __all__ = [
     "alerts",
     "builtin_rules",
     "diff",
+    "distributions",
     "doctor",
     "export",
     "first_nan",

@@ -7,8 +7,9 @@ written, with equal rows:
 * parameters are `?` in order, each a number, a text, a boolean or None;
 * `ORDER BY` says `NULLS FIRST` or `NULLS LAST` wherever there can be a NULL;
 * a sum is cast to BIGINT, and `LIMIT` is at most MAX_ROWS;
-* `blob_prefix(value, n)` returns the first n bytes of a BLOB. It is the only function that each engine has to define,
-  because the two have no common syntax for it.
+* each engine defines a few functions, because the two have no common syntax for them: `blob_prefix(value, n)` returns
+  the first n bytes of a BLOB, `list_places(list)` a list of the places of a list's elements, from 0,
+  `list_at(list, place)` the element at a place, and `explode(list)` makes one row for each element.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from tfdbg_arrow.query.bad_tensor import NonFinite
     from tfdbg_arrow.query.coverage import Coverage
     from tfdbg_arrow.query.info import LogdirInfo, Run
-    from tfdbg_arrow.query.model_health import LayerDifferences, LayerHealth, TrainingCurves
+    from tfdbg_arrow.query.model_health import Distributions, LayerDifferences, LayerHealth, TrainingCurves
     from tfdbg_arrow.query.tensor_history import HistoryRow
     from tfdbg_arrow.query.trace_back import Provenance
     from tfdbg_arrow.query.trace_forward import Spread
@@ -171,6 +172,31 @@ class Answers(Engine, Protocol):
         from tfdbg_arrow.query.model_health import layer_health
 
         return layer_health(self, run_id=run_id, positions=positions, max_columns=max_columns)
+
+    def distributions(
+        self,
+        pattern: str | None = None,
+        *,
+        layer: str | None = None,
+        side: str | None = None,
+        run_id: str | None = None,
+        positions: tuple[int | None, int | None] = (None, None),
+        max_columns: int = 200,
+        max_buckets: int = 300,
+    ) -> Distributions | None:
+        """Returns how the elements of tensors are distributed; see `tfdbg_arrow.query.distributions`."""
+        from tfdbg_arrow.query.model_health import distributions
+
+        return distributions(
+            self,
+            pattern,
+            layer=layer,
+            side=side,
+            run_id=run_id,
+            positions=positions,
+            max_columns=max_columns,
+            max_buckets=max_buckets,
+        )
 
     def layer_differences(
         self,

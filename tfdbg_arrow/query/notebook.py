@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         LayerMap,
         TrainingCurves,
     )
+    from tfdbg_arrow.query.model_health.histograms import Distributions
     from tfdbg_arrow.query.recorded import TensorHealth
     from tfdbg_arrow.query.run_diff.answer import Diff
     from tfdbg_arrow.query.tensor_history import HistoryRow
@@ -463,6 +464,31 @@ def _training_curves(found: TrainingCurves) -> Iterator[str]:
     yield _table(header, (_curve_cells(curve, found) for curve in found.curves), len(found.curves), max_bytes=17_000)
 
 
+def _distributions(found: Distributions) -> Iterator[str]:
+    yield _title(found.sentence)
+    yield _line((f"run {found.run_id}, {_range(found)}, {number_of(sum(found.num_tensors), 'tensor')}", _QUIET))
+    if found.num_without:
+        yield _line(f"{number_of(found.num_without, 'tensor')} without a histogram; record them with histograms=True")
+    rows = (_distribution_cells(found, column) for column in range(len(found.columns)))
+    header = (found.axis, "least", "greatest", "negative", "zero", "positive", "Inf", "NaN")
+    yield _table(header, rows, len(found.columns), max_bytes=17_000)
+
+
+def _distribution_cells(found: Distributions, column: int) -> Sequence[Cell]:
+    negative, positive = found.negative[column], found.positive[column]
+    used = [bucket for bucket in range(len(found.exponents)) if negative[bucket] or positive[bucket]]
+    limits = [f"{found.bounds(bucket)[side]:.3g}" for side, bucket in enumerate((*used[:1], *used[-1:]))]
+    number, bad = found.num_elements(column), (found.num_neg_inf[column] + found.num_pos_inf[column])
+    counts = (sum(negative), found.num_zero[column], sum(positive), bad, found.num_nan[column])
+    shares = [f"{100 * count / number:.3g} %" if count else "" for count in counts]
+    return (
+        f"{found.columns[column].first:,}",
+        *(limits or ("", "")),
+        *shares[:3],
+        *((each, _BAD) for each in shares[3:]),
+    )
+
+
 def _drawing(function: str, found: LayerMap | TrainingCurves) -> str | None:
     """Returns a drawing by the viewer; None if its packages are not installed, or if the drawing is too large."""
     if not found.columns:
@@ -484,7 +510,7 @@ def _curve_cells(curve: Curve, found: TrainingCurves) -> Sequence[Cell]:
     return curve.title, *texts, (first_bad, _BAD), curve.source
 
 
-def _range(found: LayerMap | TrainingCurves) -> str:
+def _range(found: LayerMap | TrainingCurves | Distributions) -> str:
     if not found.columns:
         return f"no {found.axis}s"
     return f"{found.axis}s {found.columns[0].first:,} to {found.columns[-1].last:,}"
@@ -502,6 +528,7 @@ _CARDS: Mapping[str, Callable[[Any], Iterator[str]]] = {
     "Coverage": _coverage,
     "Diagnosis": _diagnosis,
     "Diff": _diff,
+    "Distributions": _distributions,
     "Explanation": _reason,
     "Growth": _reason,
     "HistoryRow": _history_row,

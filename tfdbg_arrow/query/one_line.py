@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tfdbg_arrow.query.integrity.diagnosis import Diagnosis
     from tfdbg_arrow.query.integrity.verification import Verification
     from tfdbg_arrow.query.model_health.answers import LayerMap, TrainingCurves
+    from tfdbg_arrow.query.model_health.histograms import Distributions
     from tfdbg_arrow.query.recorded import TensorHealth
     from tfdbg_arrow.query.run_diff.answer import Diff, DiffTensor
     from tfdbg_arrow.query.stacks import Frame
@@ -145,6 +146,11 @@ def _curves(found: TrainingCurves) -> str:
     return f"{', '.join(curve.name for curve in found.curves)} ({number_of(len(found.columns), 'column')})"
 
 
+def _distributions(found: Distributions) -> str:
+    buckets, columns = number_of(len(found.exponents), "bucket"), number_of(len(found.columns), "column")
+    return f"{found.sentence} ({buckets}, {columns} of {found.axis}s)"
+
+
 _TEXTS: Mapping[str, Callable[[Any], str]] = {
     "Alert": _alert,
     "AlertFinding": _finding,
@@ -152,6 +158,7 @@ _TEXTS: Mapping[str, Callable[[Any], str]] = {
     "Coverage": _coverage,
     "Diagnosis": _diagnosis,
     "Diff": _diff,
+    "Distributions": _distributions,
     "DiffTensor": _row,
     "HistoryRow": _row,
     "LayerMap": _layer_map,

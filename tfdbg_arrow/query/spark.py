@@ -43,6 +43,15 @@ _SETTINGS = {
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "16",
 }
 """Settings of the session that runs the queries. Settings that affect the meaning of a query have Spark's defaults."""
+_FUNCTIONS = (
+    "blob_prefix(value BINARY, n BIGINT) RETURNS BINARY RETURN substring(value, 1, CAST(n AS INT))",
+    (
+        "list_places(list ARRAY<BIGINT>) RETURNS ARRAY<INT> "
+        "RETURN CASE WHEN size(list) > 0 THEN sequence(0, size(list) - 1) ELSE CAST(array() AS ARRAY<INT>) END"
+    ),
+    "list_at(list ARRAY<BIGINT>, place BIGINT) RETURNS BIGINT RETURN try_element_at(list, CAST(place + 1 AS INT))",
+)
+"""The functions that the queries need; see engine.py. Spark has `explode` itself."""
 _MAX_ATTEMPTS = 20
 """Maximum number of listings of the parts. A new listing is made if a listed part no longer exists."""
 _MAX_KEPT_ROWS = 100_000
@@ -76,10 +85,8 @@ class SparkLogdir(Answers):
         self.session = spark.newSession()
         for name, value in _SETTINGS.items():
             self.session.conf.set(name, value)
-        self.session.sql(
-            "CREATE OR REPLACE TEMPORARY FUNCTION blob_prefix(value BINARY, n BIGINT) RETURNS BINARY "
-            "RETURN substring(value, 1, CAST(n AS INT))"
-        )
+        for function in _FUNCTIONS:
+            self.session.sql(f"CREATE OR REPLACE TEMPORARY FUNCTION {function}")
         self._parts: Mapping[str, tuple[str, ...]] = {}
         self._kept: OrderedDict[tuple[object, ...], list[tuple[Any, ...]]] = OrderedDict()
         self._num_kept_rows = 0

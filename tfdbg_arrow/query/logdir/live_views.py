@@ -294,4 +294,7 @@ def prepared(
     connection.execute("SET enable_progress_bar = false")
     connection.execute("SET parquet_metadata_cache = true")
     connection.execute("CREATE MACRO IF NOT EXISTS blob_prefix(value, n) AS value[1:n]")
+    connection.execute("CREATE MACRO IF NOT EXISTS list_places(list) AS range(len(list))")
+    connection.execute("CREATE MACRO IF NOT EXISTS list_at(list, place) AS list[place + 1]")
+    connection.execute("CREATE MACRO IF NOT EXISTS explode(list) AS unnest(list)")
     return LiveViews(connection, check=check, run_id=run_id, max_loaded=_MAX_LOADED_ROWS)

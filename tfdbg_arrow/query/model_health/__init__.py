@@ -1,8 +1,9 @@
-"""Layers over the training: layer_health, training_curves, and layer_differences for two runs.
+"""Layers over the training: layer_health, training_curves, distributions, and layer_differences for two runs.
 
 * `answers.py`: the answers.
 * `reading.py`: reads what the answers are made of.
 * `differences.py`: layer_differences.
+* `histograms.py`: distributions.
 * `columns.py`: the positions of a run, divided into columns.
 * `cells.py`: sums up the tensors of each layer or source line in each column, in one statement.
 * `layer_rows.py`: the tree of layers.
@@ -35,6 +36,7 @@ from tfdbg_arrow.query.model_health.answers import (
     TrainingCurves,
 )
 from tfdbg_arrow.query.model_health.differences import layer_differences
+from tfdbg_arrow.query.model_health.histograms import MAX_BUCKETS, Distributions, distributions
 from tfdbg_arrow.query.model_health.layer_rows import Sums, bad_numbers, make_nodes, measured, numbers, root, share
 from tfdbg_arrow.query.model_health.origin import read_origin
 from tfdbg_arrow.query.model_health.reading import MAX_COLUMNS, Recorded, read_recorded
@@ -42,11 +44,13 @@ from tfdbg_arrow.query.model_health.sentences import bad_sentence, healthy_sente
 from tfdbg_arrow.query.model_health.series import read_loss, read_saturated
 
 __all__ = [
+    "MAX_BUCKETS",
     "MAX_COLUMNS",
     "MEASURES",
     "Cell",
     "Column",
     "Curve",
+    "Distributions",
     "LayerDifferences",
     "LayerHealth",
     "LayerMap",
@@ -54,6 +58,7 @@ __all__ = [
     "Measure",
     "Parting",
     "TrainingCurves",
+    "distributions",
     "layer_differences",
     "layer_health",
     "layers_and_curves",

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.model_health.answers import Column
 
-_POSITION_OF = {"step": "step", "execution": "execution_index"}
+_POSITION_OF = {"step": "step", "execution": "execution_index", "event": "event_index"}
 """The column of tensor_health that holds the position, by axis."""
 _MAX_BIGINT = 2**63 - 1
+
+Selection = tuple[str, Sequence[object]]
+"""Selects tensors of one run: an SQL condition on tensor_health AS h, which names the run, and its parameters."""
 
 
 @dataclass(frozen=True)
@@ -18,7 +22,7 @@ class Axis:
     """The positions that are shown, in columns of equal width.
 
     Attributes:
-        name: `step` or `execution`.
+        name: `step`, `execution` or `event`.
         first: The first position.
         last: The last position.
         width: Number of positions in a column; the last column can have fewer.
@@ -84,39 +88,44 @@ class Extent:
         return Axis(self.name, self.first, self.last, -(-(self.last - self.first + 1) // max_columns))
 
 
+def of_run(run_id: str) -> Selection:
+    """Selects all tensors of a run."""
+    return "h.run_id = ?", [run_id]
+
+
 def read_extent(
-    logdir: Engine, *, run_id: str, positions: tuple[int | None, int | None], name: str | None = None
+    logdir: Engine, selection: Selection, *, positions: tuple[int | None, int | None], name: str | None = None
 ) -> Extent | None:
-    """Returns the positions of a run; None if it has no tensors.
+    """Returns the positions of tensors; None if there are no tensors.
 
     Args:
         logdir: The logdir.
-        run_id: The run.
+        selection: The tensors.
         positions: The first position, and the position after the last. None means from the start, or to the end.
-        name: The name of the axis; None means steps if the run has any, else executions.
+        name: The name of the axis; None means steps if any of the tensors has one, else executions.
     """
-    ((num_rows, num_steps),) = logdir.rows("SELECT count(*), count(step) FROM tensor_health WHERE run_id = ?", [run_id])
+    condition, parameters = selection
+    source = f"FROM tensor_health AS h WHERE {condition}"
+    ((num_rows, num_steps),) = logdir.rows(f"SELECT count(*), count(h.step) {source}", parameters)
     if not num_rows:
         return None
     name = name or ("step" if num_steps else "execution")
-    position = _POSITION_OF[name]
+    position = f"h.{_POSITION_OF[name]}"
     first, end = positions
-    conditions, parameters = ["run_id = ?"], [run_id]
     for bound, operator in ((first, ">="), (end, "<")):
         if bound is not None:
-            conditions.append(f"{position} {operator} {int(bound)}")
-    ((least, greatest),) = logdir.rows(
-        f"SELECT min({position}), max({position}) FROM tensor_health WHERE {' AND '.join(conditions)}", parameters
-    )
+            source += f" AND {position} {operator} {int(bound)}"
+    ((least, greatest),) = logdir.rows(f"SELECT min({position}), max({position}) {source}", parameters)
     return Extent(name, least, greatest)
 
 
-def read_columns(logdir: Engine, axis: Axis, *, run_id: str) -> tuple[Column, ...]:
-    """Returns the columns of an axis."""
+def read_columns(logdir: Engine, axis: Axis, selection: Selection) -> tuple[Column, ...]:
+    """Returns the columns of an axis, with the tensors of a selection."""
+    condition, parameters = selection
     rows = logdir.rows(
         f"SELECT {axis.place} AS place, min(h.event_index), max(h.event_index) FROM tensor_health AS h "
-        f"WHERE h.run_id = ? AND {axis.condition} GROUP BY {axis.place}",
-        [run_id],
+        f"WHERE {condition} AND {axis.condition} GROUP BY {axis.place}",
+        parameters,
     )
     events = {place: (first, last) for place, first, last in rows}
     return tuple(

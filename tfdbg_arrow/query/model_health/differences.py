@@ -17,7 +17,7 @@ from tfdbg_arrow.query.info import choose_runs
 from tfdbg_arrow.query.logdir import opened
 from tfdbg_arrow.query.model_health.answers import MEASURES, Cell, LayerDifferences, Measure, Parting
 from tfdbg_arrow.query.model_health.cells import Labels, RowKey, read_keys, read_labels
-from tfdbg_arrow.query.model_health.columns import Axis, Extent, read_columns, read_extent, read_position
+from tfdbg_arrow.query.model_health.columns import Axis, Extent, of_run, read_columns, read_extent, read_position
 from tfdbg_arrow.query.model_health.layer_rows import LARGEST, Node, Numbers, bad_numbers, measured, numbers
 from tfdbg_arrow.query.model_health.reading import MAX_COLUMNS, MAX_ROWS, check_max_columns, read_nodes
 from tfdbg_arrow.query.model_health.sentences import MIN_FACTOR, MIN_ZERO_CHANGE, parting_notes, parting_sentence
@@ -270,7 +270,7 @@ def _compare(sides: Sequence[_Side], extents: Sequence[Extent], axis: Axis | Non
     )
     return LayerDifferences(
         axis=extents[0].name,
-        columns=() if axis is None else read_columns(sides[0].logdir, axis, run_id=run_a),
+        columns=() if axis is None else read_columns(sides[0].logdir, axis, of_run(run_a)),
         rows=tuple(row.a.row() for row in rows),
         measures=(LARGEST_DIFFERENCE, *given) if given else (),
         values={name: differences[name] for name in (LARGEST_DIFFERENCE.name, *(each.name for each in given))}
@@ -413,7 +413,7 @@ def _read_extents(
 
     def read(name: str | None) -> Iterator[Extent | None]:
         for scope, run in zip(scopes, runs, strict=True):
-            yield read_extent(scope, run_id=run, positions=positions, name=name)
+            yield read_extent(scope, of_run(run), positions=positions, name=name)
 
     found = [extent for extent in read(None) if extent is not None]
     if len({extent.name for extent in found}) > 1:

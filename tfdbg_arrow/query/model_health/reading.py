@@ -9,7 +9,7 @@ from tfdbg_arrow.query.bad_tensor import NonFinite
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.model_health.answers import Column
 from tfdbg_arrow.query.model_health.cells import Group, Labels, read_groups, read_labels
-from tfdbg_arrow.query.model_health.columns import Axis, read_columns, read_extent, read_position
+from tfdbg_arrow.query.model_health.columns import Axis, of_run, read_columns, read_extent, read_position
 from tfdbg_arrow.query.model_health.layer_rows import Node, make_nodes
 from tfdbg_arrow.query.model_health.origin import choose_run
 from tfdbg_arrow.query.model_health.series import UpdateRatio, read_update_ratios
@@ -63,7 +63,7 @@ def read_recorded(
     if run is None:
         return None
     scope = logdir.of_run(run)
-    extent = read_extent(scope, run_id=run, positions=positions)
+    extent = read_extent(scope, of_run(run), positions=positions)
     if extent is None:
         return None
     axis = extent.axis(max_columns)
@@ -73,7 +73,7 @@ def read_recorded(
         run_id=run,
         axis_name=extent.name,
         axis=axis,
-        columns=() if axis is None else read_columns(scope, axis, run_id=run),
+        columns=() if axis is None else read_columns(scope, axis, of_run(run)),
         labels=labels,
         groups=[] if axis is None else read_groups(scope, axis, labels),
         ratios=[] if axis is None else read_update_ratios(scope, axis, labels),

@@ -1,0 +1,307 @@
+"""distributions: how the elements of tensors are distributed over magnitudes, over the training.
+
+One statement adds up the histograms of the selected tensors for each column. It returns one row for each power of two
+and column, so the result does not grow with the number of tensors.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from tfdbg_arrow.errors import QueryError
+from tfdbg_arrow.query.displayed import Displayed
+from tfdbg_arrow.query.engine import Engine
+from tfdbg_arrow.query.info import check_run
+from tfdbg_arrow.query.logdir import opened
+from tfdbg_arrow.query.model_health.answers import Column
+from tfdbg_arrow.query.model_health.cells import row_condition
+from tfdbg_arrow.query.model_health.columns import Axis, Selection, read_columns, read_extent
+from tfdbg_arrow.query.model_health.origin import choose_run
+from tfdbg_arrow.query.model_health.reading import MAX_COLUMNS, check_max_columns
+
+MAX_BUCKETS = 300
+"""Default of the maximum number of buckets. The finite float32 numbers take 277."""
+_LEAST, _GREATEST = -1074, 1023
+"""The least and the greatest exponent of a finite number of any dtype."""
+Counts = npt.NDArray[np.int64]
+_COUNTS = ("num_zero", "num_nan", "num_neg_inf", "num_pos_inf")
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Distributions(Displayed):
+    """How the elements of the selected tensors are distributed, column by column.
+
+    Bucket i counts the finite elements whose magnitude is at least 2**exponents[i] and below
+    2**(exponents[i] + bucket_width). Elements of all tensors of a column are added.
+
+    Attributes:
+        run_id: The run.
+        axis: As in LayerHealth, or `event` (`event_index`).
+        columns: The columns, in order, as in LayerHealth; only the selected tensors count. A column has no counts if
+            none of its tensors has a histogram.
+        exponents: The first power of two of each bucket, ascending; empty if no element is finite and not zero.
+        bucket_width: How many powers of two a bucket covers.
+        negative: For each column, the number of negative elements in each bucket.
+        positive: For each column, the number of positive elements in each bucket.
+        num_zero: For each column, the number of elements that are zero.
+        num_nan: For each column, the number of elements that are NaN.
+        num_neg_inf: For each column, the number of elements that are -infinity.
+        num_pos_inf: For each column, the number of elements that are +infinity.
+        num_tensors: For each column, the number of tensors that are counted.
+        num_without: Number of selected tensors that are not counted, because they have no histogram.
+        sentence: How the median magnitude changed, and when the first infinity and the first NaN came.
+    """
+
+    run_id: str
+    axis: str
+    columns: tuple[Column, ...]
+    exponents: tuple[int, ...]
+    bucket_width: int
+    negative: tuple[tuple[int, ...], ...]
+    positive: tuple[tuple[int, ...], ...]
+    num_zero: tuple[int, ...]
+    num_nan: tuple[int, ...]
+    num_neg_inf: tuple[int, ...]
+    num_pos_inf: tuple[int, ...]
+    num_tensors: tuple[int, ...]
+    num_without: int
+    sentence: str
+
+    @property
+    def is_known(self) -> bool:
+        """Whether any of the tensors has a histogram."""
+        return any(self.num_tensors)
+
+    def bounds(self, bucket: int) -> tuple[float, float]:
+        """Returns the least magnitude of a bucket, and the magnitude at which the next bucket begins."""
+        low, high = self.exponents[bucket], self.exponents[bucket] + self.bucket_width
+        return math.ldexp(1.0, low), math.ldexp(1.0, high) if high <= _GREATEST else math.inf
+
+    def num_elements(self, column: int) -> int:
+        """Returns the number of elements that are counted in a column."""
+        finite = sum(self.negative[column]) + sum(self.positive[column])
+        others = (self.num_zero, self.num_nan, self.num_neg_inf, self.num_pos_inf)
+        return finite + sum(counts[column] for counts in others)
+
+
+def distributions(
+    logdir: Engine | str | Path,
+    pattern: str | None = None,
+    *,
+    layer: str | None = None,
+    side: str | None = None,
+    run_id: str | None = None,
+    positions: tuple[int | None, int | None] = (None, None),
+    max_columns: int = MAX_COLUMNS,
+    max_buckets: int = MAX_BUCKETS,
+) -> Distributions | None:
+    """Returns how the elements of tensors are distributed over the training; None if the run has no such tensors.
+
+    The run must have been recorded with `histograms=True`; otherwise the answer has columns without counts.
+
+    Args:
+        logdir: An open logdir or its path.
+        pattern: A regular expression that must match the whole `op_name`, `op_name:slot` or op type. None selects all.
+        layer: Only tensors of this layer and of the layers inside it, as in `graph_op.layer`, or of ops outside all
+            layers with this role.
+        side: With `layer`, only its `forward` tensors, or only its `gradient` tensors. None means both.
+        run_id: The run; None means the first run that went bad, else the last run.
+        positions: The first position, and the position after the last. None means from the start, or to the end.
+        max_columns: Maximum number of columns. If there are more positions, each column is a range of equal length.
+        max_buckets: Maximum number of buckets. If the magnitudes span more powers of two, each bucket covers several.
+
+    Raises:
+        LogdirError: The path is not a readable logdir.
+        QueryError: There is no such run, the pattern is not valid, `side` is unknown or without `layer`, or a number is
+            below 1.
+        BrokenPartError: A part cannot be read.
+    """
+    if side not in (None, "forward", "gradient") or (side is not None and layer is None):
+        raise QueryError(f"side is {side!r} and layer is {layer!r}; expected `forward` or `gradient`, of a layer.")
+    if pattern is not None:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise QueryError(f"the pattern {pattern!r} is not a valid regular expression: {error}.") from error
+    with opened(logdir) as open_:
+        run = run_id if run_id is not None else choose_run(open_, None)[0]
+        if run is None:
+            return None
+        check_run(open_, run)
+        conditions = ["h.run_id = ?"]
+        parameters: list[object] = [run]
+        if pattern is not None:
+            whole = rf"\A(?:{pattern})\z"  # the match is then the whole name, which is never empty
+            conditions.append(
+                "(regexp_extract(h.op_name, ?, 0) <> '' OR regexp_extract(h.op_type, ?, 0) <> '' "
+                "OR regexp_extract(h.op_name || ':' || CAST(h.output_slot AS VARCHAR(20)), ?, 0) <> '')"
+            )
+            parameters += [whole] * 3
+        if layer is not None:
+            condition, of_layer = row_condition(layer, side, run_id=run)
+            conditions.append(condition)
+            parameters += of_layer
+        return read_distributions(
+            open_.of_run(run),
+            (" AND ".join(conditions), parameters),
+            run_id=run,
+            positions=positions,
+            max_columns=max_columns,
+            max_buckets=max_buckets,
+        )
+
+
+def read_distributions(
+    logdir: Engine,
+    selection: Selection,
+    *,
+    run_id: str,
+    axis: str | None = None,
+    positions: tuple[int | None, int | None] = (None, None),
+    max_columns: int = MAX_COLUMNS,
+    max_buckets: int = MAX_BUCKETS,
+) -> Distributions | None:
+    """Returns how the elements of tensors are distributed; None if there are no such tensors.
+
+    Args:
+        logdir: The engine.
+        selection: The tensors.
+        run_id: The run.
+        axis: The name of the axis; None means steps if any of the tensors has one, else executions.
+        positions: As in `distributions`, like the following.
+        max_columns: Maximum number of columns.
+        max_buckets: Maximum number of buckets.
+
+    Raises:
+        QueryError: A number is below 1.
+        BrokenPartError: A part cannot be read.
+    """
+    check_max_columns(max_columns)
+    if max_buckets < 1:
+        raise QueryError(f"max_buckets is {max_buckets}; expected 1 or more.")
+    extent = read_extent(logdir, selection, positions=positions, name=axis)
+    if extent is None:
+        return None
+    found = extent.axis(max_columns)
+    columns = () if found is None else read_columns(logdir, found, selection)
+    sums = np.zeros((2 + len(_COUNTS), len(columns)), np.int64)
+    exponents, buckets = np.zeros(0, np.int64), np.zeros((2, len(columns), 0), np.int64)
+    if found is not None:
+        for place, *numbers in logdir.rows(_sums_statement(found, selection), selection[1]):
+            sums[:, place] = [number or 0 for number in numbers]
+        rows = logdir.rows(_buckets_statement(found, selection), selection[1])
+        exponents, buckets = _as_arrays(rows, num_columns=len(columns))
+    width = max(1, -(-len(exponents) // max_buckets))
+    starts = np.arange(0, len(exponents), width)
+    if len(exponents):
+        buckets = np.add.reduceat(buckets, starts, axis=2)
+    negative, positive = (tuple(map(tuple, side.tolist())) for side in buckets)
+    num_without, num_tensors = sums[:2].tolist()
+    counts = dict(zip(_COUNTS, sums[2:], strict=True))
+    infinity = _first(counts["num_neg_inf"] + counts["num_pos_inf"])
+    medians = {
+        column: 2.0 ** min(float(exponents[starts[bucket]] + width / 2), _GREATEST + 0.5)
+        for column, bucket in enumerate(median_buckets(buckets.sum(axis=0)))
+        if bucket is not None
+    }
+    return Distributions(
+        run_id=run_id,
+        axis=extent.name,
+        columns=columns,
+        exponents=tuple(exponents[starts].tolist()),
+        bucket_width=width,
+        negative=negative,
+        positive=positive,
+        num_tensors=tuple(num_tensors),
+        num_without=sum(num_without),
+        sentence=_sentence(
+            extent.name, columns, medians, infinity=infinity, nan=_first(counts["num_nan"]), is_known=any(num_tensors)
+        ),
+        **{name: tuple(of_columns.tolist()) for name, of_columns in counts.items()},
+    )
+
+
+def _sums_statement(axis: Axis, selection: Selection) -> str:
+    """Returns the SELECT of (column, tensors without a histogram, tensors with one, _COUNTS of these)."""
+    has_histogram = "h.histogram_negative IS NOT NULL"
+    counts = ", ".join(f"CAST(sum(CASE WHEN {has_histogram} THEN h.{name} END) AS BIGINT)" for name in _COUNTS)
+    return (
+        f"SELECT {axis.place} AS place, count(CASE WHEN h.histogram_negative IS NULL THEN 1 END), "
+        f"count(h.histogram_negative), {counts} FROM tensor_health AS h "
+        f"WHERE {selection[0]} AND {axis.condition} GROUP BY {axis.place}"
+    )
+
+
+def _buckets_statement(axis: Axis, selection: Selection) -> str:
+    """Returns the SELECT of (column, exponent, negative elements, positive elements) of all buckets."""
+    return (
+        "SELECT place, first + i AS exponent, CAST(sum(list_at(negative, i)) AS BIGINT), "
+        "CAST(sum(list_at(positive, i)) AS BIGINT) FROM (SELECT place, first, negative, positive, explode(places) AS i "
+        f"FROM (SELECT {axis.place} AS place, CAST(h.histogram_exponent AS BIGINT) AS first, "
+        "h.histogram_negative AS negative, h.histogram_positive AS positive, "
+        "list_places(h.histogram_negative) AS places FROM tensor_health AS h "
+        f"WHERE {selection[0]} AND {axis.condition} AND h.histogram_exponent IS NOT NULL) AS tensor) AS bucket "
+        # What no dtype has is damage, and would need room without limit.
+        f"WHERE first + i >= {_LEAST} AND first + i <= {_GREATEST} GROUP BY place, first + i"
+    )
+
+
+def median_buckets(counts: Counts) -> list[int | None]:
+    """Returns the bucket of the median for each row of counts; None if all counts of a row are 0."""
+    sums = counts.cumsum(axis=1)
+    return [int(np.searchsorted(row, (row[-1] + 1) // 2)) if len(row) and row[-1] else None for row in sums]
+
+
+def _first(counts: Counts) -> int | None:
+    """Returns the first column with a count above 0; None if there is none."""
+    found = np.flatnonzero(counts)
+    return int(found[0]) if len(found) else None
+
+
+def _sentence(
+    axis: str,
+    columns: Sequence[Column],
+    medians: Mapping[int, float],
+    *,
+    infinity: int | None,
+    nan: int | None,
+    is_known: bool,
+) -> str:
+    def at(column: int) -> str:
+        return f"{axis} {columns[column].first:,}"
+
+    texts = []
+    if medians:
+        first, last = min(medians), max(medians)
+        text = f"the median magnitude was about {medians[first]:.2g} in {at(first)}"
+        if first != last:
+            text += f" and about {medians[last]:.2g} in {at(last)}"
+        texts.append(text)
+    if infinity is not None:
+        texts.append(f"the first infinity came in {at(infinity)}")
+    if nan is not None:
+        texts.append(f"the first NaN came in {at(nan)}")
+    if not texts:
+        return "No element is finite and not zero." if is_known else "No histogram was recorded."
+    text = "; ".join(texts)
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def _as_arrays(rows: Sequence[tuple[int, int, int, int]], *, num_columns: int) -> tuple[Counts, Counts]:
+    """Returns consecutive exponents, and the counts, of shape (side, column, exponent)."""
+    table = np.array([[0 if number is None else number for number in row] for row in rows], np.int64).reshape(-1, 4)
+    table = table[(table[:, 2] != 0) | (table[:, 3] != 0)]
+    if not len(table):
+        return np.zeros(0, np.int64), np.zeros((2, num_columns, 0), np.int64)
+    least, greatest = int(table[:, 1].min()), int(table[:, 1].max())
+    counts = np.zeros((2, num_columns, greatest - least + 1), np.int64)
+    for side in (0, 1):
+        counts[side, table[:, 0], table[:, 1] - least] = table[:, 2 + side]
+    return np.arange(least, greatest + 1), counts
