@@ -16,7 +16,7 @@ import pytest
 import tfdbg_arrow.query as query
 from tfdbg_arrow.query import HistoryRow, Logdir, open_logdir, read_reasons
 from tfdbg_arrow.query.displayed import Displayed, Rows
-from tfdbg_arrow.query.model_health import layer_health, training_curves
+from tfdbg_arrow.query.model_health import distributions, layer_health, training_curves
 from tfdbg_arrow.query.notebook import MAX_BYTES, MAX_DRAWING_BYTES
 
 from .builder import CLEAN, RunBuilder, counts
@@ -129,7 +129,12 @@ def test_layers_and_curves_are_drawings_and_without_the_viewer_tables(
     for answer in shown:
         assert answer is not None
         assert {"svg", "path", "text"} <= Text(answer._repr_html_()).tags
+    shares = distributions(Path(__file__).parents[1] / "compat" / "golden" / "2.2" / "full_numerics")
+    assert shares is not None
+    assert {"svg", "path", "text"} <= Text(shares._repr_html_()).tags
+    shown = (*shown, shares)
     monkeypatch.setitem(sys.modules, "tfdbg_arrow.viewer.static_charts", None)
+    monkeypatch.setitem(sys.modules, "tfdbg_arrow.viewer.distribution_drawing", None)
     for answer in shown:
         assert answer is not None
         assert "table" in Text(answer._repr_html_()).tags

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query import open_logdir
 from tfdbg_arrow.query.display.tensor_window import TensorFilter, tensor_series
 from tfdbg_arrow.viewer.charts import sparkline
+from tfdbg_arrow.viewer.distribution_drawing import level, level_colours, level_shares
 from tfdbg_arrow.viewer.page import NoSuchPageError
 from tfdbg_arrow.viewer.pages.history import HistoryPage, read_history
 
@@ -160,6 +163,139 @@ def test_errors_for_addresses_without_a_history(tmp_path: Path) -> None:
 )
 def test_a_line_ends_where_a_value_is_missing(values: list[float | None], is_log: bool, lines: list[str]) -> None:
     assert list(sparkline(values, is_log=is_log)) == lines
+
+
+def distributions(path: Path, *, has_histograms: bool = True, bad_step: int | None = None) -> Path:
+    """Writes a run of an op whose elements double in each step."""
+    settings = json.dumps({"histograms": has_histograms})
+    run = RunBuilder("run-a", tensor_debug_mode="FULL_HEALTH", settings=settings)
+    graph = run.graph("f").op("x", "Mul").op("n", "Shape")
+    for step in range(8):
+        health = counts(neg=10, zero=20, pos=70, nan=int(step == bad_step), pos_inf=int(step == bad_step))
+        histogram = {"histogram_exponent": step, "histogram_negative": [10, 0], "histogram_positive": [60, 10]}
+        run.tensor(graph, "x", {**health, **(histogram if has_histograms else {}), "step": step})
+        run.tensor(graph, "n", {**counts(pos=2), "step": step})
+    return run.write(path)
+
+
+def test_the_picture_of_distributions(tmp_path: Path) -> None:
+    picture = history(distributions(tmp_path, bad_step=6), graph_id=0, op_name="x").distribution
+    assert picture is not None
+    kinds = [row.kind for row in picture.rows]
+    # The numbers reach from 2**0 to 2**9. Magnitude 2**0 is only in one column, but has 70 % of it.
+    assert kinds == ["nan", "pos_inf", *["positive"] * 9, "zero", *["negative"] * 9]
+    assert [row.text for row in picture.rows if row.kind == "negative"][:2] == ["from -2 to -1", "from -4 to -2"]
+    texts = {row.text: row.counts for row in picture.rows}
+    assert texts["from 4 to 8"] == (0, 10, 60, 0, 0, 0, 0, 0)
+    assert texts["from -8 to -4"] == (0, 0, 10, 0, 0, 0, 0, 0)
+    assert texts["zero"] == (20,) * 8
+    assert texts["NaN"] == texts["+Inf"] == (0, 0, 0, 0, 0, 0, 1, 0)
+    assert picture.totals == (100, 100, 100, 100, 100, 100, 102, 100)
+    assert picture.columns[3] == (3, 3, 6)
+    # Rows touch each other, and labels are beside them.
+    assert [row.top + row.height for row in picture.rows][:-1] == [row.top for row in picture.rows][1:]
+    named = {text: at for at, text in picture.labels}
+    assert set(named) == {"NaN", "+Inf", "100", "10", "0", "-10", "-100"}, "1 would touch 0"
+    rows = {row.text: row for row in picture.rows}
+    for label, row in (("100", rows["from 64 to 128"]), ("-10", rows["from -16 to -8"])):
+        assert row.top < named[label] < row.top + row.height
+
+
+def test_few_small_magnitudes_share_a_row(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    graph = run.graph("f").op("x", "Mul")
+    positive = [1] * 100 + [50_000] * 2
+    histogram = {"histogram_exponent": -90, "histogram_negative": [0] * 102, "histogram_positive": positive}
+    run.tensor(graph, "x", {**counts(pos=sum(positive)), **histogram, "step": 0})
+    picture = history(run.write(tmp_path), graph_id=0, op_name="x").distribution
+    assert picture is not None
+    assert [(row.text, row.counts) for row in picture.rows] == [
+        ("from 2.05e3 to 4.1e3", (50_000,)),
+        ("from 1.02e3 to 2.05e3", (50_000,)),
+        ("from 0 to 1.02e3", (100,)),
+        ("zero", (0,)),
+    ]
+
+
+def test_a_wide_range_has_few_rows(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    graph = run.graph("f").op("x", "Mul")
+    sides = {"histogram_negative": [7] * 2098, "histogram_positive": [0] * 2098}
+    run.tensor(graph, "x", {**counts(neg=7 * 2098), "histogram_exponent": -1074, **sides, "step": 0})
+    picture = history(run.write(tmp_path), graph_id=0, op_name="x").distribution
+    assert picture is not None
+    rows = [row for row in picture.rows if row.kind == "negative"]
+    assert len(picture.rows) == 1 + len(rows) <= 30
+    assert sum(row.counts[0] for row in rows) == 7 * 2098
+    assert rows[-1].text.startswith("from -Inf to ")
+
+
+def test_without_histograms_the_page_says_how_to_record_them(tmp_path: Path) -> None:
+    page = history(distributions(tmp_path / "without", has_histograms=False), graph_id=0, op_name="x")
+    assert page.distribution is None
+    assert page.no_distribution is not None
+    assert "record with enable(…, histograms=True), or with tfdbg-arrow run --histograms" in page.no_distribution
+    of_integers = history(distributions(tmp_path / "with"), graph_id=0, op_name="n")
+    assert of_integers.distribution is None
+    assert of_integers.no_distribution is not None
+    assert of_integers.no_distribution.startswith("These tensors have no histograms: only floating-point tensors")
+    assert history(tmp_path / "with", op_type="Nothing").no_distribution is None
+
+
+def test_events_without_steps_and_a_range(tmp_path: Path) -> None:
+    path = distributions(tmp_path)
+    by_event = history(path, graph_id=0, op_name="x", axis="event").distribution
+    assert by_event is not None
+    assert by_event.axis == "event"
+    assert sum(by_event.num_tensors) == 8
+    part = history(path, graph_id=0, op_name="x", first=2, last=4).distribution
+    assert part is not None
+    assert [column[:2] for column in part.columns] == [(2, 2), (3, 3), (4, 4)]
+
+
+def test_the_colours_of_the_style_sheet_are_those_of_the_drawing() -> None:
+    sheet = (resources.files("tfdbg_arrow.viewer") / "static" / "distribution.css").read_text("utf-8")
+    for is_dark, times in ((False, 1), (True, 2)):
+        colours = " ".join(f"--d{index}: {colour};" for index, colour in enumerate(level_colours(is_dark=is_dark), 1))
+        assert sheet.count(colours) == times
+
+
+def test_levels_of_colours() -> None:
+    assert [level(count, 1000) for count in (0, 1, 3, 4, 100, 106, 1000)] == [0, 1, 1, 2, 4, 5, 10]
+    assert level_shares()[0] == "0.32 %"
+    assert level_shares()[-1] == "100 %"
+
+
+def test_the_distribution_in_a_browser(tmp_path: Path) -> None:
+    with serving(distributions(tmp_path, bad_step=6)) as served, chromium() as browser:
+        for width in (1280, 400):
+            with watched_page(browser, viewport={"width": width, "height": 800}) as page:
+                page.goto(f"{served.url}/?token={TOKEN}")
+                page.goto(f"{served.url}/history?graph=0&op=x")
+                section, readout = page.locator(".distribution"), page.locator(".distribution .readout")
+                expect(section).to_contain_text("The median magnitude was about 1.4 in step 0 and about 1.8e+02")
+                expect(readout).to_contain_text("use the arrow keys")
+                assert page.evaluate("document.documentElement.scrollWidth") <= width
+                cells = page.locator(".distribution .cells svg")
+                cells.scroll_into_view_if_needed()
+                box = cells.bounding_box()
+                assert box is not None
+                page.mouse.move(box["x"] + box["width"] * (2.5 / 8), box["y"] + 180)
+                expect(readout).to_have_text("step 2, from 1 to 2: none of the elements (0 of 100)")
+                page.mouse.move(box["x"] + box["width"] * (6.5 / 8), box["y"] + 5)
+                expect(readout).to_have_text("step 6, NaN: 0.98 % of the elements (1 of 102)")
+                page.locator(".distribution .cells").focus()
+                page.mouse.move(0, 0)
+                for key in ("End", "ArrowUp", "ArrowRight"):
+                    page.keyboard.press(key)
+                expect(readout).to_have_text("step 7, NaN: none of the elements (0 of 100)")
+                for key in ("ArrowLeft", "Enter"):
+                    page.keyboard.press(key)
+                page.wait_for_url("**/tensor?**event=12")
+        with watched_page(browser, java_script_enabled=False) as page:
+            page.goto(f"{served.url}/?token={TOKEN}")
+            page.goto(f"{served.url}/history?graph=0&op=x")
+            expect(page.locator(".distribution .cells svg path").first).to_be_attached()
 
 
 def test_the_plot_in_a_browser(tmp_path: Path) -> None:

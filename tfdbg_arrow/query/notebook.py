@@ -469,6 +469,10 @@ def _distributions(found: Distributions) -> Iterator[str]:
     yield _line((f"run {found.run_id}, {_range(found)}, {number_of(sum(found.num_tensors), 'tensor')}", _QUIET))
     if found.num_without:
         yield _line(f"{number_of(found.num_without, 'tensor')} without a histogram; record them with histograms=True")
+    drawing = _drawing("distribution_svg", found, module="distribution_drawing")
+    if drawing is not None:
+        yield drawing
+        return
     rows = (_distribution_cells(found, column) for column in range(len(found.columns)))
     header = (found.axis, "least", "greatest", "negative", "zero", "positive", "Inf", "NaN")
     yield _table(header, rows, len(found.columns), max_bytes=17_000)
@@ -489,12 +493,14 @@ def _distribution_cells(found: Distributions, column: int) -> Sequence[Cell]:
     )
 
 
-def _drawing(function: str, found: LayerMap | TrainingCurves) -> str | None:
+def _drawing(
+    function: str, found: LayerMap | TrainingCurves | Distributions, *, module: str = "static_charts"
+) -> str | None:
     """Returns a drawing by the viewer; None if its packages are not installed, or if the drawing is too large."""
     if not found.columns:
         return None
     try:
-        charts = importlib.import_module("tfdbg_arrow.viewer.static_charts")
+        charts = importlib.import_module(f"tfdbg_arrow.viewer.{module}")
     except ModuleNotFoundError:
         return None
     drawing = str(getattr(charts, function)(found))

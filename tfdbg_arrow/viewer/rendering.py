@@ -29,6 +29,7 @@ from tfdbg_arrow.query.run_diff.answer import (
 from tfdbg_arrow.safe_text import printable, printable_line, to_json
 from tfdbg_arrow.viewer import naming
 from tfdbg_arrow.viewer.charts import bars, facts, histogram_text, pills, shares, sparkline
+from tfdbg_arrow.viewer.distribution_drawing import cell_paths, level_shares, picture_text
 from tfdbg_arrow.viewer.graph_drawing import (
     STATE_MARKS,
     GraphLinks,
@@ -87,6 +88,9 @@ def _environment() -> Environment:
         bars=bars,
         histogram_text=histogram_text,
         sparkline=sparkline,
+        cell_paths=cell_paths,
+        picture_text=picture_text,
+        picture_data=lambda picture: Markup(escape(json_text(picture))),
         aligned_text=aligned_text,
         apart_text=apart_text,
         diff_name=diff_name,
@@ -120,6 +124,7 @@ def _environment() -> Environment:
         borders=naming.BORDERS,
         roles=naming.ROLES,
         state_marks=STATE_MARKS,
+        level_shares=level_shares(),
         graph_links=GraphLinks,
         version=__version__,
     )

@@ -1,7 +1,8 @@
-"""The history page: counts and magnitudes of an op's tensors over events or training steps."""
+"""The history page: counts, magnitudes and distributions of an op's tensors over events or training steps."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 
 from tfdbg_arrow.query import Logdir
@@ -16,10 +17,14 @@ from tfdbg_arrow.query.display.tensor_window import (
     tensor_series,
     tensor_window,
 )
+from tfdbg_arrow.query.model_health.histograms import read_distributions
 from tfdbg_arrow.safe_text import number_of
+from tfdbg_arrow.viewer.distribution_drawing import DistributionPicture, distribution_picture
 from tfdbg_arrow.viewer.page import NoSuchPageError, PageKind, Parameters, needed_run
 
 MAX_BAD = 50
+MAX_COLUMNS = 160
+"""Maximum number of columns of the picture of distributions."""
 SHARES = {"nan": "NaN", "neg_inf": "-Inf", "pos_inf": "+Inf", "zero": "zero"}
 """Labels of the measures that are shares of the elements."""
 MAGNITUDES = {"max_abs": "max |finite|", "mean_abs": "|mean|", "stddev": "stddev"}
@@ -46,6 +51,8 @@ class HistoryPage:
         summary: The plot in words.
         unmeasured: Sentences about data that is missing from the plot, and why.
         bad: The first bad tensors, and their total number.
+        distribution: The picture of the distributions; None if no tensor has a histogram.
+        no_distribution: Why there is no picture, in a sentence; None if there is one, or if there are no tensors.
     """
 
     run_id: str
@@ -63,6 +70,8 @@ class HistoryPage:
     summary: str
     unmeasured: tuple[str, ...]
     bad: TensorWindow
+    distribution: DistributionPicture | None
+    no_distribution: str | None
 
     @property
     def place(self) -> dict[str, object]:
@@ -148,6 +157,7 @@ def read_history(
     graph_name = None
     if op_name is not None:
         graph_name, op_type = _graph_op(logdir, graph_id, op_name, run_id=run_id) or (None, op_type)
+    distribution = _distribution(logdir, part, series, positions=(first, last), run_id=run_id)
     mode = next((run.tensor_debug_mode for run in logdir.runs() if run.run_id == run_id), None)
     return HistoryPage(
         run_id=run_id,
@@ -165,6 +175,45 @@ def read_history(
         summary=_summary(series, bad),
         unmeasured=tuple(_unmeasured(series, mode)),
         bad=bad,
+        distribution=distribution,
+        no_distribution=_no_distribution(logdir, run_id) if distribution is None and series.buckets else None,
+    )
+
+
+def _distribution(
+    logdir: Logdir,
+    part: TensorFilter,
+    series: TensorSeries,
+    *,
+    positions: tuple[int | None, int | None],
+    run_id: str,
+) -> DistributionPicture | None:
+    if not series.buckets:
+        return None
+    first, last = positions
+    found = read_distributions(
+        logdir,
+        filter_condition(part, run_id=run_id),
+        run_id=run_id,
+        axis=series.axis,
+        positions=(first, None if last is None else last + 1),
+        # With a column for each recorded step, steps that were left out make no gaps.
+        max_columns=min(MAX_COLUMNS, len(series.buckets)),
+    )
+    return None if found is None else distribution_picture(found)
+
+
+def _no_distribution(logdir: Logdir, run_id: str) -> str:
+    rows = logdir.rows("SELECT settings FROM run WHERE run_id = ?", [run_id])
+    settings = json.loads(rows[0][0] or "{}") if rows else {}
+    if isinstance(settings, dict) and settings.get("histograms"):
+        return (
+            "These tensors have no histograms: only floating-point tensors have one, unless they were counted on "
+            "another device than the host."
+        )
+    return (
+        "It was not recorded how the elements are distributed. To see it, record with enable(…, histograms=True), or "
+        "with tfdbg-arrow run --histograms."
     )
 
 
@@ -256,5 +305,8 @@ PAGE = PageKind(
     title="Over time",
     key=None,
     read=_read,
-    assets=("vendor/uplot/uPlot.min.css", "history.css", "vendor/uplot/uPlot.iife.min.js", "history.js"),
+    assets=(
+        *("vendor/uplot/uPlot.min.css", "history.css", "distribution.css"),
+        *("vendor/uplot/uPlot.iife.min.js", "history.js", "distribution.js"),
+    ),
 )
