@@ -18,6 +18,7 @@ import tensorflow as tf
 
 import tfdbg_arrow
 from tfdbg_arrow.storage.layout import spool_paths
+from tfdbg_arrow.writer.hooks import tracing
 from tfdbg_arrow.writer.program import EXECUTE_MAIN_CODE
 from tfdbg_arrow.writer.stacks import FrameOwners, StackTable, lineno_of
 
@@ -391,3 +392,35 @@ def test_an_op_that_keras_created_has_the_line_of_the_call_that_ran_it(tmp_path:
     assert found is not None
     assert found.source is not None
     assert found.source.code == 'model.predict(np.array([[1.0, 0.0]], "float32"), verbose=0)'
+
+
+def test_only_the_outermost_tracing_gets_a_large_frame(tmp_path: Path) -> None:
+    sizes: list[int] = []
+
+    def note_large_frames() -> None:
+        frame = sys._getframe()
+        found = 0
+        while frame.f_back is not None:
+            frame = frame.f_back
+            found += frame.f_code.co_stacksize >= tracing._LARGE_FRAME_SLOTS
+        sizes.append(found)
+
+    @tf.function(autograph=False)
+    def inner(x: Any) -> Any:
+        note_large_frames()
+        if x.dtype == tf.int32:
+            raise KeyError("the program's own error")
+        return x * 2
+
+    @tf.function(autograph=False)
+    def outer(x: Any) -> Any:
+        note_large_frames()
+        return inner(x) + 1
+
+    with tfdbg_arrow.capture(tmp_path):
+        outer(tf.constant(1.0))
+        with pytest.raises(KeyError, match="own error"):
+            outer(tf.constant(1))
+        note_large_frames()
+        inner(tf.constant([1.0]))
+    assert sizes == [1, 1, 1, 1, 0, 1]
