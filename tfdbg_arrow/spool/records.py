@@ -140,8 +140,6 @@ class Kind(IntEnum):
     HISTOGRAM = 10
 
 
-FOLLOWERS = (Kind.INPUTS, Kind.DIMS, Kind.HISTOGRAM)
-"""The kinds of records that belong to the record before them."""
 _SHAPED = (Kind.GRAPH_TENSOR, Kind.EXECUTION_TENSOR, Kind.EXTERNAL_TENSOR, Kind.INPUT_VALUE)
 """The kinds of records with a shape, and with elements if they are kept."""
 
@@ -175,6 +173,13 @@ class Flag(IntFlag):
     """The histogram is measured; HISTOGRAM records hold its counts, unless it has no buckets."""
 
 
+def is_follower(kind: npt.NDArray[np.uint8]) -> Mask:
+    """Returns whether each record belongs to the record before it."""
+    # Some hundred times as fast as np.isin.
+    followers: Mask = (kind == Kind.INPUTS) | (kind == Kind.DIMS) | (kind == Kind.HISTOGRAM)
+    return followers
+
+
 def pick(records: Records, rows: Ints) -> Records:
     """Returns a copy of some records with all of their bytes."""
     picked: Records = records.view(_RAW).take(rows).view(RECORD_DTYPE)
@@ -206,7 +211,7 @@ def num_whole(records: Records) -> int:
 def _last_head(records: Records, end: int) -> int:
     """Returns the position of the last record before `end` that follows no other; -1 if there is none."""
     last = end - 1
-    while last >= 0 and records["kind"][last] in FOLLOWERS:
+    while last >= 0 and is_follower(records["kind"][last]):
         last -= 1
     return last
 
@@ -292,8 +297,7 @@ class Batch:
     @cached_property
     def heads(self) -> Ints:
         """For each record, the position of the record that it follows: its own for a head, -1 for an orphan."""
-        is_head = ~np.isin(self.kind, FOLLOWERS)
-        heads: Ints = np.maximum.accumulate(np.where(is_head, np.arange(len(self)), -1))
+        heads: Ints = np.maximum.accumulate(np.where(is_follower(self.kind), -1, np.arange(len(self))))
         return heads
 
     @cached_property

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from tfdbg_arrow.errors import LogdirError
-from tfdbg_arrow.spool.records import FOLLOWERS, RECORD_DTYPE, RECORD_SIZE, Kind, Records, pick
+from tfdbg_arrow.spool.records import RECORD_DTYPE, RECORD_SIZE, Kind, Records, is_follower, pick
 
 MAGIC = b"TFDBGSPL"
 VERSION = 2
@@ -99,7 +99,7 @@ def read_committed(path: Path, header: SpoolHeader) -> Iterator[Records]:
             kind = records["kind"]
             is_known = (kind >= min(Kind)) & (kind <= max(Kind))
             rows = np.flatnonzero((records["commit"] == expected) & is_known)
-            events, follows = rows + first, np.isin(kind[rows], FOLLOWERS)
+            events, follows = rows + first, is_follower(kind[rows])
             before = np.concatenate([[last_whole], events[:-1]])[: len(events)]
             # If a follower lacks its predecessor, all followers up to the next head are left out.
             is_cut = follows & (before != events - 1)

@@ -20,7 +20,6 @@ import numpy.typing as npt
 from tfdbg_arrow.schema.dtypes import encode_strings
 from tfdbg_arrow.spool.records import (
     BUCKETS_SHIFT,
-    FOLLOWERS,
     NO_STEP,
     NO_VALUE,
     NUM_INLINE_DIMS,
@@ -33,6 +32,7 @@ from tfdbg_arrow.spool.records import (
     Kind,
     Records,
     histogram_width,
+    is_follower,
 )
 from tfdbg_arrow.writer.backend import Backend, Handlers
 from tfdbg_arrow.writer.native import reference
@@ -514,7 +514,7 @@ def _bad_tensors(records: Records, first_event_index: int) -> list[tuple[int, in
     bad: list[tuple[int, int, int]] = []
     for row in np.flatnonzero(records["flags"] & Flag.BAD).tolist():
         record = records[row]
-        if record["kind"] in FOLLOWERS:
+        if is_follower(record["kind"]):
             continue
         slot = NO_VALUE if record["kind"] == Kind.EXTERNAL_TENSOR else int(record["slot"])
         event_index = NO_VALUE if first_event_index == NO_VALUE else first_event_index + row
