@@ -2,7 +2,7 @@
 
 Run: python benchmarks/kernel.py [--json FILE] [--dtypes float32,float16] [--sizes 64,1000000] [--seconds 0.05]
 
-The three kernels take turns over the same buffer, and the best of several rounds counts, so that other load of the
+The kernels take turns over the same buffer, and the best of several rounds counts, so that other load of the
 machine affects all of them alike. Times are measured inside the native core and include no Python call. The data are
 normally distributed numbers without NaN or infinity, unless --bad puts a NaN into every thousandth element.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import platform
 import sys
 from collections.abc import Sequence
@@ -24,7 +25,8 @@ import numpy.typing as npt
 from tfdbg_arrow.writer.native import reference
 
 SIZES = (64, 1_000, 10_000, 100_000, 1_000_000, 16_000_000)
-KERNELS = ("read_sum", "count_health", "measure")
+KERNELS = ("read_sum", "count_health", "measure", "count_histogram")
+"""The kernels. Only real floating-point dtypes have the last one."""
 ROUNDS = 7
 
 
@@ -87,7 +89,7 @@ def run(core: Any, *, dtypes: Sequence[str], sizes: Sequence[int], seconds: floa
         for num_elements in sizes:
             buffer = make_buffer(dtype, num_elements=num_elements, bad=bad)
             best = _best_seconds(core, reference.TENSORFLOW_DTYPES[dtype], buffer, seconds=seconds)
-            for kernel in KERNELS:
+            for kernel in best:
                 results.append(
                     Result(
                         kernel=kernel,
@@ -117,10 +119,10 @@ def render(results: Sequence[Result], *, kernel_name: str) -> str:
     """
     lines = [
         f"Health kernels ({kernel_name}) on {platform.processor() or platform.machine()}",
-        f"{'kernel':<13} {'dtype':<19} {'elements':>11} {'ns a call':>13} {'G elem/s':>13} {'GB/s':>8} {'of read':>8}",
+        f"{'kernel':<15} {'dtype':<19} {'elements':>11} {'ns a call':>13} {'G elem/s':>13} {'GB/s':>8} {'of read':>8}",
     ]
     lines += [
-        f"{r.kernel:<13} {r.dtype:<19} {r.num_elements:>11,} {r.call_ns:>13,.1f} {r.elements_per_s / 1e9:>13.3f} "
+        f"{r.kernel:<15} {r.dtype:<19} {r.num_elements:>11,} {r.call_ns:>13,.1f} {r.elements_per_s / 1e9:>13.3f} "
         f"{r.bytes_per_s / 1e9:>8.2f} {r.ratio_to_read:>8.2f}"
         for r in results
     ]
@@ -148,11 +150,12 @@ def main() -> int:
 
 
 def _best_seconds(core: Any, dtype: int, buffer: npt.NDArray[np.uint8], *, seconds: float) -> dict[str, float]:
-    """Returns the seconds per call of each kernel, the best of ROUNDS rounds."""
-    repeats = {kernel: _choose_repeats(core, kernel, dtype, buffer, seconds=seconds) for kernel in KERNELS}
-    best = dict.fromkeys(KERNELS, float("inf"))
+    """Returns the seconds per call of each kernel that supports the dtype, the best of ROUNDS rounds."""
+    kernels = [kernel for kernel in KERNELS if not math.isnan(core.time_kernel(kernel, dtype, buffer, 1))]
+    repeats = {kernel: _choose_repeats(core, kernel, dtype, buffer, seconds=seconds) for kernel in kernels}
+    best = dict.fromkeys(kernels, float("inf"))
     for _ in range(ROUNDS):
-        for kernel in KERNELS:
+        for kernel in kernels:
             taken = core.time_kernel(kernel, dtype, buffer, repeats[kernel]) / repeats[kernel]
             best[kernel] = min(best[kernel], taken)
     return best

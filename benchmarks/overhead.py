@@ -40,6 +40,8 @@ EVERY_10TH = f"{OURS}/FULL_HEALTH@10"
 STRIDE = 10
 OURS_KEEPING = "tfdbg_arrow-keeping"
 """tfdbg_arrow with `on_nonfinite="keep"`, which keeps the inputs of ops that make a bad value."""
+OURS_WITH_HISTOGRAMS = "tfdbg_arrow-histograms"
+"""tfdbg_arrow with `histograms=True`, which counts elements by sign and power of two. Measured only on request."""
 DEBUGGER_V2 = "debugger_v2"
 NONE = "none"
 CHECK_NUMERICS = "check_numerics"
@@ -56,6 +58,7 @@ QUICK_CONFIGS = (NONE, f"{OURS}/FULL_HEALTH", f"{DEBUGGER_V2}/FULL_HEALTH", CHEC
 ALL_CONFIGS = (
     *DEFAULT_CONFIGS,
     *(f"{family}/{mode}" for family in (OURS_BY_TENSORFLOW, OURS_TRACED_BY_TENSORFLOW) for mode in OUR_MODES),
+    *(f"{OURS_WITH_HISTOGRAMS}/{mode}" for mode in ("FULL_HEALTH", "FULL_NUMERICS", "FULL_TENSOR")),
 )
 
 NUM_STEPS = {"eager_loop": 500, "mlp": 400, "cnn": 1000, "transformer": 150}
@@ -198,6 +201,7 @@ def start_recording(config: str, logdir: Path) -> Recording:
         steps=steps,
         graphs="traced" if family in (OURS_TRACED, OURS_TRACED_BY_TENSORFLOW) else "auto",
         on_nonfinite="keep" if family == OURS_KEEPING else "record",
+        histograms=family == OURS_WITH_HISTOGRAMS,
     )
     if steps is not None:
         from programs import STEP_HOOKS

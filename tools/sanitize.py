@@ -31,6 +31,7 @@ TESTS = (
     "tests/writer/test_executed_graphs.py",
     "tests/writer/test_full_spool.py",
     "tests/writer/test_health.py",
+    "tests/writer/test_histograms.py",
     "tests/writer/test_inside_xla.py",
     "tests/writer/test_keep_inputs.py",
     "tests/writer/test_native_spool.py",
