@@ -12,6 +12,7 @@
 #                   MATRIX_ARGS='--python 3.12 --tensorflow 2.18' chooses; it takes hours and 3 GB of disk for each combination
 #   make readers   read logdirs, and exports as Delta and Iceberg tables, with other programs, in an environment of their own
 #   make sanitize  tests of the native core under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer
+#   make tidy      clang-tidy over the native core
 #   make fuzz      the parsers of the native core under libFuzzer, for half an hour; needs Clang
 #   make chaos     an hour of random trainings with random disturbances, each compared with the same one without a recording
 #   make coverage  the branches of recovery, manifest and compaction: fails where one is not taken by their tests
@@ -56,7 +57,7 @@ CHROMIUM := /usr/bin/chromium
 
 MODULES := $(STAMPS)/modules
 
-.PHONY: FORCE demo test slow exhaustive third-party matrix readers sanitize fuzz chaos coverage mutation lint docs format protos clean distclean
+.PHONY: FORCE demo test slow exhaustive third-party matrix readers sanitize tidy fuzz chaos coverage mutation lint docs format protos clean distclean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -86,6 +87,11 @@ readers: $(READERS)/.stamps/package
 
 sanitize: $(STAMPS)/test $(STAMPS)/package
 	$(BIN)/python tools/sanitize.py
+
+tidy: $(STAMPS)/quality
+	$(BIN)/cmake -S . -B build/tidy -G Ninja -DCMAKE_EXPORT_COMPILE_COMMANDS=ON -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja \
+		-DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python -Dnanobind_DIR=$$($(BIN)/python -m nanobind --cmake_dir)
+	printf '%s\0' tfdbg_arrow/writer/native/*.cc | xargs -0 -P 2 -n 1 $(BIN)/clang-tidy -p build/tidy --quiet
 
 fuzz: $(STAMPS)/test $(STAMPS)/package
 	$(BIN)/python tools/fuzz_native.py

@@ -3,11 +3,12 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <system_error>
 
 #include "health.h"
 #include "record_op.h"
@@ -31,9 +32,16 @@ void repeat(double* row, double size) {
 // Has the signature of XLA's custom calls with API_VERSION_STATUS_RETURNING_UNIFIED. A status that is not set means
 // success.
 void summarize(void* result, const void** operands, const char* configuration, size_t length, void*) {
-  const std::string text(configuration, length);
-  int dtype = 0, mode_number = 0, rank = 0;
-  if (std::sscanf(text.c_str(), "%d %d %d", &dtype, &mode_number, &rank) != 3) return;
+  int numbers[3] = {};
+  const char* at = configuration;
+  const char* const end = configuration + length;
+  for (int& number : numbers) {
+    while (at != end && *at == ' ') ++at;
+    const auto [behind, error] = std::from_chars(at, end, number);
+    if (error != std::errc()) return;
+    at = behind;
+  }
+  const auto [dtype, mode_number, rank] = numbers;
   const auto mode = static_cast<Mode>(mode_number);
   const auto* dims = static_cast<const int64_t*>(operands[1]);
   auto* row = static_cast<double*>(result);

@@ -119,7 +119,8 @@ void SummaryNodes::build_group(const GroupKey& key, const std::vector<Summarized
     NodeBuilder same(name, "Identity", device);
     same.input(tensor.name);
     for (const std::string& part : tensor.graph->parts) {
-      parts.push_back(name + "/" + part);
+      parts.push_back(name);
+      parts.back().append("/").append(part);
       same.input("^" + parts.back());
     }
     shapes.push_back(name + "/shape");

@@ -129,8 +129,8 @@ void GraphRows::note_created(nb::handle op) {
   std::swap(creation.scope, scope);  // the destructor of a replaced scope runs at the end
 }
 
-nb::tuple GraphRows::describe(Creations& creations, nb::bytes graph_def, nb::list ops, size_t first_new,
-                              nb::dict known_inputs) {
+nb::tuple GraphRows::describe(Creations& creations, const nb::bytes& graph_def, const nb::list& ops, size_t first_new,
+                              const nb::dict& known_inputs) {
   const std::optional<GraphView> graph = parse_graph({graph_def.c_str(), graph_def.size()});
   if (!graph) throw std::runtime_error("the graph cannot be read");
   const std::vector<NodeView>& nodes = graph->nodes;

@@ -40,8 +40,8 @@ class GraphRows {
   // `ops`: the operations in order of creation. Those from `first_new` on get rows. `known_inputs`: how many inputs have
   // rows, by the name of each older op whose inputs may have become more. The column `stack_trace_id` is None for an op
   // whose creation was not noted. Throws std::runtime_error if the graph cannot be read.
-  nanobind::tuple describe(Creations& creations, nanobind::bytes graph_def, nanobind::list ops, size_t first_new,
-                           nanobind::dict known_inputs);
+  nanobind::tuple describe(Creations& creations, const nanobind::bytes& graph_def, const nanobind::list& ops,
+                           size_t first_new, const nanobind::dict& known_inputs);
 
   // The callables may refer to the owner of this object. The slots show them to Python's garbage collector.
   static const PyType_Slot kSlots[];

@@ -94,6 +94,7 @@ class DefaultFloatingPoint {
 
 const health::Kernels& choose() {
 #if defined(__GNUC__) && defined(__x86_64__)
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): read once, and getenv has no replacement that is safe beside setenv
   const char* wanted = std::getenv("TFDBG_ARROW_HEALTH_KERNEL");
   if (wanted == nullptr) wanted = "";
   __builtin_cpu_init();

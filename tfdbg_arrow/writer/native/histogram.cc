@@ -71,7 +71,7 @@ void count_many(const char* data, int64_t n, int64_t* totals) {
   for (; i + kStride <= n; i += kStride) {
     for (int w = 0; w < kStride / kInWord; ++w) {
       uint64_t word;
-      std::memcpy(&word, data + i * static_cast<int64_t>(sizeof(U)) + w * 8, 8);
+      std::memcpy(&word, data + i * static_cast<int64_t>(sizeof(U)) + int64_t{w} * 8, 8);
       for (int k = 0; k < kInWord; ++k) {
         const auto pattern = static_cast<U>(word >> (k * L::kBits));
         ++copies[(w * kInWord + k) % L::kCopies][pattern >> L::kShift];

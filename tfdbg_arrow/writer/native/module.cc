@@ -73,7 +73,7 @@ class Recording {
     published_ = false;
     has_journal_ = false;
     forget_session();
-    (void)session_.release();
+    [[maybe_unused]] const Session* parents = session_.release();
   }
 
   nb::object drain(uint64_t max_records) {
@@ -116,7 +116,7 @@ class Recording {
   }
 
   // Appends one complete record that Python measured, with the records that follow it. Returns false if there was no room.
-  bool append(Bytes records) {
+  bool append(const Bytes& records) {
     if (records.size() == 0 || records.size() % sizeof(Record) != 0) {
       throw nb::value_error("expected whole records of 256 bytes");
     }
@@ -140,7 +140,7 @@ class Recording {
     return true;
   }
 
-  int64_t append_value(Bytes value) {
+  int64_t append_value(const Bytes& value) {
     nb::gil_scoped_release release;
     return session_->values.append(value.data(), static_cast<int64_t>(value.size()));
   }
@@ -246,7 +246,7 @@ class Recording {
   int64_t take_unreadable_graphs() { return session_->executed.take_unreadable(); }
 
   // Returns the GraphDef that the optimizer makes of another one; empty if it changes nothing. Throws RuntimeError.
-  nb::bytes with_record_ops(nb::bytes graph_def) {
+  nb::bytes with_record_ops(const nb::bytes& graph_def) {
     const std::string edited =
         tfdbg_arrow::with_record_ops(std::string_view(graph_def.c_str(), graph_def.size()), *session_);
     return nb::bytes(edited.data(), edited.size());
@@ -325,7 +325,7 @@ void throw_held() {
 }
 
 // Returns the columns in the order of Scan in scan.py, then the first record of each new slot, bytes consumed, status.
-nb::tuple scan_debug_events(DebugEventScanner& scanner, nb::bytes data, size_t max_records) {
+nb::tuple scan_debug_events(DebugEventScanner& scanner, const nb::bytes& data, size_t max_records) {
   DebugEventColumns found;
   const auto* begin = reinterpret_cast<const uint8_t*>(data.c_str());
   size_t size = data.size();
@@ -355,6 +355,8 @@ NB_MODULE(_core, m) {
     forget_session();
   });
 
+  // Its constructor makes the Python class, so the object is not needed.
+  // NOLINTNEXTLINE(bugprone-unused-raii,bugprone-throw-keyword-missing)
   nb::exception<std::system_error>(m, "SpoolError", PyExc_OSError);
 
   nb::class_<DebugEventScanner>(m, "DebugEventScanner")
@@ -472,19 +474,19 @@ NB_MODULE(_core, m) {
   m.def("record_layout", &record_layout);
   m.attr("NUM_SUMMARY_COLUMNS") = static_cast<int>(kNumSummaryColumns);
 
-  m.def("count_health", [](int dtype, Bytes buffer) {
+  m.def("count_health", [](int dtype, const Bytes& buffer) {
     Health health;
     count_health(dtype, buffer.data(), num_elements(dtype, buffer), &health);
     return health_tuple(health);
   }, nb::arg("dtype"), nb::arg("buffer"));
-  m.def("measure", [](int dtype, Bytes buffer) {
+  m.def("measure", [](int dtype, const Bytes& buffer) {
     Health health;
     Numerics n;
     measure(dtype, buffer.data(), num_elements(dtype, buffer), &health, &n);
     nb::tuple numerics = nb::make_tuple(n.num_subnormal, n.min, n.max, n.mean, n.stddev, n.max_abs, n.any_finite, n.ordered);
     return nb::steal<nb::tuple>(PySequence_Concat(health_tuple(health).ptr(), numerics.ptr()));
   }, nb::arg("dtype"), nb::arg("buffer"));
-  m.def("count_histogram", [](int dtype, Bytes buffer) {
+  m.def("count_histogram", [](int dtype, const Bytes& buffer) {
     Health health;
     const int64_t n = num_elements(dtype, buffer);
     count_health(dtype, buffer.data(), n, &health);
@@ -498,10 +500,10 @@ NB_MODULE(_core, m) {
     }
     return nb::make_tuple(histogram->exponent, sides[0], sides[1]);
   }, nb::arg("dtype"), nb::arg("buffer"));
-  m.def("read_sum", [](Bytes buffer) { return read_sum(buffer.data(), static_cast<int64_t>(buffer.size())); },
+  m.def("read_sum", [](const Bytes& buffer) { return read_sum(buffer.data(), static_cast<int64_t>(buffer.size())); },
         nb::arg("buffer"));
   m.def("health_kernel_name", [] { return std::string(health_kernel_name()); });
-  m.def("time_kernel", [](const std::string& name, int dtype, Bytes buffer, int64_t repeats) {
+  m.def("time_kernel", [](const std::string& name, int dtype, const Bytes& buffer, int64_t repeats) {
     nb::gil_scoped_release release;
     return time_kernel(name.c_str(), dtype, buffer.data(), static_cast<int64_t>(buffer.size()), repeats);
   }, nb::arg("name"), nb::arg("dtype"), nb::arg("buffer"), nb::arg("repeats"));

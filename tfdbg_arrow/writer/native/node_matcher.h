@@ -206,15 +206,15 @@ class NodeMatcher {
   void match_argument(size_t i) {
     const auto ids = graphs_at_.find(std::string_view());
     const std::string_view* value = graph_.nodes[i].attr("index");
-    const std::optional<int64_t> index = value == nullptr ? std::nullopt : attr_int(*value);
-    if (ids == graphs_at_.end() || ids->second.size() != 1 || !index || *index < 0) return;
+    const int64_t index = value == nullptr ? -1 : attr_int(*value).value_or(-1);
+    if (ids == graphs_at_.end() || ids->second.size() != 1 || index < 0) return;
     const int64_t graph_id = ids->second[0];
     const ProgramGraph* program = program_graph(graph_id);
-    if (static_cast<size_t>(*index) >= program->arguments.size()) return;
-    const auto op = program->ops.find(program->arguments[static_cast<size_t>(*index)]);
+    if (static_cast<size_t>(index) >= program->arguments.size()) return;
+    const auto op = program->ops.find(program->arguments[static_cast<size_t>(index)]);
     if (op == program->ops.end()) return;
     take(i, graph_id, &op->second, std::string_view());
-    found_[i].argument = *index;
+    found_[i].argument = index;
   }
 
   const GraphView& graph_;

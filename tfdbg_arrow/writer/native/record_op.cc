@@ -118,7 +118,7 @@ bool record_tensor(RecordKernel* kernel, TF_OpKernelContext* context, TF_Tensor*
   if (kernel->argument >= 0) {
     record.execution_index = session->calls.find(static_cast<size_t>(kernel->argument), data);
   }
-  const int64_t num_bytes = tf.TF_TensorByteSize(tensor);
+  const auto num_bytes = static_cast<int64_t>(tf.TF_TensorByteSize(tensor));
   // What eager code passes is measured in each call, even if it is at the address of the call before: what TensorFlow
   // does not write, the program can write through an array that shares the memory.
   const bool may_repeat = kernel->argument >= 0 && num_bytes >= RepeatedArgument::kMinBytes &&
@@ -213,13 +213,14 @@ void register_single_op(std::string_view name, bool hands_on) {
   check(status, "a record op");
 }
 
-void register_kernel(const char* op, const char* device, std::initializer_list<const char*> host_inputs,
+void register_kernel(std::string_view op_name, const char* device, std::initializer_list<const char*> host_inputs,
                      void* (*create)(TF_OpKernelConstruction*), void (*compute)(void*, TF_OpKernelContext*)) {
   const TensorFlowApi& tf = tf_api();
   Status status;
-  TF_KernelBuilder* builder = tf.TF_NewKernelBuilder(op, device, create, compute, delete_kernel);
+  const std::string op(op_name);
+  TF_KernelBuilder* builder = tf.TF_NewKernelBuilder(op.c_str(), device, create, compute, delete_kernel);
   for (const char* input : host_inputs) tf.TF_KernelBuilder_HostMemory(builder, input);
-  std::string name = std::string(op) + device;
+  const std::string name = op + device;
   tf.TF_RegisterKernelBuilder(name.c_str(), builder, status.get());
   check(status, "a record kernel");
 }
@@ -230,25 +231,25 @@ void register_record_ops() {
   static bool registered = false;
   if (registered) return;
   register_op(kCallTokenOp, {"execution_index: int64"}, {"node: int", "generation: int"});
-  register_kernel(kCallTokenOp.data(), "CPU", {}, create_call_token, compute_call_token);
+  register_kernel(kCallTokenOp, "CPU", {}, create_call_token, compute_call_token);
   register_op(kRecordRowsOp, {"summaries: double", "arguments: T"},
               {"T: list(type) >= 0", "nodes: list(int)", "decides: list(int)", "generation: int", "own_name: string",
                "argument_indexes: list(int)", "dtypes: list(int)", "call_sites: string", "sites: list(int)", "loops: string",
                "loop_of: list(int)"});
   for (const char* device : {"CPU", "GPU"}) {
-    register_kernel(kRecordRowsOp.data(), device, {"summaries"}, create_record_rows, compute_record_rows);
+    register_kernel(kRecordRowsOp, device, {"summaries"}, create_record_rows, compute_record_rows);
   }
   register_op(kRecordDeviceOp, {"parts: num_parts * double", "shapes: num_shapes * int64"},
               {"num_parts: int >= 0", "num_shapes: int >= 1", "nodes: list(int)", "decides: list(int)", "generation: int",
                "dtypes: list(int)", "layouts: list(int)", "has_call_site: bool", "call_sites: string", "sites: list(int)"});
   for (const char* device : {"CPU", "GPU"}) {
-    register_kernel(kRecordDeviceOp.data(), device, {"parts", "shapes"}, create_record_device, compute_record_device);
+    register_kernel(kRecordDeviceOp, device, {"parts", "shapes"}, create_record_device, compute_record_device);
   }
   register_single_op(kRecordThroughOp, true);
   register_single_op(kRecordConstantOp, false);
-  register_kernel(kRecordThroughOp.data(), "CPU", {}, create_record_through, compute_record_through);
-  register_kernel(kRecordConstantOp.data(), "CPU", {}, create_record_through, compute_record_constant);
-  register_kernel(kRecordConstantOp.data(), "GPU", {"tensor"}, create_record_through, compute_record_constant);
+  register_kernel(kRecordThroughOp, "CPU", {}, create_record_through, compute_record_through);
+  register_kernel(kRecordConstantOp, "CPU", {}, create_record_through, compute_record_constant);
+  register_kernel(kRecordConstantOp, "GPU", {"tensor"}, create_record_through, compute_record_constant);
   registered = true;
 }
 

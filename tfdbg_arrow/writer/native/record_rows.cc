@@ -128,6 +128,7 @@ Shape shape_in(TF_Tensor* tensor) {
 
 // Writes the counts of a summary graph into the columns of a row.
 void fill_row(SummaryLayout layout, const double* parts, double* row) {
+  if (parts == nullptr) return;  // all tensors of the op have only a shape
   const double* once = parts + kCountsInPart;
   switch (layout) {
     case SummaryLayout::kShapeOnly:

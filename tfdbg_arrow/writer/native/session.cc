@@ -311,7 +311,7 @@ uint64_t num_dims_records(const Record& record, int rank) {
 }
 
 uint64_t num_histogram_records(const Record& record) {
-  const int64_t bytes = 2 * (record.flags >> kBucketsShift) * histogram_width(record.size);
+  const int64_t bytes = int64_t{2} * (record.flags >> kBucketsShift) * histogram_width(record.size);
   return static_cast<uint64_t>((bytes + kPayloadBytes - 1) / kPayloadBytes);
 }
 

@@ -139,7 +139,9 @@ class SessionRun {
       ready.pop_back();
       unconditional_[i] = true;
       for (size_t user : users[i]) {
-        if (num_waited_for[user] != kNone && --num_waited_for[user] == 0) ready.push_back(user);
+        if (num_waited_for[user] == kNone) continue;
+        --num_waited_for[user];
+        if (num_waited_for[user] == 0) ready.push_back(user);
       }
     }
   }
