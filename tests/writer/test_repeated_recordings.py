@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import gc
+import statistics
+import weakref
 from pathlib import Path
 
 import pytest
 import tensorflow as tf
 
 import tfdbg_arrow
+from tfdbg_arrow.writer import active_recording
 
 from .lifecycle import X
 from .subprocesses import run_python
@@ -42,6 +46,88 @@ def test_the_last_trace_is_exported(tmp_path: Path) -> None:
             module.double(X)
     tf.saved_model.save(module, tmp_path / "model")
     assert tf.saved_model.load(tmp_path / "model").double(X).numpy().tolist() == [2.0, -2.0]
+
+
+@pytest.mark.parametrize("settings", [
+    {},
+    {"health_backend": "tensorflow", "steps": "0:10", "max_bytes": 1 << 22},
+    {"on_nonfinite": "raise", "values": "Mul", "redact": "paths"},
+    {"on_nonfinite": print, "circular_buffer_size": 10, "dump_on": "nonfinite"},
+    {"xla": "keep", "circular_buffer_size": 10},
+])  # fmt: skip
+def test_the_end_of_a_recording_frees_it(tmp_path: Path, settings: dict[str, object]) -> None:
+    assert is_freed_at_its_end(tmp_path, **settings)
+
+
+def test_the_end_of_a_recording_to_a_url_frees_it(tmp_path: Path) -> None:
+    assert is_freed_at_its_end(f"memory://repeated/{tmp_path.name}")
+
+
+def test_the_end_in_another_thread_frees_the_recording(tmp_path: Path) -> None:
+    assert is_freed_at_its_end(tmp_path, wait=False)
+
+
+def is_freed_at_its_end(logdir: Path | str, *, wait: bool = True, **settings: object) -> bool:
+    """Records a program; returns True if its end frees the recording and its spool without Python's collector."""
+
+    @tf.function(jit_compile=True)
+    def compiled(x: tf.Tensor) -> tf.Tensor:
+        return x * 3.0
+
+    @tf.function
+    def double(x: tf.Tensor) -> tf.Tensor:
+        return compiled(x) * 2.0
+
+    gc.collect()
+    gc.disable()
+    try:
+        tfdbg_arrow.enable(logdir, **settings)  # type: ignore[arg-type]
+        recording = weakref.ref(active_recording._active)
+        with tf.GradientTape() as tape:
+            tape.watch(x := tf.constant(X))
+            y = double(x)
+        tape.gradient(y, x)
+        tfdbg_arrow.mark(step=1)
+        tfdbg_arrow.disable(wait=wait)
+        tfdbg_arrow.disable()  # waits for another thread
+        is_mapped = ".spool" in Path("/proc/self/maps").read_text()
+        return recording() is None and not is_mapped
+    finally:
+        gc.enable()
+
+
+@pytest.mark.slow
+def test_the_resident_memory_stays_flat(tmp_path: Path) -> None:
+    text = """
+        import ctypes, os, shutil, sys
+        import tensorflow as tf
+        import tfdbg_arrow
+
+        @tf.function
+        def f(x):
+            return tf.reduce_sum(tf.exp(x) * 2.0)
+
+        malloc_trim = ctypes.CDLL(None).malloc_trim
+
+        def resident_mib():
+            malloc_trim(0)  # how many free blocks malloc keeps depends on the threads, and so on the machine's load
+            return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+        # Python interns the parts of paths. TensorFlow fills half of the table of these strings, which doubles once.
+        for number in range(200_000):
+            sys.intern(f"/{number}")
+        x = tf.ones([4])
+        for number in range(200):
+            tfdbg_arrow.enable(sys.argv[1])
+            f(x)
+            tfdbg_arrow.disable()
+            shutil.rmtree(sys.argv[1])
+            if number >= 20:
+                print(resident_mib())
+    """
+    found = [float(each) for each in run_python(tmp_path / "program.py", text, tmp_path / "logdir").split()]
+    twentieths = statistics.quantiles(found, n=20)
+    assert twentieths[-1] - twentieths[0] < 5.0, found  # MiB
 
 
 @pytest.mark.slow

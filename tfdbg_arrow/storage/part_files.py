@@ -209,7 +209,8 @@ def read_rows(logdir: Path, entries: Iterable[ManifestEntry]) -> Iterator[pa.Tab
     for entry in entries:
         path = logdir / entry.path
         check_part(path, entry)
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        # pyarrow would read a whole row group in advance, in threads that keep their memory.
+        with pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False) as file:
             for group in range(file.num_row_groups):  # one at a time, to hold only one in memory
                 found = file.metadata.row_group(group)
                 row_bytes = max(1, found.total_byte_size // max(1, found.num_rows))

@@ -62,6 +62,7 @@ class Ending:
         try:
             self._write(self._note)
         finally:
+            self._write = lambda on_progress: None  # so that this object does not keep the recording
             if self._told_at is not None and _is_terminal():
                 _tell(f"\rtfdbg_arrow: wrote {self._what}.\033[K\n")
 

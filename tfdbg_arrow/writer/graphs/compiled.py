@@ -17,6 +17,7 @@ A compiled function that eager code calls is wrapped in a function that is not c
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -216,12 +217,13 @@ class CompiledFunctions:
         return (self._copies_of_any if has_any_shapes else self._copies).copy(function_name)
 
     def _make_copies(self, library: CompiledSummaries, suffix: str) -> RowCopies:
+        this = weakref.proxy(self)  # no reference cycle: the copies are not used without this object
         return RowCopies(
             library,
-            read=self._definition,
+            read=lambda function_name: this._definition(function_name),
             covered=self._covered,
             suffix=SUFFIX + suffix,
-            new_name=self._own_name,
+            new_name=lambda what: this._own_name(what),
             on_left_out=self._on_left_out,
         )
 

@@ -123,8 +123,11 @@ class GraphDescriber:
         self._states: weakref.WeakKeyDictionary[Any, GraphState] = weakref.WeakKeyDictionary()
         self._undescribed: dict[int, Row] = {}
         """Rows of outer graphs that TensorFlow has not made a function of so far."""
+        this = weakref.proxy(self)  # no reference cycle: the rows are not used without this object
         self._rows = core.GraphRows(
-            self.state, current_scope, lambda serialized: attribute_json(parse_attribute(serialized))
+            lambda graph: this.state(graph),
+            current_scope,
+            lambda serialized: attribute_json(parse_attribute(serialized)),
         )
         self.note_created: Callable[[Any], None] = self._rows.note_created
 

@@ -7,6 +7,7 @@ import os
 import shlex
 import sys
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -51,6 +52,9 @@ _generations = itertools.count(1)
 class Recording:
     """One recording, from enable() to disable().
 
+    A part refers to a part that it is made for, and to this object, only weakly. So no part is in a reference cycle,
+    and the memory of a recording is free when it ends, not when Python's collector runs.
+
     Args:
         settings: The settings.
 
@@ -67,7 +71,12 @@ class Recording:
         self._start_ns = time.time_ns()
         self.run_id = make_run_id(self._start_ns, host_name=redaction.host_name, pid=os.getpid())
         self._uploader = (
-            Uploader(settings.remote, local=settings.logdir, run_id=self.run_id, on_trouble=self._note_upload_trouble)
+            Uploader(
+                settings.remote,
+                local=settings.logdir,
+                run_id=self.run_id,
+                on_trouble=_weakly(self._note_upload_trouble),
+            )
             if settings.remote is not None
             else None
         )
@@ -89,7 +98,7 @@ class Recording:
         except BaseException:
             discard_spool_files(paths, self._files)
             raise
-        self._stats = CaptureStats(self._append, num_events=self._backend.num_events)
+        self._stats = CaptureStats(_weakly(self._append), num_events=self._backend.num_events)
         self._coverage = Coverage(settings, stats=self._stats)
         registry = GraphRegistry(self._files.names)
         judge = GraphJudge(is_used_by_graph=is_used_by_graph)
@@ -115,7 +124,7 @@ class Recording:
         if self._counts_on_device:
             self._note_left_out_on_device()
         self._backend.stack_table = StackTable(
-            self._sink.append, self._sink.append_columns, original_location=original_location
+            _weakly(self._sink.append), _weakly(self._sink.append_columns), original_location=original_location
         )
         self._has_forked = False
         notes = FunctionNotes(self._stats)
@@ -130,17 +139,17 @@ class Recording:
             coverage=self._coverage,
             intern_stack=self._backend.intern_stack,
             intern_traceback=self._backend.stack_table.add_traceback,
-            current_scope=lambda: self._scopes.current(),
+            current_scope=lambda: scopes.current(),
             on_unknown_callee=lambda graph, name: notes.unobserved(name, is_defun=is_defun(graph, name)),
-            on_names=self._note_names,
+            on_names=_weakly(self._note_names),
         )
-        self._scopes = Scopes(self._backend, graphs=self._describer)
+        scopes = Scopes(self._backend, graphs=weakref.proxy(self._describer))
         gate = StepGate(settings.steps) if settings.steps is not None else None
-        self._marks = Marks(
+        self._marks = marks = Marks(
             gate,
             backend=self._backend,
             append=self._sink.append,
-            set_paused=self._set_paused,
+            set_paused=_weakly(self._set_paused),
             stats=self._stats,
         )
         self._session_runs = SessionRuns(
@@ -149,7 +158,7 @@ class Recording:
             describer=self._describer,
             append=self._sink.append,
             backend=self._backend,
-            step=lambda: self._marks.step,
+            step=lambda: marks.step,
             note=self._stats.note,
             generation=self._generation,
             after_run=None if self.stop is None else self.stop.after_call,
@@ -165,7 +174,7 @@ class Recording:
             stop=self.stop,
             judge=judge,
             notes=notes,
-            scopes=self._scopes,
+            scopes=scopes,
             fit_marks=FitMarks(self._marks.add_automatic),
             note_failure=self._stats.note_failure,
             generation=self._generation,
@@ -350,16 +359,18 @@ class Recording:
         )
 
     def _make_stop(self, judge: GraphJudge, registry: GraphRegistry) -> Stop:
+        flush, logdir, run_id, stats = _weakly(self.flush), self.settings.logdir, self.run_id, self._stats
+
         def find(event_indexes: Sequence[int]) -> Sequence[Origin]:
-            self.flush()
-            return find_origins(self.settings.logdir, self.run_id, event_indexes)
+            flush()
+            return find_origins(logdir, run_id, event_indexes)
 
         noted: set[tuple[str, str]] = set()
 
         def note(subject: str, reason: str) -> None:
             if (subject, reason) not in noted:
                 noted.add((subject, reason))
-                self._stats.add("masked", subject, reason)
+                stats.add("masked", subject, reason)
 
         watch = EagerWatch(
             tensor_id=runtime.eager_tensor_id,
@@ -398,6 +409,18 @@ class Recording:
                 f"{shown}; they are kept in {unsent.directory}. When this process has ended, send them with: "
                 f"tfdbg-arrow upload --remove {shlex.quote(str(unsent.directory))} {shlex.quote(shown)}"
             )
+
+
+def _weakly(method: Callable[..., object]) -> Callable[..., None]:
+    """Returns a function that calls a bound method, but does not keep its object; later calls do nothing."""
+    reference = weakref.WeakMethod(method)
+
+    def call(*args: Any, **kwargs: Any) -> None:
+        alive = reference()
+        if alive is not None:
+            alive(*args, **kwargs)
+
+    return call
 
 
 class Coverage:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
 from tfdbg_arrow.errors import LogdirError
 from tfdbg_arrow.schema import TABLES, arrow_schema
@@ -215,6 +216,7 @@ class Sink:
                     self._parts.compact(table, on_rows=advance)
             self._has_ended = _insist(lambda: self._end_run(run_row))
             self._parts.sweep()
+            pa.default_memory_pool().release_unused()  # otherwise the pool keeps tens of MiB until somebody uses it
             self._closed = True
 
     @property
@@ -228,6 +230,11 @@ class Sink:
 
     def _run(self) -> None:
         """Runs the sink's thread."""
+        self._write_until_stopped()
+        # The allocator does this for a thread that ends, but later than join() returns.
+        pa.default_memory_pool().release_unused()
+
+    def _write_until_stopped(self) -> None:
         while True:
             try:
                 with self._lock:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,8 +29,13 @@ class TensorFlowBackend(Backend):
     def __init__(self, settings: Settings, *, core: Any, paths: SpoolPaths, journal: Journal, generation: int) -> None:
         super().__init__(settings, core=core, paths=paths, journal=journal, generation=generation)
         self._step = NO_STEP
+        this = weakref.proxy(self)  # no reference cycle: the recorder is stopped before this object is gone
         self._eager = EagerRecorder(
-            settings, backend=self, tensor_id=runtime.eager_tensor_id, measure=self._measure, step=lambda: self._step
+            settings,
+            backend=this,
+            tensor_id=runtime.eager_tensor_id,
+            measure=lambda tensors: this._measure(tensors),
+            step=lambda: this._step,
         )
         self._mode = settings.mode
         self._dtype_mask = settings.dtype_mask
