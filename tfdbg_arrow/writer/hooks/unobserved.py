@@ -51,7 +51,13 @@ def local_task() -> str:
 
 
 def is_defun(graph: Any, function_name: str) -> bool:
-    """Returns True if TensorFlow made a function that a graph calls with Defun, which no hook sees."""
+    """Returns True if TensorFlow made a function that a graph calls with Defun, which is not recorded.
+
+    A hook could describe such a function, but its ops could not be recorded without changing numbers. TensorFlow does not
+    lower a While op of such functions: its kernel calls them without Grappler, which would call our optimizer, and without
+    a frame, which gives a record its iteration. If the op is marked to be lowered, Grappler changes the ops of the loop,
+    which it would not do otherwise: it makes log1p(x) of log(1 + x), for example.
+    """
     return isinstance(graph._functions.get(function_name), framework_function._DefinedFunction)
 
 
