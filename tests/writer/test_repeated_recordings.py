@@ -99,7 +99,7 @@ def is_freed_at_its_end(logdir: Path | str, *, wait: bool = True, **settings: ob
 @pytest.mark.slow
 def test_the_resident_memory_stays_flat(tmp_path: Path) -> None:
     text = """
-        import ctypes, os, shutil, sys
+        import ctypes, gc, os, shutil, sys
         import tensorflow as tf
         import tfdbg_arrow
 
@@ -110,6 +110,7 @@ def test_the_resident_memory_stays_flat(tmp_path: Path) -> None:
         malloc_trim = ctypes.CDLL(None).malloc_trim
 
         def resident_mib():
+            gc.collect()  # TensorFlow leaves cycles for each trace
             malloc_trim(0)  # how many free blocks malloc keeps depends on the threads, and so on the machine's load
             return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
@@ -122,12 +123,14 @@ def test_the_resident_memory_stays_flat(tmp_path: Path) -> None:
             f(x)
             tfdbg_arrow.disable()
             shutil.rmtree(sys.argv[1])
-            if number >= 20:
+            if number >= 20 and number % 5 == 0:
                 print(resident_mib())
     """
-    found = [float(each) for each in run_python(tmp_path / "program.py", text, tmp_path / "logdir").split()]
-    twentieths = statistics.quantiles(found, n=20)
-    assert twentieths[-1] - twentieths[0] < 5.0, found  # MiB
+    printed = run_python(tmp_path / "program.py", text, tmp_path / "logdir", ARROW_DEFAULT_MEMORY_POOL="system")
+    found = [float(each) for each in printed.split()]
+    # The kernel backs memory with pages of 2 MiB when it likes, so single measurements differ by some MiB.
+    growth = statistics.median(found[-12:]) - statistics.median(found[:12])
+    assert growth < 5.0, found  # MiB
 
 
 @pytest.mark.slow

@@ -123,7 +123,7 @@ class GraphDescriber:
         self._states: weakref.WeakKeyDictionary[Any, GraphState] = weakref.WeakKeyDictionary()
         self._undescribed: dict[int, Row] = {}
         """Rows of outer graphs that TensorFlow has not made a function of so far."""
-        this = weakref.proxy(self)  # no reference cycle: the rows are not used without this object
+        this = weakref.proxy(self)  # no reference cycle
         self._rows = core.GraphRows(
             lambda graph: this.state(graph),
             current_scope,

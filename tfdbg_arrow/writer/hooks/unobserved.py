@@ -53,10 +53,10 @@ def local_task() -> str:
 def is_defun(graph: Any, function_name: str) -> bool:
     """Returns True if TensorFlow made a function that a graph calls with Defun, which is not recorded.
 
-    A hook could describe such a function, but its ops could not be recorded without changing numbers. TensorFlow does not
-    lower a While op of such functions: its kernel calls them without Grappler, which would call our optimizer, and without
-    a frame, which gives a record its iteration. If the op is marked to be lowered, Grappler changes the ops of the loop,
-    which it would not do otherwise: it makes log1p(x) of log(1 + x), for example.
+    A hook could describe such a function, but recording its ops would change numbers. TensorFlow does not lower a While
+    op that calls such functions. The op's kernel runs them without Grappler, which would call our optimizer, and without
+    a frame, which gives each record its iteration. If the op were marked to be lowered, Grappler would rewrite the ops
+    in the loop, which it does not do otherwise: for example log(1 + x) as log1p(x).
     """
     return isinstance(graph._functions.get(function_name), framework_function._DefinedFunction)
 

@@ -78,29 +78,6 @@ class Columns {
 
 }  // namespace
 
-const PyType_Slot GraphRows::kSlots[] = {
-    {Py_tp_traverse, reinterpret_cast<void*>(traverse)}, {Py_tp_clear, reinterpret_cast<void*>(clear)}, {0, nullptr}};
-
-int GraphRows::traverse(PyObject* self, visitproc visit, void* argument) {
-  const auto visited = [&](PyObject* object) { return object == nullptr ? 0 : visit(object, argument); };
-  if (const int stop = visited(reinterpret_cast<PyObject*>(Py_TYPE(self)))) return stop;
-  if (!nb::inst_ready(self)) return 0;
-  GraphRows* rows = nb::inst_ptr<GraphRows>(self);
-  for (const nb::object* each : {&rows->state_of_, &rows->current_scope_, &rows->attribute_json_, &rows->last_state_}) {
-    if (const int stop = visited(each->ptr())) return stop;
-  }
-  return 0;
-}
-
-int GraphRows::clear(PyObject* self) {
-  GraphRows* rows = nb::inst_ptr<GraphRows>(self);
-  for (nb::object* each : {&rows->state_of_, &rows->current_scope_, &rows->attribute_json_, &rows->last_state_}) {
-    nb::object cleared;
-    std::swap(*each, cleared);
-  }
-  return 0;
-}
-
 nb::object GraphRows::state_of(nb::handle graph) {
   if (last_graph_.is_valid() && PyWeakref_GetObject(last_graph_.ptr()) == graph.ptr()) return last_state_;
   nb::object state = state_of_(graph);

@@ -25,8 +25,9 @@ struct Creations {
 
 class GraphRows {
  public:
-  // `state_of`: (graph) -> GraphState, whose `creations` are Creations. `current_scope`: () -> Scope of the calling thread. `attribute_json`:
-  // (serialized AttrValue) -> its JSON.
+  // `state_of`: (graph) -> GraphState, whose `creations` are Creations. `current_scope`: () -> Scope of the calling
+  // thread. `attribute_json`: (serialized AttrValue) -> its JSON. They must not keep the owner of this object, because
+  // Python's garbage collector does not see what this object refers to.
   GraphRows(nanobind::callable state_of, nanobind::callable current_scope, nanobind::callable attribute_json)
       : state_of_(std::move(state_of)), current_scope_(std::move(current_scope)), attribute_json_(std::move(attribute_json)) {}
 
@@ -43,13 +44,7 @@ class GraphRows {
   nanobind::tuple describe(Creations& creations, const nanobind::bytes& graph_def, const nanobind::list& ops,
                            size_t first_new, const nanobind::dict& known_inputs);
 
-  // The callables may refer to the owner of this object. The slots show them to Python's garbage collector.
-  static const PyType_Slot kSlots[];
-
  private:
-  static int traverse(PyObject* self, visitproc visit, void* argument);
-  static int clear(PyObject* self);
-
   nanobind::object state_of(nanobind::handle graph);
   std::string attributes(const NodeView& node);
 

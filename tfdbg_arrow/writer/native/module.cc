@@ -408,7 +408,7 @@ NB_MODULE(_core, m) {
       .def("with_record_ops", &Recording::with_record_ops, nb::arg("graph_def"));
 
   nb::class_<Creations>(m, "Creations").def(nb::init<>());
-  nb::class_<GraphRows>(m, "GraphRows", nb::type_slots(GraphRows::kSlots))
+  nb::class_<GraphRows>(m, "GraphRows")
       .def(nb::init<nb::callable, nb::callable, nb::callable>(), nb::arg("state_of"), nb::arg("current_scope"),
            nb::arg("attribute_json"))
       .def("note_created", [](GraphRows& rows, nb::handle op) {
