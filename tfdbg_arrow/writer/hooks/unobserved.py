@@ -54,9 +54,9 @@ def is_defun(graph: Any, function_name: str) -> bool:
     """Returns True if TensorFlow made a function that a graph calls with Defun, which is not recorded.
 
     A hook could describe such a function, but recording its ops would change numbers. TensorFlow does not lower a While
-    op that calls such functions. The op's kernel runs them without Grappler, which would call our optimizer, and without
-    a frame, which gives each record its iteration. If the op were marked to be lowered, Grappler would rewrite the ops
-    in the loop, which it does not do otherwise: for example log(1 + x) as log1p(x).
+    op that calls such functions. The kernel of the op runs them without Grappler, which would call our optimizer, and
+    without a frame, which gives each record its iteration. If the op were marked to be lowered, Grappler would rewrite
+    the ops in the loop, which it does not do otherwise: for example log(1 + x) as log1p(x).
     """
     return isinstance(graph._functions.get(function_name), framework_function._DefinedFunction)
 
