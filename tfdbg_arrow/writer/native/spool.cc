@@ -42,7 +42,7 @@ Spool::Spool(const std::string& path, uint64_t capacity, bool waits)
     if (memory == MAP_FAILED) error = errno;
   }
   ::close(fd);
-  if (error != 0) {
+  if (memory == MAP_FAILED) {
     ::unlink(path.c_str());
     throw_errno(error, "cannot allocate " + std::to_string(mapped_size_) + " bytes for the event spool " + path);
   }
