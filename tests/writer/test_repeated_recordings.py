@@ -78,7 +78,11 @@ def is_freed_at_its_end(logdir: Path | str, *, wait: bool = True, **settings: ob
     def double(x: tf.Tensor) -> tf.Tensor:
         return compiled(x) * 2.0
 
+    def num_mapped() -> int:
+        return Path("/proc/self/maps").read_text().count(".spool")
+
     gc.collect()
+    before = num_mapped()  # other tests may hold their recordings
     gc.disable()
     try:
         tfdbg_arrow.enable(logdir, **settings)  # type: ignore[arg-type]
@@ -90,8 +94,7 @@ def is_freed_at_its_end(logdir: Path | str, *, wait: bool = True, **settings: ob
         tfdbg_arrow.mark(step=1)
         tfdbg_arrow.disable(wait=wait)
         tfdbg_arrow.disable()  # waits for another thread
-        is_mapped = ".spool" in Path("/proc/self/maps").read_text()
-        return recording() is None and not is_mapped
+        return recording() is None and num_mapped() == before
     finally:
         gc.enable()
 
