@@ -30,6 +30,7 @@ TESTS = (
     "tests/writer/test_ending.py",
     "tests/writer/test_executed_graphs.py",
     "tests/writer/test_full_spool.py",
+    "tests/writer/test_graph_rows.py",
     "tests/writer/test_health.py",
     "tests/writer/test_histograms.py",
     "tests/writer/test_inside_xla.py",
