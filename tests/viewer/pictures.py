@@ -42,12 +42,12 @@ def targets(logdir: Path, bug: str, fixed: str) -> dict[str, str]:
     assert first is not None
     tensor = {"run": bug, "event": first.event_index}
     return {
-        "overview": "/?" + urlencode({"run": bug}),
+        "overview": "/?" + urlencode({"run": bug, "wait": 1}),
         "model": "/model?" + urlencode({"run": bug}),
         "graph": "/graph?" + urlencode(tensor),
         "timeline": "/executions?" + urlencode({"run": bug, "bad": 1}),
         "history": "/history?" + urlencode(tensor),
-        "diff": "/diff?" + urlencode({"run": bug, "other": fixed}),
+        "diff": "/diff?" + urlencode({"run": bug, "other": fixed, "wait": 1}),
     }
 
 
