@@ -363,3 +363,27 @@ def test_a_call_that_gets_a_bad_result_is_not_where_the_runs_parted(tmp_path: Pa
     origin = next(number for number, line in enumerate(lines, start=1) if line.endswith("# the origin"))
     assert (found.rows[place.row].name, place.first, place.measure) == (f"test_layer_differences.py:{origin}", 2, "bad")
     assert (place.num_bad_a, place.num_bad_b) == (0, 1)
+
+
+def test_the_origin_is_in_a_line_that_only_one_run_has(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    import tfdbg_arrow
+
+    @tf.function
+    def fixed(x: Any) -> Any:
+        return tf.nn.relu(x)
+
+    @tf.function
+    def wrong(x: Any) -> Any:
+        return tf.math.log(x)  # only here
+
+    for name, call in (("a", fixed), ("b", wrong)):
+        with tfdbg_arrow.capture(tmp_path / name, tensor_debug_mode="CONCISE_HEALTH"):
+            for step in range(3):
+                tfdbg_arrow.mark(step=step)
+                tf.identity(call(tf.constant([1.0, 1.0 - step])))
+    lines = Path(__file__).read_text().splitlines()
+    origin = next(number for number, line in enumerate(lines, start=1) if line.endswith("# only here"))
+    note = f"The bad value began in line test_layer_differences.py:{origin}, which only B has."
+    assert differences(tmp_path / "a", tmp_path / "b").notes[-1] == note

@@ -297,7 +297,9 @@ def _compare(sides: Sequence[_Side], extents: Sequence[Extent], axis: Axis | Non
         only_a=tuple(node.row() for node in nodes_a if node.key not in keys_b),
         only_b=tuple(node.row() for node in nodes_b if node.key not in keys_a),
         rtol=rtol,
-        notes=parting_notes(nodes, first, large, earlier, axis=extents[0].name),
+        notes=parting_notes(
+            nodes, first, large, earlier, axis=extents[0].name, origin=None if finder is None else finder.lone_origin
+        ),
         first_parting=first,
         large_parting=large,
         outlined_parting=outlined,
@@ -319,6 +321,8 @@ class _Finder:
         self._rtol = rtol
         self._index_of = {row.key: row.index for row in rows}
         self._finer: dict[tuple[int, int], tuple[Axis, list[_Row]]] = {}
+        self.lone_origin: tuple[str, RowKey] | None = None
+        """The run (A or B) and the row in which the bad value began that parted them, if the other lacks the row."""
 
     def first(self, *, is_far: bool) -> Parting | None:
         """Returns the first place at which the runs are apart, or far apart; in a layer or line if there is one."""
@@ -345,7 +349,8 @@ class _Finder:
         """
         if BAD not in place.measures:
             return place
-        side = self._sides[0] if bad_numbers(place.row.a)[place.column] else self._sides[1]
+        is_a = bool(bad_numbers(place.row.a)[place.column])
+        side = self._sides[0 if is_a else 1]
         found = first_nonfinite(side.logdir, run_id=side.labels.run_id)
         if found is None:
             return place
@@ -354,6 +359,8 @@ class _Finder:
         if place.axis.column_of(position) != place.column:
             return place
         key = read_keys(side.logdir, side.labels, [event]).get(event)
+        if key is not None and key not in self._index_of:
+            self.lone_origin = ("A" if is_a else "B", key)
         return next((each for each in places if each.row.key == key and each.column == place.column), place)
 
     def partings(self, first: Parting | None) -> tuple[Parting, ...]:

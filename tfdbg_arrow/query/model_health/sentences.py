@@ -127,6 +127,7 @@ def parting_notes(
     earlier: Sequence[Parting],
     *,
     axis: str,
+    origin: tuple[str, RowKey] | None,
 ) -> tuple[str, ...]:
     """Returns further sentences about two runs that parted.
 
@@ -136,11 +137,16 @@ def parting_notes(
         large: The first place at which they are far apart.
         earlier: Places outside all layers and lines at which they were apart before.
         axis: The axis of the columns.
+        origin: Where the bad value began that parted the runs, if only one run has that row: the run (A or B) and the
+            row.
     """
     notes = []
     if first is not None and large is not None and (large.row, large.first) != (first.row, first.first):
         where = _range_text(axis, large.first, large.last)
         notes.append(f"They are far apart in {where}, first in {subject_of(nodes[large.row].key)}: {_values(large)}.")
+    if origin is not None:
+        side, key = origin
+        notes.append(f"The bad value began in {subject_of(key)}, which only {side} has.")
     if earlier:
         places = (f"{nodes[place.row].key.name} from {axis} {place.first:,}" for place in earlier)
         notes.append(f"Outside all layers, they were apart before: {', '.join(places)}.")
