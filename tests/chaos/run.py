@@ -79,6 +79,8 @@ def make_case(seed: int, number: int) -> Case:
         settings["steps"] = rng.choice(["::3", "2:9"])
     if rng.random() < 0.2 and settings["tensor_debug_mode"] not in ("SHAPE", "NO_TENSOR"):
         settings["on_nonfinite"] = "keep"
+    if rng.random() < 0.3 and settings["tensor_debug_mode"] in ("FULL_HEALTH", "FULL_NUMERICS", "FULL_TENSOR"):
+        settings["histograms"] = True
     return {"training": training, "steps": steps, "disturbances": disturbances, "settings": settings}
 
 

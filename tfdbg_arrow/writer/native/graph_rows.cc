@@ -43,15 +43,46 @@ std::string_view vectorized_from(std::string_view op_name) {
   return at == std::string_view::npos ? std::string_view() : op_name.substr(0, at);
 }
 
+// Appends a text in UTF-8 as a JSON string.
 void put_json_text(std::string* out, std::string_view text) {
+  constexpr char kDigits[] = "0123456789abcdef";
   out->push_back('"');
   for (const char letter : text) {
-    if (letter == '"' || letter == '\\' || static_cast<unsigned char>(letter) < 0x20) {
-      throw std::runtime_error("the name of an attribute has a character that no attribute of TensorFlow has");
+    const auto code = static_cast<unsigned char>(letter);
+    if (code < 0x20) {
+      out->append("\\u00").append({kDigits[code >> 4], kDigits[code & 15]});
+      continue;
     }
+    if (letter == '"' || letter == '\\') out->push_back('\\');
     out->push_back(letter);
   }
   out->push_back('"');
+}
+
+// A Scope as columns; all are None for an op that was created before the recording.
+struct ScopeColumns {
+  explicit ScopeColumns(const nb::object& scope) {
+    if (!scope.is_valid()) return;
+    layer = get(scope, "layer");
+    role = get(scope, "role");
+    const nb::object forward = get(scope, "forward_op");
+    if (forward.is_none()) return;
+    forward_graph = forward[0];
+    forward_op = forward[1];
+  }
+  nb::object forward_graph = nb::none(), forward_op = nb::none(), layer = nb::none(), role = nb::none();
+};
+
+// Returns the functions in the attributes of a node as (attribute, index in a list, function name).
+nb::list functions_of(const NodeView& node) {
+  nb::list functions;
+  for (const auto& [key, value] : node.attrs) {
+    const std::vector<std::string_view> called = attr_functions(value);
+    for (size_t k = 0; k < called.size(); ++k) {
+      functions.append(nb::make_tuple(to_python(key), k, to_python(called[k])));
+    }
+  }
+  return functions;
 }
 
 // New rows of a table, one list for each column.
@@ -154,13 +185,7 @@ nb::tuple GraphRows::describe(Creations& creations, const nb::bytes& graph_def, 
       }
     }
 
-    nb::list functions;
-    for (const auto& [key, value] : node.attrs) {
-      const std::vector<std::string_view> called = attr_functions(value);
-      for (size_t k = 0; k < called.size(); ++k) {
-        functions.append(nb::make_tuple(to_python(key), k, to_python(called[k])));
-      }
-    }
+    const nb::list functions = functions_of(node);
     if (functions.size() != 0) calls[nb::int_(i)] = functions;
     const nb::object type = name_of(node.op);
     with_outputs.append(nb::make_tuple(i, name, type));
@@ -175,20 +200,11 @@ nb::tuple GraphRows::describe(Creations& creations, const nb::bytes& graph_def, 
       creation = other->second;
     }
     described.emplace(node.name, creation);
-    nb::object forward_graph = nb::none(), forward_op = nb::none(), layer = nb::none(), role = nb::none();
-    if (creation.scope.is_valid()) {
-      layer = get(creation.scope, "layer");
-      role = get(creation.scope, "role");
-      const nb::object forward = get(creation.scope, "forward_op");
-      if (!forward.is_none()) {
-        forward_graph = forward[0];
-        forward_op = forward[1];
-      }
-    }
+    const ScopeColumns scope(creation.scope);
     op_columns.add(i, name, type, node.device.empty() ? nb::none() : nb::object(name_of(node.device)), texts,
                    creation.stack_id < 0 ? nb::none() : nb::object(nb::int_(creation.stack_id)),
-                   creation.wall_time_ns != 0 ? creation.wall_time_ns : wall_time_ns(), forward_graph, forward_op, layer,
-                   role);
+                   creation.wall_time_ns != 0 ? creation.wall_time_ns : wall_time_ns(), scope.forward_graph,
+                   scope.forward_op, scope.layer, scope.role);
   }
   return nb::make_tuple(op_columns.columns(), input_columns.columns(), with_outputs, calls);
 }

@@ -1,5 +1,5 @@
-// Describes graphs of the program as rows, for one recording: where its ops are created, and the ops and inputs of each
-// graph as columns. All functions need the GIL.
+// Describes graphs of the program as rows: their ops with the place of their creation, and the inputs of the ops. All
+// functions need the GIL.
 #pragma once
 
 #include <nanobind/nanobind.h>
