@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 import tfdbg_arrow
 from tfdbg_arrow.query.alert_rules.answer import Alert
 from tfdbg_arrow.query.explanation import read_reasons
 from tfdbg_arrow.query.flow.data_flow import DataFlow, Sources
+from tfdbg_arrow.query.flow.executed_graphs import read_dtypes
 from tfdbg_arrow.query.nonfinite_search import NonFinite
 
 from .builder import CLEAN, NAN, NEG_INF, RunBuilder
@@ -289,3 +292,18 @@ def test_queries_end_on_cyclic_graphs(tmp_path: Path) -> None:
     assert found.op_name in ("log", "exp", "neg")
     with tfdbg_arrow.open_logdir(tmp_path / "logdir") as logdir:
         logdir.alerts()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (None, None),
+        ("", None),
+        ("[", None),
+        ('{"float32": 0}', None),
+        ("[" * 100_000, None),
+        ('["float32", null, 3]', ("float32", None, None)),
+    ],
+)
+def test_dtypes_that_no_recorder_wrote(text: str | None, expected: tuple[str | None, ...] | None) -> None:
+    assert read_dtypes(text) == expected

@@ -242,6 +242,15 @@ def test_without_histograms_the_page_says_how_to_record_them(tmp_path: Path) -> 
     assert history(tmp_path / "with", op_type="Nothing").no_distribution is None
 
 
+@pytest.mark.parametrize("settings", ["", "[", "[1]", '{"histograms": 1', "[" * 100_000])
+def test_settings_that_no_recorder_wrote(tmp_path: Path, settings: str) -> None:
+    run = RunBuilder("run-a", settings=settings)
+    run.tensor(run.graph("f").op("x", "Mul"), "x", {**CLEAN, "step": 0})
+    found = history(run.write(tmp_path), graph_id=0, op_name="x").no_distribution
+    assert found is not None
+    assert found.startswith("It was not recorded how")
+
+
 def test_events_without_steps_and_a_range(tmp_path: Path) -> None:
     path = distributions(tmp_path)
     by_event = history(path, graph_id=0, op_name="x", axis="event").distribution

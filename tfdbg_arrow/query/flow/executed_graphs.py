@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
+
+from tfdbg_arrow.safe_text import parse_json
 
 if TYPE_CHECKING:
     from tfdbg_arrow.query.flow.graphs import Op
@@ -157,7 +158,7 @@ def replaced_slot_named_in(node_name: str) -> int | None:
 def read_dtypes(text: str | None) -> tuple[str | None, ...] | None:
     """Parses output_dtypes, which may be any text in a logdir from an untrusted source."""
     try:
-        names = json.loads(text) if text is not None else None
+        names = parse_json(text) if text is not None else None
     except ValueError:
         return None
     return tuple(name if isinstance(name, str) else None for name in names) if isinstance(names, list) else None

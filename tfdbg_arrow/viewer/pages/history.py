@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 
 from tfdbg_arrow.query import Logdir
@@ -17,6 +16,7 @@ from tfdbg_arrow.query.display.tensor_window import (
     tensor_series,
     tensor_window,
 )
+from tfdbg_arrow.query.info import parse_settings
 from tfdbg_arrow.query.model_health.histograms import read_distributions
 from tfdbg_arrow.safe_text import number_of
 from tfdbg_arrow.viewer.distribution_drawing import DistributionPicture, distribution_picture
@@ -204,9 +204,8 @@ def _distribution(
 
 
 def _no_distribution(logdir: Logdir, run_id: str) -> str:
-    rows = logdir.rows("SELECT settings FROM run WHERE run_id = ?", [run_id])
-    settings = json.loads(rows[0][0] or "{}") if rows else {}
-    if isinstance(settings, dict) and settings.get("histograms"):
+    ((settings,),) = logdir.rows("SELECT settings FROM run WHERE run_id = ? LIMIT 1", [run_id])
+    if parse_settings(settings).get("histograms"):
         return (
             "These tensors have no histograms: only floating-point tensors have one, unless they were counted on "
             "another device than the host."
