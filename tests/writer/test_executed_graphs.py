@@ -9,6 +9,7 @@ import collections
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import keras
@@ -23,7 +24,9 @@ from tests.programs.running import run_to_end
 from tests.sampling import mostly_slow
 from tfdbg_arrow.errors import SettingError
 from tfdbg_arrow.query import Logdir, read_reasons
-from tfdbg_arrow.writer.graphs.node_defs import MARK
+from tfdbg_arrow.writer.graphs.executed import ExecutedGraphs
+from tfdbg_arrow.writer.graphs.node_defs import MARK, OWN_NAME_PREFIX
+from tfdbg_arrow.writer.graphs.registry import GraphRegistry
 
 from . import trainings
 from .programs import PROGRAMS
@@ -642,3 +645,37 @@ def test_a_function_that_tensorflow_cannot_optimize_is_reported_as_unrecorded(tm
     logs = rows(tmp_path, "SELECT count(*) FROM tensor_health WHERE op_type = 'Log'")
     stats = rows(tmp_path, "SELECT stat, subject LIKE '%program%', reason LIKE 'ran unrecorded%' FROM capture_stat")
     assert (logs, stats) in [([(2,)], []), ([(0,)], [("unobservable", True, True)])]
+
+
+def test_a_graph_without_nodes_of_the_program_has_no_rows() -> None:
+    own = (f"{OWN_NAME_PREFIX}run_1_", "NoOp", "", 3, "", None, [], None, None)
+    node = ("y", "Log", "/CPU:0", 3, "log", "", [("x", 1, False), ("z", 0, True)], [1], None)
+    found: list[tuple[str, Any]] = []
+    optimizer = SimpleNamespace(
+        take_executed_graphs=lambda: [[own], [], [node]],
+        take_unreadable_graphs=lambda: 0,
+        take_masked_outputs=list,
+    )
+    executed = ExecutedGraphs(
+        optimizer,
+        registry=GraphRegistry(),
+        append_columns=lambda table, columns: found.append((table, {name: list(columns[name]) for name in columns})),
+        generation=1,
+        keeps_ops=False,
+        judge=SimpleNamespace(),  # type: ignore[arg-type]
+        note_failure=lambda what, error: pytest.fail(f"{what}: {error}"),
+        failing=None,
+    )
+    executed.write()
+    assert executed.has_run(own[0])
+    assert found == [
+        ("executed_op", {
+            "executed_graph_id": [2], "node_name": ["y"], "op_type": ["Log"], "graph_id": [3], "op_name": ["log"],
+            "made_for": [None], "call_site": [""], "device_name": ["/CPU:0"], "interface_index": [None],
+            "output_dtypes": ['["float32"]'],
+        }),
+        ("executed_op_input", {
+            "executed_graph_id": [2, 2], "node_name": ["y", "y"], "input_index": [0, 1], "source_node_name": ["x", "z"],
+            "source_output_slot": [1, None], "is_control": [False, True],
+        }),
+    ]  # fmt: skip

@@ -223,6 +223,8 @@ class ExecutedGraphs:
                 self._judge.note_masked(*masked)
             first, self._num_graphs = self._num_graphs, self._num_graphs + len(graphs)
         for executed_graph_id, nodes in enumerate(graphs, start=first):
+            if not nodes:  # all of its nodes are ours
+                continue
             made_for = self._made_for(nodes)
             for table, columns in (
                 ("executed_op", self._op_columns(nodes, made_for)),
