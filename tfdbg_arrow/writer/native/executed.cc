@@ -107,11 +107,15 @@ bool has_lost_outputs(const ExecutedNode& node, const ProgramOp* op) {
          node.output_types.size() < op->keys.size();
 }
 
-// Returns true for ops that fail the step because of a value. They wait until a constant input is recorded. Other
-// inputs pass through their record ops.
+// Returns true for ops that fail the step because of a value.
 bool is_check(std::string_view op) {
   return op == "CheckNumerics" || op == "CheckNumericsV2" || op == "Assert" || op == "EnsureShape";
 }
+
+// Returns true for ops that wait for the record ops beside their inputs. Other inputs pass through their record ops. A
+// sum adds its terms in another order if a record op still holds one of them.
+// Source: tensorflow/core/kernels/aggregate_ops.h, which begins with the first term whose memory it can reuse.
+bool waits_for_records(std::string_view op) { return is_check(op) || op == "AddN"; }
 
 // Adds record ops to one graph.
 class Editor {
@@ -378,7 +382,7 @@ class Editor {
     put_bytes_field(&added_, 1, builder.bytes());
     if (run_.is_found() && run_.computes(i, slot)) waited_for_.push_back("^" + name);
     if (how.is_reference) return;
-    (is_aside ? constants_ : record_ops_).emplace(std::move(source), name);
+    (is_aside ? beside_ : record_ops_).emplace(std::move(source), name);
   }
 
   // Gives a record op the inputs of its node, so that they still exist when it sees a bad value.
@@ -417,10 +421,10 @@ class Editor {
         is_changed = is_changed || found != record_ops_.end();
         inputs.emplace_back(found == record_ops_.end() ? std::string(text) : found->second);
       }
-      if (is_check(node.op)) {
+      if (waits_for_records(node.op)) {
         for (std::string_view text : node.inputs) {
-          const auto found = constants_.find(canonical(text));
-          if (found == constants_.end()) continue;
+          const auto found = beside_.find(canonical(text));
+          if (found == beside_.end()) continue;
           is_changed = true;
           inputs.push_back("^" + found->second);
         }
@@ -463,7 +467,7 @@ class Editor {
   std::unordered_set<std::string_view> taken_names_;  // names that a record op could have
   std::string added_;
   std::unordered_map<std::string, std::string> record_ops_;  // by the tensor that they pass through
-  std::unordered_map<std::string, std::string> constants_;   // record ops without outputs, by recorded tensor
+  std::unordered_map<std::string, std::string> beside_;      // record ops without outputs, by recorded tensor
   std::vector<Summarised> summarised_;
   std::unordered_set<size_t> watched_;  // nodes with a watched output
   std::unordered_map<size_t, std::vector<std::string>> waits_for_;  // control inputs of nodes that can fail
