@@ -27,8 +27,8 @@ from tfdbg_arrow.spool.records import (
     num_whole,
     pick,
 )
-from tfdbg_arrow.writer.eager_recorder import add_followers
 from tfdbg_arrow.writer.native.reference import HistogramSummary
+from tfdbg_arrow.writer.recording.session_events import add_followers
 
 STRINGS = ["", "CPU:0", "MatMul", "__inference_f_1", "while/body", "encoder/dense_1", "gradient"]
 NODES = [(7, "dense/MatMul", "MatMul", 0), (7, "dense/Relu", "Relu", 1)]

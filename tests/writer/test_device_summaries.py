@@ -1,4 +1,4 @@
-"""Graphs whose tensors are counted on their devices by TensorFlow's own ops, which are added after its optimizer.
+"""Tensors that are counted on their devices by TensorFlow's own ops.
 
 Here the device is the CPU, so the rows must equal those of the native core. For the graphs for GPUs, the tests check
 that each op has a kernel there.
@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -31,9 +32,11 @@ from .test_inside_xla import COUNTS, MAGNITUDES, special
 
 MODES = ("SHAPE", "CURT_HEALTH", "CONCISE_HEALTH", "FULL_HEALTH", "FULL_NUMERICS")
 ALL_DTYPES = (1 << 60) - 1
+FLOATS = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "complex64", "complex128")
+OTHERS = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 GPU = "/job:localhost/replica:0/task:0/device:GPU:0"
 HAS_GPU_KERNELS = any(
-    kernel.device_type == "GPU" for kernel in kernels.get_registered_kernels_for_op("DebugNumericSummaryV2").kernel
+    kernel.device_type == "GPU" for kernel in kernels.get_registered_kernels_for_op("Bincount").kernel
 )
 
 
@@ -127,23 +130,82 @@ def test_a_program_keeps_its_numbers_and_has_the_rows_of_the_native_core(
     assert bugs[0] is None or (bugs[0].op_name, bugs[0].source) == (bugs[1].op_name, bugs[1].source)
 
 
+def reshaped(*tensors: tf.Tensor) -> Any:
+    deep = [tf.reshape(t, [1] * 10 + [-1]) for t in tensors]
+    return [(tf.reshape(t, [-1, 1]), t[:0], tf.identity(t), d) for t, d in zip(tensors, deep, strict=True)]
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_every_dtype_and_shape_has_the_row_of_the_native_core(mode: str, tmp_path: Path) -> None:
-    floats = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "complex64", "complex128")
-    others = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
-    inputs = [tf.constant(special(dtype)) for dtype in (*floats, *others)]
-
-    def same(*tensors: tf.Tensor) -> Any:
-        deep = [tf.reshape(t, [1] * 10 + [-1]) for t in tensors]
-        return [(tf.reshape(t, [-1, 1]), t[:0], tf.identity(t), d) for t, d in zip(tensors, deep, strict=True)]
-
+    inputs = [tf.constant(special(dtype)) for dtype in (*FLOATS, *OTHERS)]
     for backend in ("native", "tensorflow"):
-        settings = {"tensor_debug_mode": mode, "tensor_dtypes": lambda dtype: True}
-        record(tmp_path / backend, same, *inputs, health_backend=backend, **settings)
+        settings = {"tensor_debug_mode": mode, "tensor_dtypes": lambda dtype: True, "exact_subnormals": True}
+        record(tmp_path / backend, reshaped, *inputs, health_backend=backend, **settings)
     native, device = graph_rows(tmp_path / "native"), graph_rows(tmp_path / "tensorflow")
     assert device == native
     assert {row[LABELS.index("dtype")] for row in native} >= {tensor.dtype.name for tensor in inputs}
     assert {row[LABELS.index("rank")] for row in native} >= {1, 2, 11}
+
+
+def without_subnormals(dtype: str) -> Any:
+    """Returns the special numbers of a dtype, with zeros for its subnormal ones."""
+    values = special(dtype)
+    if dtype in ("float64", "float32", "bfloat16"):
+        values[np.abs(values.astype(np.float64)) < float(ml_dtypes.finfo(values.dtype).smallest_normal)] = 0
+    return values
+
+
+@pytest.mark.parametrize("mode", ["CONCISE_HEALTH", "FULL_HEALTH"])
+def test_subnormal_numbers_count_as_zeros(mode: str, tmp_path: Path) -> None:
+    settings = {"tensor_debug_mode": mode, "tensor_dtypes": lambda dtype: True}
+    for backend, numbers in {"native": without_subnormals, "tensorflow": special}.items():
+        inputs = [tf.constant(numbers(dtype)) for dtype in FLOATS]
+        record(tmp_path / backend, reshaped, *inputs, health_backend=backend, **settings)
+    assert graph_rows(tmp_path / "tensorflow") == graph_rows(tmp_path / "native")
+
+
+def eager_rows(logdir: Path) -> list[tuple[Any, ...]]:
+    return [
+        (*(row[name] for name in (*LABELS, "has_inf_or_nan", *COUNTS, *MAGNITUDES)), str(row["shape"]))
+        for row in rows(logdir, "tensor_health")
+    ]
+
+
+@pytest.mark.parametrize("mode", ["SHAPE", "CONCISE_HEALTH", "FULL_HEALTH", "FULL_NUMERICS"])
+def test_a_large_eager_tensor_has_the_row_of_the_native_core(mode: str, tmp_path: Path) -> None:
+    """It is counted on its device; a smaller one is copied to the host."""
+    odd = np.resize(special("float32"), (2, 1 << 20))
+
+    def program() -> None:
+        for dtype in (tf.float32, tf.float64, tf.float16, tf.complex64, tf.int64, tf.bool, tf.string):
+            tensor = tf.zeros(odd.shape, dtype) if dtype in (tf.string, tf.bool) else tf.cast(tf.constant(odd), dtype)
+            tf.reshape(tensor, [-1])
+            tf.identity(tensor[:1, :100])
+
+    for backend in ("native", "tensorflow"):
+        settings = {"tensor_debug_mode": mode, "tensor_dtypes": lambda dtype: True, "exact_subnormals": True}
+        with tfdbg_arrow.capture(tmp_path / backend, health_backend=backend, **settings):
+            program()
+        assert rows(tmp_path / backend, "capture_stat") == []
+    assert eager_rows(tmp_path / "tensorflow") == eager_rows(tmp_path / "native")
+
+
+def test_a_large_eager_tensor_that_cannot_be_counted_on_its_device_is_counted_on_the_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError("no such kernel")
+
+    monkeypatch.setattr("tfdbg_arrow.writer.tensorflow_backend.backend.count_on_device", fail)
+    with (
+        pytest.warns(RuntimeWarning, match="no such kernel"),
+        tfdbg_arrow.capture(tmp_path, health_backend="tensorflow"),
+    ):
+        tf.zeros([2, 1 << 20]) / 0.0
+    (quotient,) = (row for row in rows(tmp_path, "tensor_health") if row["op_type"] == "RealDiv")
+    assert quotient["num_nan"] == 2 << 20
+    stats = {(row["stat"], row["subject"], row["reason"]) for row in rows(tmp_path, "capture_stat")}
+    assert stats == {("failed", "counting an eager tensor on its device", "RuntimeError: no such kernel")}
 
 
 def test_tensors_computed_before_a_failed_check_are_recorded(tmp_path: Path) -> None:
@@ -179,7 +241,7 @@ def test_a_bad_value_of_a_graph_stops_the_program(graphs: str, tmp_path: Path) -
 @pytest.mark.skipif(not HAS_GPU_KERNELS, reason="this TensorFlow was built without kernels for GPUs")
 @pytest.mark.parametrize("mode", MODES)
 def test_floats_and_complex_numbers_are_counted_on_gpus(mode: str) -> None:
-    found = device_graphs(TensorDebugMode[mode], dtype_mask=ALL_DTYPES, device_types=["GPU"])
+    found = device_graphs(TensorDebugMode[mode], dtype_mask=ALL_DTYPES, device_types=["GPU"], is_exact=False)
     for dtype in (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.complex64, tf.complex128, tf.int64, tf.bool):
         assert dtype.as_datatype_enum in found
     assert tf.int32.as_datatype_enum not in found, "TensorFlow keeps int32 in host memory"
@@ -196,7 +258,7 @@ def test_each_added_node_can_run_on_a_gpu(program: Any, mode: str, tmp_path: Pat
     recording = make_recording(tmp_path)
     ops = [(op.name, op.name, op.type, [7] * len(op.outputs), False) for op in imported(graph).get_operations()]
     recording.add_program_graph(5, ops, [], {})
-    counting = device_graphs(TensorDebugMode[mode], dtype_mask=ALL_DTYPES, device_types=["GPU"])
+    counting = device_graphs(TensorDebugMode[mode], dtype_mask=ALL_DTYPES, device_types=["GPU"], is_exact=False)
     recording.set_summary_graphs(["GPU"], counting)
     edited = tf.compat.v1.GraphDef.FromString(recording.with_record_ops(graph.SerializeToString()))
     given = {node.name for node in graph.node}
@@ -221,7 +283,9 @@ def test_a_graph_without_loops_copies_one_tensor_to_the_host(tmp_path: Path) -> 
     ops = [(op.name, op.name, op.type, [7] * len(op.outputs), False) for op in imported(graph).get_operations()]
     recording.add_program_graph(5, ops, [], {})
     mode = TensorDebugMode.FULL_HEALTH
-    recording.set_summary_graphs(["GPU"], device_graphs(mode, dtype_mask=ALL_DTYPES, device_types=["CPU"]))
+    recording.set_summary_graphs(
+        ["GPU"], device_graphs(mode, dtype_mask=ALL_DTYPES, device_types=["CPU"], is_exact=False)
+    )
     edited = tf.compat.v1.GraphDef.FromString(recording.with_record_ops(graph.SerializeToString()))
     (record_op,) = (node for node in edited.node if node.op == "TfdbgArrowRecordDevice")
     num_tensors = len(record_op.attr["nodes"].list.i)

@@ -29,7 +29,6 @@ from tfdbg_arrow.writer.hooks import runtime
 from tfdbg_arrow.writer.native import reference
 from tfdbg_arrow.writer.settings import TensorDebugMode
 from tfdbg_arrow.writer.tensorflow_backend import summary
-from tfdbg_arrow.writer.tensorflow_backend.backend import _measuring_device as measuring_device
 
 from .subprocesses import run_python
 
@@ -71,7 +70,7 @@ def record(
     backend_name: str = "tensorflow",
     **more: Any,
 ) -> Recorded:
-    with tfdbg_arrow.capture(logdir, mode, health_backend=backend_name, **more):
+    with tfdbg_arrow.capture(logdir, mode, health_backend=backend_name, exact_subnormals=True, **more):
         program()
     return Recorded(logdir)
 
@@ -122,6 +121,9 @@ def elements(dtype_name: str, size: int = 67) -> npt.NDArray[Any]:
         with np.errstate(all="ignore"):
             kinds = np.array([0.0, -0.0, np.nan, np.inf, -np.inf, least, -least, 1.0], part)
         values[: len(kinds)] = kinds[:size]
+        numbers = values.view(part)
+        with np.errstate(all="ignore"):
+            numbers[np.isnan(numbers)] = np.nan  # no computation makes a signaling NaN
     return values
 
 
@@ -302,12 +304,12 @@ TWO_DEVICES = """
     eager_context.context().enable_run_metadata()
     with tfdbg_arrow.capture(sys.argv[1], sys.argv[2], health_backend="tensorflow", graphs=sys.argv[3]):
         with tf.device("/CPU:1"):
-            x = tf.constant([4.0]) * 1.0
+            x = tf.fill([2 << 20], 4.0) * 1.0
         f(x)
     graphs = [run.post_optimization_graph for run in eager_context.context().export_run_metadata().function_graphs]
 
     def counting_devices(graphs):
-        return sorted({node.device[-5:] for graph in graphs for node in graph.node if "NumericSummary" in node.op})
+        return sorted({node.device[-5:] for graph in graphs for node in graph.node if node.op == "Bincount"})
 
     is_of_f = [{"Sqrt", "Exp", "add"} <= {node.name for node in graph.node} for graph in graphs]
     print(counting_devices(graph for graph, is_it in zip(graphs, is_of_f) if is_it))
@@ -334,17 +336,13 @@ def test_tensors_are_measured_on_their_own_device(mode: str, graphs: str, tmp_pa
     assert devices["Exp"] == devices["add"] == "CPU:0"
 
 
-def test_a_deterministic_gpu_does_not_use_the_summary_op(monkeypatch: pytest.MonkeyPatch) -> None:
-    """DebugNumericSummaryV2 does not run there, and no op is placed on a device without a kernel for it."""
-    gpu = "/job:worker/replica:0/task:3/device:GPU:1"
-    assert measuring_device(gpu) == ""
-    monkeypatch.setattr(runtime, "has_accelerator", lambda: True)
-    assert (measuring_device(gpu), runtime.refuses_counting_on_accelerators()) == (gpu, False)
-    monkeypatch.setattr(runtime, "allows_soft_placement", lambda: False)
-    assert measuring_device(gpu) == ""
+def test_a_deterministic_gpu_does_not_use_the_op_that_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bincount does not run there."""
+    assert not runtime.refuses_counting_on_accelerators()
     monkeypatch.setattr(runtime, "is_op_determinism_enabled", lambda: True)
+    assert not runtime.refuses_counting_on_accelerators()
+    monkeypatch.setattr(runtime, "has_accelerator", lambda: True)
     assert runtime.refuses_counting_on_accelerators()
-    assert measuring_device(gpu) == "/job:localhost/replica:0/task:0/device:CPU:0"
 
 
 def with_gradients() -> None:
@@ -476,20 +474,6 @@ def test_a_recording_is_freed_if_its_functions_still_exist(tmp_path: Path, monke
     assert f(tf.constant(1.0)).numpy() == 2.0
 
 
-def test_an_unmeasurable_tensor_is_recorded_without_counts_and_reported_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*args: Any, **kwargs: Any) -> Any:
-        raise RuntimeError("no such kernel")
-
-    monkeypatch.setattr("tfdbg_arrow.writer.tensorflow_backend.backend.measure_row", fail)
-    with pytest.warns(RuntimeWarning, match="no such kernel"):
-        recorded = record(tmp_path, lambda: tf.sqrt(tf.constant([4.0, 9.0])))
-    root = recorded.tensors(op_type="Sqrt")[0]
-    assert (root["shape"], root["size"], root["num_nan"], root["has_inf_or_nan"]) == ([2], 2, None, None)
-    assert set(recorded.stats()) == {("failed", "measuring an eager tensor", "RuntimeError: no such kernel")}
-
-
 def test_recording_without_the_native_core_raises_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backend, "native_core", lambda: None)
     for name in ("auto", "native", "tensorflow"):
@@ -592,13 +576,33 @@ def test_stacks_end_at_the_users_line(tmp_path: Path) -> None:
     assert innermost_user_line(sqrt["stack_trace_id"]).endswith("# the eager line")
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+def kinds_of(classes: npt.NDArray[Any]) -> list[float]:
+    """Returns the six counts, given how many elements are in each class."""
+    positive, negative = classes.reshape(2, -1)
+    return [
+        negative[-2], positive[-2], negative[-1] + positive[-1],
+        negative[2:-2].sum(), negative[:2].sum() + positive[:2].sum(), positive[2:-2].sum(),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [name for name in DTYPES if summary.can_measure(tf.as_dtype(name))])
 @pytest.mark.parametrize("mode", [TensorDebugMode.FULL_HEALTH, TensorDebugMode.FULL_NUMERICS])
-def test_an_eager_row_equals_the_twins(dtype: str, mode: TensorDebugMode) -> None:
-    for array in (elements(dtype), elements(dtype, 1), elements(dtype, 0).reshape(2, 0)):
-        row = summary.measure_row(tf.constant(array), mode=mode)
-        twin = summary.measure_array(array, mode=mode)
-        exact = [i for i in range(summary.NUM_COLUMNS) if i not in (17, 18, 19)]
-        assert row[exact].tolist() == twin[exact].tolist()
-        tolerance = max(min(twin[19], 1e308) * reference.RELATIVE_TOLERANCE, 5e-324)
-        np.testing.assert_allclose(row[17:20], twin[17:20], rtol=0, atol=tolerance)
+def test_a_graph_that_counts_equals_its_twin(dtype: str, mode: TensorDebugMode) -> None:
+    number = tf.as_dtype(dtype).as_datatype_enum
+    graphs = summary.device_graphs(mode, dtype_mask=1 << number, device_types=["CPU"], is_exact=True)
+    num_classes, graph_def = graphs[number]
+    with tf.Graph().as_default() as graph:
+        tf.graph_util.import_graph_def(tf.compat.v1.GraphDef.FromString(graph_def), name="")
+        with tf.compat.v1.Session(graph=graph) as session:
+            for array in (elements(dtype), elements(dtype, 1), elements(dtype, 0).reshape(2, 0)):
+                part = session.run("part:0", {"tensor:0": array})
+                twin = summary.measure_array(array, mode=mode)
+                if mode is TensorDebugMode.FULL_HEALTH:
+                    assert kinds_of(part.view(np.int32)) == twin[summary.COUNT_COLUMNS].tolist()
+                    continue
+                row = [*kinds_of(part[:num_classes]), *part[num_classes:]]
+                wanted = twin[summary.COUNT_COLUMNS.start : summary.NUM_FINITE_COLUMN]
+                rounded = slice(9, 12)  # mean, stddev and the largest modulus
+                assert row[:9] == wanted[:9].tolist()
+                tolerance = max(min(wanted[11], 1e308) * reference.RELATIVE_TOLERANCE, 5e-324)
+                np.testing.assert_allclose(row[rounded], wanted[rounded], rtol=0, atol=tolerance)

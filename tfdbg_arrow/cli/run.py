@@ -214,6 +214,13 @@ def run(
             help="Count the elements of floating-point tensors by sign and power of two.",
         ),
     ] = False,
+    exact_subnormals: Annotated[
+        bool,
+        typer.Option(
+            "--exact-subnormals",
+            help="On a GPU, do not count subnormal numbers as zeros.",
+        ),
+    ] = False,
     seed: Annotated[
         int | None,
         typer.Option(metavar="N", help="Seed Python, NumPy and TensorFlow with this number before the program starts."),

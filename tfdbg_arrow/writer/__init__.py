@@ -7,9 +7,8 @@ settings. The other modules, in the order of the data flow:
 * `hooks`: wraps TensorFlow's private API; no other package uses it.
 * `recording`: one recording and its reactions to the hooks.
 * `graphs`: converts graphs into rows, and adds the ops that make graphs record.
-* `backend.py`: measures tensors in the compiled core (`native`), and is the core's spool, whose records are those of
-  `tfdbg_arrow.spool`. `tensorflow_backend` measures with TensorFlow's own summary op.
-* `eager_recorder.py`: records eager ops whose tensors the core does not measure, and feeds and fetches of sessions.
+* `backend.py`: measures tensors in the compiled core, and is the core's spool, whose records are those of
+  `tfdbg_arrow.spool`. `tensorflow_backend` counts tensors on a GPU with TensorFlow's ops.
 * `sink`: writes the spool into sealed Parquet parts; `remote` sends them to a URL.
 * `recover.py`: converts the spool that a killed process left into parts.
 * `live_stop`: reacts to bad values while the program runs.

@@ -97,6 +97,7 @@ def enable(
     on_nonfinite: str | Callable[[Any], object] = "record",
     redact: str | Collection[str] | None = None,
     histograms: bool = False,
+    exact_subnormals: bool = False,
 ) -> str | None:
     """Records this process into a logdir until you call disable() or the process ends.
 
@@ -172,6 +173,8 @@ def enable(
         histograms: Whether to count the finite elements of each floating-point tensor by their sign and power of two.
             The counts are columns of `tensor_health`. Needs FULL_HEALTH, FULL_NUMERICS or FULL_TENSOR
             (docs/recording.md).
+        exact_subnormals: Whether tensors that are counted on a GPU count as on a CPU, where no subnormal number is a
+            zero. This takes more ops for each tensor. FULL_NUMERICS always counts them exactly.
 
     Returns:
         The ID of the run. None if the environment variable TFDBG_ARROW=0 turned recording off.

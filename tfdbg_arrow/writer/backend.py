@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import importlib
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -59,8 +58,8 @@ class Handlers:
     on_nonfinite: Callable[[str | bytes, Sequence[Any], Sequence[tuple[int, int, int]]], None] | None = None
 
 
-class Backend(ABC):
-    """Measures tensors, and writes events to the core's spool, which the sink drains.
+class Backend:
+    """Measures tensors in the core's own kernels, and writes events to the core's spool, which the sink drains.
 
     Args:
         settings: The settings of the recording.
@@ -74,8 +73,10 @@ class Backend(ABC):
         OSError: The spool cannot be allocated.
     """
 
-    name: str
+    name = "native"
     """`native` or `tensorflow`, as the `run` table stores it."""
+    counts_on_device = False
+    """Whether TensorFlow's ops count tensors of graphs, and large eager tensors, on their devices."""
     stack_table: StackTable
     """Takes the stacks that events refer to; set it before start()."""
     op_callback: Callable[..., Any]
@@ -115,6 +116,7 @@ class Backend(ABC):
                 f"the native core does not fit this version of TensorFlow: {error}; recording supports "
                 f"{SUPPORTED_TENSORFLOW}"
             ) from error
+        self.settings = settings
         self.core = core
         self._paths = (paths.spool, paths.values)
         paths.spool.parent.mkdir(parents=True, exist_ok=True)
@@ -130,13 +132,26 @@ class Backend(ABC):
         self.recording.set_journal(journal.descriptor)
         self.recording.set_keeps_inputs(settings.keeps_inputs)
         self.recording.set_histograms(settings.histograms)
+        self.op_callback = core.op_callback
+        self.begin_call = core.begin_call
+        self.end_call = core.end_call
+        self.record_failed_op = core.record_failed_op
+        self.execution_of = core.execution_of
+        self.set_scope = functools.partial(core.set_scope, generation)
+        self.current_scope = core.current_scope
+        self.restore_scope = core.restore_scope
+        self.enter_gradient = functools.partial(core.enter_gradient, generation)
+        self.forget_forward = core.forget_forward
         # Reentrant, because a signal handler may end the recording while the same thread appends.
         self._append_lock = threading.RLock()
         self._is_open = False
 
-    @abstractmethod
     def start(self, handlers: Handlers) -> None:
         """Starts to record events."""
+        # The hooks report the ops of graphs, so the core need not.
+        self.core.set_handlers(handlers.covers_op, handlers.on_error, on_nonfinite=handlers.on_nonfinite)
+        self.core.set_watching(False)
+        self.open()
 
     def open(self) -> None:
         """Starts to take records, also from the native ops."""
@@ -275,16 +290,16 @@ class Backend(ABC):
         """Returns the event indexes of the bad tensors of graphs noted since the last call, one for each node."""
         return list(self.recording.take_nonfinite_notes())
 
-    @abstractmethod
     def set_watching(self, is_watching: bool) -> None:
         """Sets whether `on_nonfinite` is called for every eager op, or only if there are bad tensors."""
+        self.core.set_watching(is_watching)
 
-    @abstractmethod
     def set_local_task(self, task: str) -> None:
         """Sets the address of this process, such as `/job:chief/replica:0/task:0`.
 
         Eager tensors of other processes are then not fetched.
         """
+        self.core.set_local_task(task)
 
     def load_optimizer(self, *, records_others: bool, device_types: Sequence[str] = ("CPU",)) -> GraphOptimizer:
         """Makes TensorFlow call the core's graph optimizer, and returns it.
@@ -302,40 +317,6 @@ class Backend(ABC):
         self.recording.set_records_others(records_others)
         optimizer: GraphOptimizer = self.recording
         return optimizer
-
-
-class NativeBackend(Backend):
-    """Measures tensors in the core's own kernels; takes the arguments of Backend and raises its errors."""
-
-    name = "native"
-
-    def __init__(self, settings: Settings, *, core: Any, paths: SpoolPaths, journal: Journal, generation: int) -> None:
-        super().__init__(settings, core=core, paths=paths, journal=journal, generation=generation)
-        self.op_callback = core.op_callback
-        self.begin_call = core.begin_call
-        self.end_call = core.end_call
-        self.record_failed_op = core.record_failed_op
-        self.execution_of = core.execution_of
-        self.set_scope = functools.partial(core.set_scope, generation)
-        self.current_scope = core.current_scope
-        self.restore_scope = core.restore_scope
-        self.enter_gradient = functools.partial(core.enter_gradient, generation)
-        self.forget_forward = core.forget_forward
-
-    def start(self, handlers: Handlers) -> None:
-        """Starts to record events."""
-        # The hooks report the ops of graphs, so the core need not.
-        self.core.set_handlers(handlers.covers_op, handlers.on_error, on_nonfinite=handlers.on_nonfinite)
-        self.core.set_watching(False)
-        self.open()
-
-    def set_watching(self, is_watching: bool) -> None:
-        """Sets whether `on_nonfinite` is called for every eager op, or only if there are bad tensors."""
-        self.core.set_watching(is_watching)
-
-    def set_local_task(self, task: str) -> None:
-        """Sets the address of this process; eager tensors of other processes are then not fetched."""
-        self.core.set_local_task(task)
 
 
 def native_core() -> Any:
@@ -384,7 +365,7 @@ def choose_backend(settings: Settings, *, paths: SpoolPaths, journal: Journal, g
             f"TensorFlow has devices of the types {sorted(accelerators)}; recording supports only CPUs and GPUs"
         )
     counts_on_device = settings.health_backend == "tensorflow" or (settings.health_backend == "auto" and accelerators)
-    backend = TensorFlowBackend if counts_on_device else NativeBackend
+    backend = TensorFlowBackend if counts_on_device else Backend
     return backend(settings, core=core, paths=paths, journal=journal, generation=generation)
 
 

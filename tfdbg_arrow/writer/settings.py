@@ -177,6 +177,7 @@ class Settings:
     on_nonfinite: str | Callable[[Any], object] = "record"
     redact: frozenset[str] = NOTHING
     histograms: bool = False
+    exact_subnormals: bool = False
 
     @property
     def stops_or_calls(self) -> bool:
@@ -261,6 +262,7 @@ class Request:
     on_nonfinite: str | Callable[[Any], object] = "record"
     redact: str | Collection[str] | None = None
     histograms: bool = False
+    exact_subnormals: bool = False
 
     def check(self, as_dtype: Callable[[Any], Any] | None = None) -> Settings:
         """Checks the request and returns the settings; creates the logdir unless it is remote.
@@ -285,6 +287,8 @@ class Request:
                 raise SettingError(f"{name} is {getattr(self, name)!r}; expected one of {', '.join(choices)}")
         if self.xla == "inside" and (self.values is not None or self.tensor_debug_mode == "FULL_TENSOR"):
             raise SettingError("xla is 'inside', which cannot keep elements of tensors; choose xla='observe'")
+        if not isinstance(self.exact_subnormals, bool):
+            raise SettingError(f"exact_subnormals is {self.exact_subnormals!r}; expected True or False")
         if self.xla == "inside" and self.histograms:
             raise SettingError("xla is 'inside', which cannot count histograms; choose xla='observe'")
         if not is_integer(self.max_memory_bytes) or not MIN_MEMORY_BYTES <= self.max_memory_bytes <= MAX_MEMORY_BYTES:
@@ -349,6 +353,7 @@ class Request:
             on_nonfinite=_check_on_nonfinite(self.on_nonfinite, mode),
             redact=parse_redact(self.redact),
             histograms=_check_histograms(self.histograms, mode),
+            exact_subnormals=self.exact_subnormals,
         )
 
     def _keeps_ops(self) -> bool:

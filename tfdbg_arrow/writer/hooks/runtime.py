@@ -16,7 +16,6 @@ from tensorflow.python.framework import ops as framework_ops
 from tfdbg_arrow._version import SUPPORTED_TENSORFLOW
 from tfdbg_arrow.errors import RecordingError
 from tfdbg_arrow.writer.hooks.exports import strip_function
-from tfdbg_arrow.writer.hooks.unobserved import local_task
 
 _ALONE = "/job:localhost/replica:0/task:0"
 """Address of a process that is not connected to others."""
@@ -25,12 +24,6 @@ _ALONE = "/job:localhost/replica:0/task:0"
 def eager_tensor_id(tensor: Any) -> int:
     """Returns the ID of an eager tensor; -1 for anything else."""
     return tensor._id if type(tensor) is framework_ops.EagerTensor else -1
-
-
-def allows_soft_placement() -> bool:
-    """Returns True if an op without a kernel on the requested device runs on another one, as it does by default."""
-    # tf.config.get_soft_device_placement() returns another value while a graph is the default.
-    return eager_context.context()._soft_device_placement is not False
 
 
 def is_graph_mode() -> bool:
@@ -54,16 +47,8 @@ def accelerator_types() -> set[str]:
 
 
 def refuses_counting_on_accelerators() -> bool:
-    """Returns True if there is an accelerator and TensorFlow's op that counts would fail on it."""
+    """Returns True if there is an accelerator, and TensorFlow's op that counts fails there (Bincount)."""
     return is_op_determinism_enabled() and has_accelerator()
-
-
-def host_device_name() -> str:
-    """Returns the full name of this process's first CPU.
-
-    This does not initialize TensorFlow's devices, so the program can still configure them.
-    """
-    return f"{local_task() or _ALONE}/device:CPU:0"
 
 
 def library_paths() -> tuple[str, str, str]:

@@ -10,8 +10,8 @@
 namespace tfdbg_arrow {
 namespace {
 
-constexpr std::string_view kInput = "tensor";
-constexpr int kDouble = 2, kInt32 = 3, kInt64 = 9;  // TF_DOUBLE, TF_INT32, TF_INT64
+constexpr std::string_view kInput = "tensor", kPart = "part";
+constexpr int kFloat = 1, kDouble = 2, kInt32 = 3, kInt64 = 9;  // TF_FLOAT, TF_DOUBLE, TF_INT32, TF_INT64
 
 std::string_view device_type(std::string_view device) {
   constexpr std::string_view kField = "device:";
@@ -27,7 +27,7 @@ void append_node(const NodeBuilder& node, std::string* out, size_t max_bytes) {
 }
 
 // Appends the node `<group>/parts`, which concatenates vectors.
-void append_all(const std::vector<std::string>& parts, const std::string& device, const std::string& group,
+void append_all(const std::vector<std::string>& parts, int dtype, const std::string& device, const std::string& group,
                 std::string_view node_in_loop, std::string* out, size_t max_bytes) {
   NodeBuilder axis(group + "/axis", "Const", device);
   if (!node_in_loop.empty()) axis.input("^" + std::string(node_in_loop));
@@ -39,7 +39,7 @@ void append_all(const std::vector<std::string>& parts, const std::string& device
   append_node(axis.attr_type("dtype", kInt32).attr("value", value), out, max_bytes);
   NodeBuilder all(group + "/parts", parts.size() == 1 ? "Identity" : "ConcatV2", device);
   for (const std::string& part : parts) all.input(part);
-  all.attr_type("T", kDouble);
+  all.attr_type("T", dtype);
   if (parts.size() > 1) {
     all.input(group + "/axis").attr_int("N", static_cast<int64_t>(parts.size())).attr_type("Tidx", kInt32);
   }
@@ -63,21 +63,16 @@ class Interned {
 
 }  // namespace
 
-void SummaryGraphs::set(int dtype, SummaryLayout layout, std::string graph_def) {
+void SummaryGraphs::set(int dtype, int64_t num_classes, std::string graph_def) {
   SummaryGraph& graph = graphs_[dtype];
-  graph.layout = layout;
+  graph.num_classes = num_classes;
   graph.bytes = std::move(graph_def);
   const std::optional<GraphView> view = parse_graph(graph.bytes);
-  auto has = [&](const std::string& name) {
-    return view && std::any_of(view->nodes.begin(), view->nodes.end(),
-                               [&](const NodeView& node) { return node.name == name; });
-  };
-  for (std::string part = "part_0"; has(part); part = "part_" + std::to_string(graph.parts.size())) {
-    graph.parts.push_back(part);
-  }
-  if (!view || graph.parts.empty() != (layout == SummaryLayout::kShapeOnly)) {
+  const bool has_part = view && std::any_of(view->nodes.begin(), view->nodes.end(),
+                                            [](const NodeView& node) { return node.name == kPart; });
+  if (!view || has_part != (num_classes > 0)) {
     graphs_.erase(dtype);
-    throw std::runtime_error("the graph that summarises dtype " + std::to_string(dtype) + " is none");
+    throw std::runtime_error("the graph that summarizes dtype " + std::to_string(dtype) + " is none");
   }
   graph.view = *view;
 }
@@ -108,7 +103,7 @@ void SummaryNodes::build_group(const GroupKey& key, const std::vector<Summarized
   const std::string group_name = prefix_ + std::to_string(num_names_++);
   std::unordered_set<std::string> constants;
   std::vector<std::string> parts, shapes;
-  std::vector<int32_t> keys, stops, dtypes, layouts, sites;
+  std::vector<int32_t> keys, stops, dtypes, nums_classes, sites;
   Interned call_sites;
   // A node without inputs runs outside of all loops. In a loop, constants wait for the first tensor, which does not
   // depend on the other tensors.
@@ -118,9 +113,8 @@ void SummaryNodes::build_group(const GroupKey& key, const std::vector<Summarized
     add_graph(tensor, name, group_name, node_in_loop, &constants, out, max_bytes);
     NodeBuilder same(name, "Identity", device);
     same.input(tensor.name);
-    for (const std::string& part : tensor.graph->parts) {
-      parts.push_back(name);
-      parts.back().append("/").append(part);
+    if (tensor.graph->num_classes > 0) {
+      parts.push_back(name + "/" + std::string(kPart));
       same.input("^" + parts.back());
     }
     shapes.push_back(name + "/shape");
@@ -130,15 +124,16 @@ void SummaryNodes::build_group(const GroupKey& key, const std::vector<Summarized
     keys.push_back(tensor.key);
     stops.push_back(tensor.stops ? 1 : 0);
     dtypes.push_back(tensor.dtype);
-    layouts.push_back(static_cast<int32_t>(tensor.graph->layout));
+    nums_classes.push_back(static_cast<int32_t>(tensor.graph->num_classes));
     sites.push_back(call_sites.add(tensor.call_site));
     if (!tensor.is_handed_on) continue;
     append_node(same.input("^" + shapes.back()).attr_type("T", tensor.dtype), out, max_bytes);
     handed_on_.emplace(tensor.name, name);
   }
+  const int part_type = has_magnitudes_ ? kDouble : kFloat;
   NodeBuilder record(group_name, kRecordDeviceOp, device);
   if (!parts.empty()) {
-    append_all(parts, device, group_name, node_in_loop, out, max_bytes);
+    append_all(parts, part_type, device, group_name, node_in_loop, out, max_bytes);
     record.input(group_name + "/parts");
   }
   for (const std::string& shape : shapes) record.input(shape);
@@ -147,7 +142,8 @@ void SummaryNodes::build_group(const GroupKey& key, const std::vector<Summarized
       .attr_ints("nodes", keys)
       .attr_ints("decides", stops)
       .attr_ints("dtypes", dtypes)
-      .attr_ints("layouts", layouts)
+      .attr_ints("nums_classes", nums_classes)
+      .attr_type("T", part_type)
       .attr_int("generation", generation_)
       .attr_bool("has_call_site", has_call_site)
       .attr_string("call_sites", call_sites.lines())

@@ -27,38 +27,36 @@
 
 namespace tfdbg_arrow {
 
-// What the nodes of a SummaryGraph count.
-enum class SummaryLayout : int64_t {
-  kShapeOnly = 0,
-  kCounts = 1,       // one part: the result of DebugNumericSummaryV2 in FULL_HEALTH
-  kCountsTwice = 2,  // two such parts, the second of the elements rounded away from zero
-  kNumerics = 3,     // one part: the columns of a summary after those of the shape
-};
-constexpr int kPartWidth = 11;    // size of DebugNumericSummaryV2's result in FULL_HEALTH
-constexpr int kCountsInPart = 5;  // index of the first count in it
+// The classes of a floating-point number are the values of its upper bits: sign, exponent and the first bit of the
+// mantissa. So an infinity and a quiet NaN, which is what computations make, are in different classes. A zero and a
+// subnormal number share their class.
 constexpr int kNumCounts = 6;
+constexpr int kNumMagnitudes = kColumnMaxAbs - kColumnNumSubnormal + 1;
 
-// Returns how many numbers a SummaryGraph computes.
-inline int width_of(SummaryLayout layout) {
-  switch (layout) {
-    case SummaryLayout::kCounts:
-      return kPartWidth;
-    case SummaryLayout::kCountsTwice:
-      return 2 * kPartWidth;
-    case SummaryLayout::kNumerics:
-      return kNumSummaryColumns - kColumnNumNegInf;
-    case SummaryLayout::kShapeOnly:
-      break;
-  }
-  return 0;
+// Writes the six counts of a summary, from kColumnNumNegInf on, given how many elements are in each class.
+template <typename Number>
+void count_kinds(const Number* classes, int64_t num_classes, double* counts) {
+  const int64_t half = num_classes / 2;  // the second half has the negative numbers
+  auto sum = [&](int64_t begin, int64_t end) {
+    double total = 0;
+    for (int64_t i = begin; i < end; ++i) total += static_cast<double>(classes[i]);
+    return total;
+  };
+  counts[0] = sum(num_classes - 2, num_classes - 1);
+  counts[1] = sum(half - 2, half - 1);
+  counts[2] = sum(half - 1, half) + sum(num_classes - 1, num_classes);
+  counts[3] = sum(half + 2, num_classes - 2);
+  counts[4] = sum(0, 2) + sum(half, half + 2);
+  counts[5] = sum(2, half - 2);
 }
 
-// A graph that computes vectors of double, the nodes `part_0`, `part_1` ..., from a tensor, the node `tensor`.
+// A graph that computes one vector, the node `part`, from a tensor, the node `tensor`.
 struct SummaryGraph {
-  SummaryLayout layout = SummaryLayout::kShapeOnly;
+  // 0: the graph computes nothing, and only the shape is recorded. Otherwise, the vector has the number of elements in
+  // each class: the bits of int32 numbers as floats, or in FULL_NUMERICS doubles, followed by the magnitudes.
+  int64_t num_classes = 0;
   std::string bytes;
   GraphView view;
-  std::vector<std::string> parts;
 };
 
 // How a recording summarizes tensors on devices. Call set() and add_device_type() before the recording starts.
@@ -67,7 +65,7 @@ class SummaryGraphs {
   // Makes tensors on devices of a type, such as `GPU`, be summarized there.
   void add_device_type(const std::string& device_type) { device_types_.insert(device_type); }
   // Throws std::runtime_error if the bytes are not such a graph.
-  void set(int dtype, SummaryLayout layout, std::string graph_def);
+  void set(int dtype, int64_t num_classes, std::string graph_def);
   // Sets whether tensors are summarized on their devices. May be called while graphs are optimized.
   void allow(bool is_allowed) { is_allowed_.store(is_allowed, std::memory_order_relaxed); }
   // Returns the graph for tensors of a dtype; nullptr if there is none.
@@ -102,7 +100,9 @@ struct SummarizedTensor {
 class SummaryNodes {
  public:
   // `prefix`: the prefix of the names of these nodes; no other name may begin with it.
-  SummaryNodes(std::string prefix, int64_t generation) : prefix_(std::move(prefix)), generation_(generation) {}
+  // `has_magnitudes`: whether the vectors of the graphs are doubles that end with the magnitudes.
+  SummaryNodes(std::string prefix, int64_t generation, bool has_magnitudes)
+      : prefix_(std::move(prefix)), generation_(generation), has_magnitudes_(has_magnitudes) {}
 
   // Call it in topological order: a tensor comes after those that it is computed from.
   void add(const Place& place, SummarizedTensor tensor);
@@ -128,6 +128,7 @@ class SummaryNodes {
 
   const std::string prefix_;
   const int64_t generation_;
+  const bool has_magnitudes_;
   int64_t num_names_ = 0;
   std::map<GroupKey, std::vector<SummarizedTensor>> groups_;
   std::unordered_map<std::string, std::string> handed_on_;

@@ -13,9 +13,12 @@ namespace tfdbg_arrow {
 struct EagerHandlers {
   PyObject* covers_op = nullptr;    // (op_type) -> int: 0 records no tensors of it, 1 all, 2 also elements; None: 1
   PyObject* on_nonfinite = nullptr;  // (op_type, inputs, bad outputs and inputs) -> None: may raise; None: not called
+  PyObject* count_on_device = nullptr;  // (tensor) -> bytes: the number of elements in each class, as int32 numbers
   PyObject* on_error = nullptr;     // (what, error) -> None: an exception was caught; raises it if it is not ours
 };
 void set_eager_handlers(PyObject* covers_op, PyObject* on_error, PyObject* on_nonfinite);
+// Sets what counts large tensors that are not in the memory of the host; None copies them to the host.
+void set_device_counter(PyObject* count_on_device);
 // Sets whether `on_nonfinite` is called for every eager op, or only if there are bad tensors.
 void set_watching(bool watching);
 

@@ -199,7 +199,7 @@ class Editor {
     } while (std::any_of(taken_names_.begin(), taken_names_.end(),
                          [&](std::string_view name) { return name.substr(0, prefix.size()) == prefix; }));
     ExecutionPlaces places(graph_, failing_nodes());
-    SummaryNodes nodes(prefix, session_.generation);
+    SummaryNodes nodes(prefix, session_.generation, session_.mode == Mode::kFullNumerics);
     std::stable_sort(summarised_.begin(), summarised_.end(), [&](const Summarised& a, const Summarised& b) {
       return places.order_of(a.node) < places.order_of(b.node);
     });

@@ -197,14 +197,14 @@ class Recording {
 
   void set_records_others(bool records_others) { session_->executed.set_records_others(records_others); }
 
-  // Makes tensors on devices of a type be summarized there, by graphs for some dtypes. `graphs`: the SummaryLayout and
-  // the serialized GraphDef of each dtype.
+  // Makes tensors on devices of a type be summarized there, by graphs for some dtypes. `graphs`: the number of classes
+  // and the serialized GraphDef of each dtype.
   void set_summary_graphs(const std::vector<std::string>& device_types,
                           const std::unordered_map<int, std::tuple<int64_t, nb::bytes>>& graphs) {
     for (const std::string& device_type : device_types) session_->summaries.add_device_type(device_type);
     for (const auto& [dtype, how] : graphs) {
-      const auto& [layout, graph] = how;
-      session_->summaries.set(dtype, static_cast<SummaryLayout>(layout), {graph.c_str(), graph.size()});
+      const auto& [num_classes, graph] = how;
+      session_->summaries.set(dtype, num_classes, {graph.c_str(), graph.size()});
     }
   }
 
@@ -429,6 +429,8 @@ NB_MODULE(_core, m) {
     set_eager_handlers(covers_op.ptr(), on_error.ptr(), on_nonfinite.ptr());
   }, nb::arg("covers_op").none(), nb::arg("on_error").none(),
      nb::arg("on_nonfinite").none() = nb::none());
+  m.def("set_device_counter", [](nb::handle count_on_device) { set_device_counter(count_on_device.ptr()); },
+        nb::arg("count_on_device").none());
   m.def("set_watching", &set_watching, nb::arg("watching"));
   m.def("set_local_task", [](const std::string& task) { set_local_task(task); }, nb::arg("task"));
   m.def("begin_call", [](nb::handle name, nb::handle inputs, int64_t num_outputs, nb::handle runs_as) {

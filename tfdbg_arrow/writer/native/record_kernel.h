@@ -90,7 +90,7 @@ class RepeatedArgument {
 struct RecordKernel {
   std::vector<int64_t> nodes;   // key of each tensor in the Python registry
   std::vector<int64_t> dtypes;  // only for summaries: the dtypes of the tensors
-  std::vector<int64_t> layouts;  // only RecordDevice: the layout of each tensor
+  std::vector<int64_t> nums_classes;  // only RecordDevice: the number of classes of each tensor
   bool keep = false;            // only RecordThrough: whether the elements are kept
   std::vector<int64_t> decides;  // for each node whether it stops the program if it is bad
   int64_t generation = 0;       // the recording that the kernel and its node keys belong to
@@ -108,7 +108,7 @@ struct RecordKernel {
   std::vector<std::vector<uint64_t>> loops;
 };
 
-constexpr int kInt64 = 9;  // TF_INT64
+constexpr int kFloat = 1, kDouble = 2, kInt64 = 9;  // TF_FLOAT, TF_DOUBLE, TF_INT64
 
 // One per thread, so that a kernel does not allocate one for each input.
 inline Status& thread_status() {
@@ -217,6 +217,18 @@ inline Record context_record(RecordKernel* kernel, TF_OpKernelContext* context, 
   record.step = session.step.load(std::memory_order_relaxed);
   return record;
 }
+
+// The shape of a tensor.
+struct Shape {
+  bool is_known = false;
+  int rank = 0;
+  int64_t dims[kMaxRank] = {};
+  int64_t size = 0;
+};
+
+// Fills the facts of a tensor into its record, given its shape and its row of a summary. Only the columns after the
+// shape are read from the row.
+void fill_from_summary(const Session& session, int dtype, const Shape& shape, const double* row, Record* record);
 
 // Kernels of the ops that record rows of summaries, in record_rows.cc.
 void* create_record_rows(TF_OpKernelConstruction* construction);

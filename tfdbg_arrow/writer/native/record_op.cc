@@ -239,9 +239,10 @@ void register_record_ops() {
   for (const char* device : {"CPU", "GPU"}) {
     register_kernel(kRecordRowsOp, device, {"summaries"}, create_record_rows, compute_record_rows);
   }
-  register_op(kRecordDeviceOp, {"parts: num_parts * double", "shapes: num_shapes * int64"},
+  register_op(kRecordDeviceOp, {"parts: num_parts * T", "shapes: num_shapes * int64"},
               {"num_parts: int >= 0", "num_shapes: int >= 1", "nodes: list(int)", "decides: list(int)", "generation: int",
-               "dtypes: list(int)", "layouts: list(int)", "has_call_site: bool", "call_sites: string", "sites: list(int)"});
+               "T: {float, double}", "dtypes: list(int)", "nums_classes: list(int)", "has_call_site: bool", "call_sites: string",
+               "sites: list(int)"});
   for (const char* device : {"CPU", "GPU"}) {
     register_kernel(kRecordDeviceOp, device, {"parts", "shapes"}, create_record_device, compute_record_device);
   }

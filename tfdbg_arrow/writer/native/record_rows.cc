@@ -33,14 +33,6 @@ uint64_t hash_of(std::string_view text) {
   return hash;
 }
 
-// The shape of a tensor.
-struct Shape {
-  bool is_known = false;
-  int rank = 0;
-  int64_t dims[kMaxRank] = {};
-  int64_t size = 0;
-};
-
 Shape shape_of_row(const double* row) {
   Shape shape;
   const int rank = static_cast<int>(row[kColumnRank]);
@@ -51,53 +43,18 @@ Shape shape_of_row(const double* row) {
   return shape;
 }
 
-// Records a tensor from a row of a summary, if the recording covers it. Only the columns after the shape are read from
-// the row.
+// Records a tensor from a row of a summary, if the recording covers it.
 void record_summary(Session& session, const RecordKernel& kernel, size_t i, const Shape& shape, const double* row,
-                    Record* out, Judge* judge) {
-  auto count = [&](int column) { return static_cast<int64_t>(row[column]); };
-  int dtype = static_cast<int>(kernel.dtypes[i]);
+                    Record* record, Judge* judge) {
+  const int dtype = static_cast<int>(kernel.dtypes[i]);
   if (!session.covers(dtype)) return;
-  Record& record = *out;
-  record.node = static_cast<int32_t>(kernel.nodes[i]);
-  record.dtype = static_cast<int16_t>(dtype);
-  record.flags |= kCovered;
-  record.size = shape.size;
-  if (shape.is_known) {
-    record.flags |= kShape;
-    record.rank = static_cast<uint8_t>(shape.rank);
-    std::copy_n(shape.dims, std::min(shape.rank, kNumInlineDims), record.tensor.dims);
-  }
-  Mode mode = session.mode;
-  if (mode != Mode::kShape && mode != Mode::kNoTensor) {
-    TensorFacts& facts = record.tensor;
-    record.flags |= kChecked;
-    if (mode != Mode::kCurtHealth) record.flags |= kCounts;
-    if (mode != Mode::kCurtHealth && mode != Mode::kConciseHealth) record.flags |= kSigns;
-    facts.num_neg_inf = count(kColumnNumNegInf);
-    facts.num_pos_inf = count(kColumnNumPosInf);
-    facts.num_nan = count(kColumnNumNan);
-    facts.num_neg_finite = count(kColumnNumNegFinite);
-    facts.num_zero = count(kColumnNumZero);
-    facts.num_pos_finite = count(kColumnNumPosFinite);
-    if ((facts.num_neg_inf | facts.num_pos_inf | facts.num_nan) != 0) record.flags |= kBad;
-    if (mode == Mode::kFullNumerics) {
-      bool any_finite = row[kColumnNumFinite] > 0;
-      bool is_complex = dtype == 8 || dtype == 18;
-      record.flags |= kNumerics | (any_finite ? kAnyFinite : 0) | (any_finite && !is_complex ? kOrdered : 0);
-      facts.num_subnormal = count(kColumnNumSubnormal);
-      facts.min = row[kColumnMin];
-      facts.max = row[kColumnMax];
-      facts.mean = row[kColumnMean];
-      facts.stddev = row[kColumnStddev];
-      facts.max_abs = row[kColumnMaxAbs];
-    }
-  }
-  record.wall_time_ns = wall_time_ns();
-  append_tensor_waiting(session, record, shape.rank, shape.dims);
-  const bool is_bad = (record.flags & kBad) != 0;
-  if (is_bad && session.on_nonfinite != OnNonFinite::kRecord) session.bad_events.add(record, last_event_index());
-  judge->see(i, record, last_event_index());
+  record->node = static_cast<int32_t>(kernel.nodes[i]);
+  fill_from_summary(session, dtype, shape, row, record);
+  record->wall_time_ns = wall_time_ns();
+  append_tensor_waiting(session, *record, shape.rank, shape.dims);
+  const bool is_bad = (record->flags & kBad) != 0;
+  if (is_bad && session.on_nonfinite != OnNonFinite::kRecord) session.bad_events.add(*record, last_event_index());
+  judge->see(i, *record, last_event_index());
 }
 
 // Returns the call that has the tensors of a RecordRows op as arguments; kNoValue if it is not certain.
@@ -126,35 +83,44 @@ Shape shape_in(TF_Tensor* tensor) {
   return shape;
 }
 
-// Writes the counts of a summary graph into the columns of a row.
-void fill_row(SummaryLayout layout, const double* parts, double* row) {
-  if (parts == nullptr) return;  // all tensors of the op have only a shape
-  const double* once = parts + kCountsInPart;
-  switch (layout) {
-    case SummaryLayout::kShapeOnly:
-      break;
-    case SummaryLayout::kCounts:
-      std::copy_n(once, kNumCounts, row + kColumnNumNegInf);
-      break;
-    case SummaryLayout::kCountsTwice: {
-      // TensorFlow's threads treat subnormal numbers as zeros. For the second count, the elements were rounded away
-      // from zero: none was subnormal, the largest became infinite, and NaN became 0. The elements of a sign in the
-      // second count, without the original infinities, are the finite elements of this sign.
-      const double* again = once + kPartWidth;
-      const double num_negative = again[3] + again[0] - once[0], num_positive = again[5] + again[1] - once[1];
-      std::copy_n(once, 3, row + kColumnNumNegInf);
-      row[kColumnNumNegFinite] = num_negative;
-      row[kColumnNumZero] = once[3] + once[4] + once[5] - num_negative - num_positive;
-      row[kColumnNumPosFinite] = num_positive;
-      break;
-    }
-    case SummaryLayout::kNumerics:
-      std::copy_n(parts, kNumSummaryColumns - kColumnNumNegInf, row + kColumnNumNegInf);
-      break;
+}  // namespace
+
+void fill_from_summary(const Session& session, int dtype, const Shape& shape, const double* row, Record* out) {
+  auto count = [&](int column) { return static_cast<int64_t>(row[column]); };
+  Record& record = *out;
+  record.dtype = static_cast<int16_t>(dtype);
+  record.flags |= kCovered;
+  record.size = shape.size;
+  if (shape.is_known) {
+    record.flags |= kShape;
+    record.rank = static_cast<uint8_t>(shape.rank);
+    std::copy_n(shape.dims, std::min(shape.rank, kNumInlineDims), record.tensor.dims);
+  }
+  const Mode mode = session.mode;
+  if (mode == Mode::kShape || mode == Mode::kNoTensor) return;
+  TensorFacts& facts = record.tensor;
+  record.flags |= kChecked;
+  if (mode != Mode::kCurtHealth) record.flags |= kCounts;
+  if (mode != Mode::kCurtHealth && mode != Mode::kConciseHealth) record.flags |= kSigns;
+  facts.num_neg_inf = count(kColumnNumNegInf);
+  facts.num_pos_inf = count(kColumnNumPosInf);
+  facts.num_nan = count(kColumnNumNan);
+  facts.num_neg_finite = count(kColumnNumNegFinite);
+  facts.num_zero = count(kColumnNumZero);
+  facts.num_pos_finite = count(kColumnNumPosFinite);
+  if ((facts.num_neg_inf | facts.num_pos_inf | facts.num_nan) != 0) record.flags |= kBad;
+  if (mode == Mode::kFullNumerics) {
+    const bool any_finite = row[kColumnNumFinite] > 0;
+    const bool is_complex = dtype == 8 || dtype == 18;
+    record.flags |= kNumerics | (any_finite ? kAnyFinite : 0) | (any_finite && !is_complex ? kOrdered : 0);
+    facts.num_subnormal = count(kColumnNumSubnormal);
+    facts.min = row[kColumnMin];
+    facts.max = row[kColumnMax];
+    facts.mean = row[kColumnMean];
+    facts.stddev = row[kColumnStddev];
+    facts.max_abs = row[kColumnMaxAbs];
   }
 }
-
-}  // namespace
 
 // A kernel that takes the rows that a compiled function returns for its tensors.
 void* create_record_rows(TF_OpKernelConstruction* construction) {
@@ -240,7 +206,7 @@ void* create_record_device(TF_OpKernelConstruction* construction) {
   if (!read_list(construction, "nodes", &kernel->nodes, &status) ||
       !read_list(construction, "decides", &kernel->decides, &status) ||
       !read_list(construction, "dtypes", &kernel->dtypes, &status) ||
-      !read_list(construction, "layouts", &kernel->layouts, &status) ||
+      !read_list(construction, "nums_classes", &kernel->nums_classes, &status) ||
       !read_int(construction, "generation", &kernel->generation, &status) ||
       !read_bool(construction, "has_call_site", &kernel->has_call_site, &status) ||
       !read_string(construction, "call_sites", &texts, &status) || !read_list(construction, "sites", &sites, &status)) {
@@ -261,25 +227,39 @@ void compute_record_device(void* opaque, TF_OpKernelContext* context) {
   Status& status = thread_status();
   const Record common = context_record(kernel, context, *session);
   const size_t num_tensors = kernel->nodes.size();
+  const bool has_magnitudes = session->mode == Mode::kFullNumerics;
   int64_t width = 0;
-  for (int64_t layout : kernel->layouts) width += width_of(static_cast<SummaryLayout>(layout));
+  for (int64_t num_classes : kernel->nums_classes) {
+    width += num_classes + (num_classes > 0 && has_magnitudes ? kNumMagnitudes : 0);
+  }
   // The parts come first, if there are any, then the shape of each tensor.
   TF_Tensor* parts = nullptr;
   if (width > 0) tf.TF_GetInput(context, 0, &parts, status.get());
-  if (width > 0 && (parts == nullptr || tf.TF_NumDims(parts) != 1 || tf.TF_Dim(parts, 0) != width)) {
+  if (width > 0 && (parts == nullptr || tf.TF_TensorType(parts) != (has_magnitudes ? kDouble : kFloat) ||
+                    tf.TF_NumDims(parts) != 1 || tf.TF_Dim(parts, 0) != width)) {
     session->spool.count_dropped(num_tensors);
     if (parts != nullptr) tf.TF_DeleteTensor(parts);
     return;
   }
-  const double* at = parts == nullptr ? nullptr : static_cast<const double*>(tf.TF_TensorData(parts));
+  const void* data = parts == nullptr ? nullptr : tf.TF_TensorData(parts);
+  const auto* classes = static_cast<const int32_t*>(data);
+  const auto* numbers = static_cast<const double*>(data);
   Judge judge(*kernel, *session);
   for (size_t i = 0; i < num_tensors; ++i) {
-    const SummaryLayout layout = static_cast<SummaryLayout>(kernel->layouts[i]);
+    const int64_t num_classes = kernel->nums_classes[i];
     TF_Tensor* dims = nullptr;
     tf.TF_GetInput(context, static_cast<int>(i) + (width > 0 ? 1 : 0), &dims, status.get());
     double row[kNumSummaryColumns] = {};
-    fill_row(layout, at, row);
-    at += width_of(layout);
+    double* counts = row + kColumnNumNegInf;
+    if (num_classes > 0 && has_magnitudes) {
+      count_kinds(numbers, num_classes, counts);
+      std::copy_n(numbers + num_classes, kNumMagnitudes, row + kColumnNumSubnormal);
+      row[kColumnNumFinite] = counts[3] + counts[4] + counts[5];
+      numbers += num_classes + kNumMagnitudes;
+    } else if (num_classes > 0) {
+      count_kinds(classes, num_classes, counts);
+      classes += num_classes;
+    }
     Record record = common;
     record.call_site = kernel->call_sites[i];
     record_summary(*session, *kernel, i, dims == nullptr ? Shape() : shape_in(dims), row, &record, &judge);

@@ -174,10 +174,10 @@ struct Session {
   // Returns true if a tensor is measured. Ops that the user chose (`keep`) are not subject to the filter.
   bool covers(int dtype, bool keep) const { return covers(dtype) || (keep && has_elements(dtype)); }
   static bool has_elements(int dtype);
+  // Returns true if the mode needs the elements of tensors.
+  bool reads_elements() const { return mode != Mode::kNoTensor && mode != Mode::kShape; }
   // Returns true if the elements of a tensor are read, and not kept.
-  bool only_counts(bool keep) const {
-    return !keep && mode != Mode::kNoTensor && mode != Mode::kShape && mode != Mode::kFullTensor;
-  }
+  bool only_counts(bool keep) const { return !keep && reads_elements() && mode != Mode::kFullTensor; }
 
   Spool spool;
   ValueSpool values;

@@ -90,7 +90,9 @@ struct TF_StringView {
   X(TF_Buffer*, TF_GetAllOpList, ())                                            \
   X(int, TFE_TensorHandleDataType, (TFE_TensorHandle*))                         \
   X(const char*, TFE_TensorHandleDeviceName, (TFE_TensorHandle*, TF_Status*))   \
-  X(TF_Tensor*, TFE_TensorHandleResolve, (TFE_TensorHandle*, TF_Status*))      \
+  X(int, TFE_TensorHandleNumDims, (TFE_TensorHandle*, TF_Status*))              \
+  X(int64_t, TFE_TensorHandleDim, (TFE_TensorHandle*, int, TF_Status*))         \
+  X(TF_Tensor*, TFE_TensorHandleResolve, (TFE_TensorHandle*, TF_Status*))       \
   X(const char*, TF_StringGetDataPointer, (const TF_TString*))                  \
   X(size_t, TF_StringGetSize, (const TF_TString*))
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from tfdbg_arrow.spool.journal import RunFiles
 from tfdbg_arrow.storage.layout import make_run_id, spool_paths
-from tfdbg_arrow.writer.backend import Handlers, NativeBackend, OnNonFinite, choose_backend, compiled_calls
+from tfdbg_arrow.writer.backend import Handlers, OnNonFinite, choose_backend, compiled_calls
 from tfdbg_arrow.writer.graphs.compiled import CompiledFunctions
 from tfdbg_arrow.writer.graphs.description import GraphDescriber, NodeName
 from tfdbg_arrow.writer.graphs.executed import ExecutedGraphs, FailingOps, GraphOptimizer
@@ -325,16 +325,13 @@ class Recording:
     @property
     def _counts_on_device(self) -> bool:
         """True if TensorFlow's own ops count the elements of tensors on their devices."""
-        return not isinstance(self._backend, NativeBackend)
+        return self._backend.counts_on_device
 
     def _note_left_out_on_device(self) -> None:
         """Reports which settings do not apply to tensors that are counted on their devices."""
         backend = f"With health_backend={self._backend.name!r},"
         if self.settings.keeps_inputs:
-            reason = (
-                f"{backend} on_nonfinite='keep' keeps no inputs of eager ops, and of ops in graphs only of those on a "
-                "CPU."
-            )
+            reason = f"{backend} on_nonfinite='keep' keeps, of ops in graphs, only the inputs of those on a CPU."
             self._stats.note("changed", "on_nonfinite", reason)
         if self.settings.histograms:
             reason = f"{backend} tensors of graphs that are counted on their device have no histograms."

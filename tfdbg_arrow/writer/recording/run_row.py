@@ -80,6 +80,7 @@ def run_row(
                 "on_nonfinite": settings.on_nonfinite if isinstance(settings.on_nonfinite, str) else "callable",
                 "redact": sorted(settings.redact) or None,
                 "histograms": settings.histograms,
+                "exact_subnormals": settings.exact_subnormals,
             }
         ),
     }

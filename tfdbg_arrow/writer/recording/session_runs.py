@@ -16,10 +16,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tfdbg_arrow.writer.backend import Backend, Handlers
-from tfdbg_arrow.writer.eager_recorder import EagerRecorder
 from tfdbg_arrow.writer.graphs.description import GraphDescriber
 from tfdbg_arrow.writer.graphs.executed import ExecutedGraphs
 from tfdbg_arrow.writer.graphs.registry import GraphRegistry
@@ -40,9 +38,9 @@ from tfdbg_arrow.writer.hooks.sessions import (
     new_tensor_id,
 )
 from tfdbg_arrow.writer.recording.capture_stats import pass_on, sentence_of
+from tfdbg_arrow.writer.recording.session_events import FedArray, SessionEvents
 from tfdbg_arrow.writer.rows import Append, to_json
 from tfdbg_arrow.writer.settings import Settings
-from tfdbg_arrow.writer.tensorflow_backend.summary import measure_array
 
 _NOT_OPTIMIZED = (
     "is not recorded, because TensorFlow's graph optimizer did not run for it or failed (see TensorFlow's log)"
@@ -57,7 +55,6 @@ _OPTIMIZED = (
 )
 _ON_ACCELERATOR = "runs on a GPU: tensors on the GPU inside the loops and branches of its graph are not recorded"
 _FUNCTION_NAME = "Session.run"
-_HOST = "/job:localhost/replica:0/task:0/device:CPU:0"
 _PLACEHOLDERS = frozenset({"Placeholder", "PlaceholderV2"})
 _ENTERS = frozenset({"Enter", "RefEnter"})
 _REFERENCE_WRITERS = ("Apply", "Assign", "Scatter", "SparseApply")
@@ -69,23 +66,6 @@ _ALIASES = frozenset({
     "StridedSlice", "Switch", "Unpack",
 })  # fmt: skip
 """Op types whose output may share the memory of an input."""
-
-
-@dataclass(frozen=True, eq=False)
-class _Array:
-    """A value that is fed to a run or fetched from it, with the attributes of a tensor that EagerRecorder uses."""
-
-    value: Any
-    dtype: Any
-    tensor_id: int
-    device: str = _HOST
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(np.shape(self.value))
-
-    def numpy(self) -> npt.NDArray[Any]:
-        return np.asarray(self.value)
 
 
 @dataclass
@@ -169,13 +149,7 @@ class SessionRuns:
         self._describer = describer
         self._append = append
         self._note = note
-        self._eager = EagerRecorder(
-            settings,
-            backend=backend,
-            tensor_id=lambda array: array.tensor_id,
-            measure=lambda arrays: np.stack([measure_array(array.numpy(), mode=settings.mode) for array in arrays]),
-            step=step,
-        )
+        self._events = SessionEvents(settings, backend=backend, step=step)
         self._generation = generation
         self._num_sessions = 0
         self._num_plans = 0
@@ -185,15 +159,15 @@ class SessionRuns:
 
     def start(self, handlers: Handlers) -> None:
         """Starts to record runs; bad values among feeds and fetches do not stop the program."""
-        self._eager.start(replace(handlers, on_nonfinite=None))
+        self._events.start(replace(handlers, on_nonfinite=None))
 
     def stop(self) -> None:
         """Stops recording; runs that begin later are not recorded."""
-        self._eager.stop()
+        self._events.stop()
 
     def set_paused(self, paused: bool) -> None:
         """Stops recording runs, or resumes it."""
-        self._eager.is_paused = paused
+        self._events.is_paused = paused
 
     def session_config(self, config: Any) -> Any:
         """Returns the ConfigProto to create a session with, given the program's ConfigProto or None."""
@@ -207,7 +181,7 @@ class SessionRuns:
 
     def plan_run(self, session: Any, request: RunRequest) -> RunPlan | None:
         """Returns how to record runs with this request; None means that they are not recorded."""
-        if self._eager.is_paused:
+        if self._events.is_paused:
             return None
         try:
             known: _SessionRecord | None = attached(session, self._generation)
@@ -228,7 +202,7 @@ class SessionRuns:
             pass_on(error)
             self._note("failed", plan.function_name, f"its feeds could not be recorded: {sentence_of(error)}")
             feeds = []
-        return self._eager.begin_call(plan.function_name, feeds, len(plan.fetch_dtypes), plan.function_name)
+        return self._events.begin_run(plan.function_name, feeds, len(plan.fetch_dtypes))
 
     def end_run(
         self, plan: RunPlan, execution_index: int, values: Sequence[Any] | None, error_type: str | None
@@ -241,7 +215,7 @@ class SessionRuns:
             except Exception as error:
                 pass_on(error)
                 self._note("failed", plan.function_name, f"its fetches could not be recorded: {sentence_of(error)}")
-        self._eager.end_call(execution_index, fetches, error_type)
+        self._events.end_run(execution_index, fetches, error_type)
         self._executed.write()
         if values is not None and plan.run_op is not None and plan.function_name not in self._not_optimized:
             self._note_if_not_optimized(plan.function_name, plan.run_op)
@@ -260,12 +234,12 @@ class SessionRuns:
             reason = "a run in pieces (partial_run) is not recorded; use Session.run, which computes the same tensors"
             self._note("unobservable", "Session.partial_run", reason)
 
-    def _array(self, value: Any, dtype: Any) -> _Array:
+    def _array(self, value: Any, dtype: Any) -> FedArray:
         array = np.asarray(value)
         # The value may be a handle to a tensor that the session holds: an object, although the feed has another dtype.
         if array.dtype.hasobject and dtype.is_numpy_compatible and dtype.name != "string":
-            return _Array(value, STRING, new_tensor_id())
-        return _Array(array, dtype, new_tensor_id())
+            return FedArray(value, STRING, new_tensor_id())
+        return FedArray(array, dtype, new_tensor_id())
 
     def _plan_anew(self, session: Any, request: RunRequest) -> RunPlan | None:
         known: _SessionRecord | None = attached(session, self._generation)

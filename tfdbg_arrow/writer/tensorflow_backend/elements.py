@@ -1,13 +1,12 @@
-"""Counts and measures the elements of tensors with TensorFlow's ops, exactly.
+"""Counts and measures the elements of tensors with TensorFlow's ops.
 
-Counts come from `DebugNumericSummaryV2` in FULL_HEALTH. Three measures keep its result correct:
+`classes` counts how often each combination of sign, exponent and first bit of the mantissa occurs. This reads bits, so
+the result does not depend on whether a device computes with subnormal numbers, but zeros and subnormal numbers share a
+class. TensorFlow's own op for this, `DebugNumericSummaryV2`, takes 2.5 ms for each tensor on an H100, because each of
+270,000 threads adds to the same six numbers.
 
-* TensorFlow's threads flush subnormal numbers to zero, at least on a CPU, but not bits. So where zeros and signs
-  matter, the elements are counted a second time, rounded away from zero by operations on their bits (`rounded_away`).
-  No rounded element is subnormal, and 0 is still 0. These operations use unsigned integers, because on GPUs the kernels
-  for int32 run on the host.
-* The op's GPU kernel takes only float16, float32 and float64. Other dtypes are converted exactly, except that 64-bit
-  integers only keep their sign. float8 tensors are never passed to the op, because that ends the process.
+* Unsigned integers are shifted, because on GPUs the kernels for int32 run on the host.
+* Other dtypes are converted to float32 exactly, except that integers only keep their sign.
 * A complex element is represented by a real number of its kind.
 
 Magnitudes of the finite elements are computed from exact numbers without subnormals.
@@ -22,14 +21,6 @@ import ml_dtypes
 import numpy as np
 import tensorflow as tf
 
-from tfdbg_arrow.writer.settings import TensorDebugMode
-
-# Source: tensorflow/core/protobuf/debug_event.proto, TensorDebugMode.
-_FULL_HEALTH = 4
-# Columns of the op's result: negative and positive infinities, NaN, finite negative numbers, zeros, positive numbers.
-_COUNTS = slice(5, 11)
-_ZERO = 4
-MODES_OF_BAD_ELEMENTS = (TensorDebugMode.CURT_HEALTH, TensorDebugMode.CONCISE_HEALTH)
 _MAX_KEY = 2**63 - 1
 _MANTISSA_BITS = 52
 _EXPONENT_OF_SMALLEST = -1074
@@ -113,19 +104,6 @@ def without_subnormals(tensor: Any) -> Any:
     one = bits.format.constant(1)
     least = tf.bitwise.left_shift(tf.minimum(bits.magnitude, one), bits.format.constant(bits.format.num_mantissa_bits))
     return tf.bitcast(tf.bitwise.bitwise_or(tf.maximum(bits.magnitude, least), bits.sign), tensor.dtype)
-
-
-def rounded_away(tensor: Any) -> Any:
-    """Returns the elements rounded away from zero to powers of two, with their signs, so that none is subnormal.
-
-    0 stays 0, infinity stays, the largest elements become infinite, and NaN becomes 0 of either sign. This takes two
-    operations: adding a mantissa of ones, which carries into the exponent unless the mantissa was 0, and clearing the
-    mantissa.
-    """
-    form = FORMATS[tensor.dtype]
-    mantissa = form.smallest_normal - 1
-    carried = tf.bitcast(tensor, form.bits) + form.constant(mantissa)
-    return tf.bitcast(tf.bitwise.bitwise_and(carried, form.constant(form.sign | form.infinity)), tensor.dtype)
 
 
 def without_loss(tensor: Any) -> Any:
@@ -312,53 +290,36 @@ def _from_key(key: Any) -> Any:
     return tf.bitcast(tf.bitwise.bitwise_or(tf.abs(key), sign), tf.float64)
 
 
-def count_eagerly(tensor: Any, *, mode: TensorDebugMode) -> Any:
-    """Counts the elements of an eager tensor, and counts them a second time only if there are zeros.
+def num_classes(dtype: Any) -> int:
+    """Returns the number of classes of a dtype's elements."""
+    return 1 << _class_bits(tf.float64 if dtype in (tf.float64, tf.complex128) else tf.float32)
+
+
+def classes(tensor: Any, *, is_exact: bool = False) -> Any:
+    """Returns how many elements are in each class, as int32 of shape [num_classes(dtype)].
+
+    The classes of positive numbers come first, by exponent. The last two classes of a sign are infinities and NaN. A
+    NaN whose first bit of the mantissa is not set, which no computation makes, counts as an infinity.
 
     Args:
-        tensor: A flat tensor of a dtype that TensorFlow can measure.
-        mode: The mode to count for. In modes that only count bad elements, subnormal elements may count as zeros.
-
-    Returns:
-        A float64 tensor of shape [6].
+        tensor: A tensor of any rank; a flat one if it is complex.
+        is_exact: Whether to count subnormal numbers as the smallest normal number, and not as zeros.
     """
-    counts = count(readable(tensor))
-    if mode in MODES_OF_BAD_ELEMENTS or tensor.dtype not in FORMATS or counts.numpy()[_ZERO] == 0:
-        return counts
-    return _combined(counts, count(readable(rounded_away(tensor))))
+    values = readable(without_subnormals(tensor) if is_exact and tensor.dtype in FORMATS else tensor)
+    form = FORMATS[values.dtype]
+    num_dropped = form.num_bits - _class_bits(values.dtype)
+    kinds = tf.bitwise.right_shift(tf.bitcast(values, form.bits), form.constant(num_dropped))
+    indexes = tf.bitcast(kinds, tf.int32) if values.dtype == tf.float32 else tf.cast(kinds, tf.int32)
+    return tf.raw_ops.Bincount(arr=indexes, size=num_classes(values.dtype), weights=tf.constant([], tf.int32))
 
 
-def _combined(once: Any, again: Any) -> Any:
-    """Returns the counts [..., 6] of elements, from their own counts and from those of the rounded elements.
-
-    Rounding makes the largest numbers infinite, and NaN zero. So the bad elements are those of the first count. The
-    finite elements of a sign are the rounded elements of this sign, without the elements that were infinite before.
-    The zeros are the rest.
-    """
-    bad, finite = once[..., :3], once[..., 3:]
-    infinite = bad[..., :2]
-    signed = again[..., 3::2] + again[..., :2] - infinite
-    zero = tf.reduce_sum(finite, axis=-1, keepdims=True) - tf.reduce_sum(signed, axis=-1, keepdims=True)
-    return tf.concat([bad, signed[..., :1], zero, signed[..., 1:]], axis=-1)
-
-
-def count_parts(tensor: Any) -> Any:
-    """Returns the op's result for a readable tensor, as float64 of shape [11]; the counts come last."""
-    return tf.raw_ops.DebugNumericSummaryV2(
-        input=tensor, output_dtype=tf.float64, tensor_debug_mode=_FULL_HEALTH, tensor_id=-1
-    )
-
-
-def count(tensor: Any) -> Any:
-    """Returns the counts of a readable tensor without subnormal elements, as float64 of shape [6]."""
-    return count_parts(tensor)[_COUNTS]
+def _class_bits(dtype: Any) -> int:
+    form = FORMATS[dtype]
+    return form.num_bits - form.num_mantissa_bits + 1
 
 
 def readable(tensor: Any) -> Any:
-    """Returns the elements in a dtype that the op takes on all devices."""
-    dtype = tensor.dtype
-    if dtype in (tf.float16, tf.float32, tf.float64):
-        return tensor
-    if dtype.is_complex:
+    """Returns numbers of the same kinds as float32 or float64."""
+    if tensor.dtype.is_complex:
         return representatives(tensor)
-    return tf.cast(tensor, tf.float32 if dtype.is_floating else tf.float64)
+    return tensor if tensor.dtype in (tf.float32, tf.float64) else tf.cast(tensor, tf.float32)

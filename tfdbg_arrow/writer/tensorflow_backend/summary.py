@@ -1,29 +1,23 @@
 """Summarizes tensors with TensorFlow's own ops, on the device where the tensor is.
 
-A summary row has NUM_COLUMNS float64 numbers, in the order of `SummaryColumn` in `native/record_op.h`. `measure_row`
-makes the row of an eager tensor, and `fill_records` turns rows into spool records. `native/reference.py` defines the
-numbers. mean and stddev are within its tolerance, and the modulus of a complex element is within one unit in the last
-place.
-
-`elements.py` counts and measures. Magnitudes are computed from exact float64 values, and for float64 itself from its
-bits.
-
-TensorFlow cannot compute with three of the float8 dtypes (`can_measure`). `measure_array` measures their elements on
-the host, with NumPy.
-
 `device_graphs` makes graphs that count the elements of a tensor on its device. The native core copies their nodes into
-graphs after TensorFlow has optimized them (`native/device_summaries.h`).
+graphs after TensorFlow has optimized them (`native/device_summaries.h`). `count_on_device` counts a large eager tensor.
+`elements.py` counts and measures.
+
+A summary row has NUM_COLUMNS float64 numbers, in the order of `SummaryColumn` in `native/record_op.h`.
+`measure_array` makes the row of an array with NumPy, and `fill_records` turns rows into spool records.
+`native/reference.py` defines the numbers. mean and stddev are within its tolerance, and the modulus of a complex
+element is within one unit in the last place.
+
+TensorFlow cannot compute with three of the float8 dtypes (`can_measure`).
 """
 
 from __future__ import annotations
 
 import functools
 import math
-import threading
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import astuple
-from enum import IntEnum
 from typing import Any
 
 import numpy as np
@@ -35,17 +29,7 @@ from tfdbg_arrow.spool.records import NUM_INLINE_DIMS, Flag
 from tfdbg_arrow.writer.hooks.unobserved import unobserved
 from tfdbg_arrow.writer.native import reference
 from tfdbg_arrow.writer.settings import TensorDebugMode
-from tfdbg_arrow.writer.tensorflow_backend.elements import (
-    FORMATS,
-    MODES_OF_BAD_ELEMENTS,
-    count,
-    count_eagerly,
-    count_parts,
-    magnitudes,
-    readable,
-    rounded_away,
-    without_loss,
-)
+from tfdbg_arrow.writer.tensorflow_backend.elements import classes, magnitudes, num_classes, without_loss
 
 # Columns: rank, size, six dims, six counts, num_subnormal, min, max, mean, stddev, max_abs, num_finite.
 COUNT_COLUMNS = slice(8, 14)
@@ -75,52 +59,6 @@ _OPAQUE_DTYPES = frozenset(("float8_e4m3fnuz", "float8_e4m3b11fnuz", "float8_e5m
 def can_measure(dtype: Any) -> bool:
     """Returns True if TensorFlow's ops can measure tensors of this dtype."""
     return dtype.name not in _OPAQUE_DTYPES
-
-
-def numerics(tensor: Any) -> Any:
-    """Returns the columns after the shape for a flat symbolic tensor, of shape [NUM_COLUMNS - 8]."""
-    measured = without_loss(tensor)
-    counts = count(measured)
-    num_finite = tf.reduce_sum(counts[3:], keepdims=True)
-    return tf.concat([counts, magnitudes(tensor, measured), num_finite], axis=0)
-
-
-def measure_row(tensor: Any, *, mode: TensorDebugMode, device: str = "") -> npt.NDArray[np.float64]:
-    """Returns the summary row of an eager tensor.
-
-    Args:
-        tensor: An eager tensor of a dtype that has a health, or of strings, which only have a shape.
-        mode: The mode to measure in. Columns that the mode does not cover are 0.
-        device: The device to measure on; empty lets TensorFlow choose.
-    """
-    row = shape_row(tuple(tensor.shape))
-    if not mode.measures_health or tensor.dtype == tf.string:
-        return row
-    if not can_measure(tensor.dtype):
-        return measure_array(tensor.numpy(), mode=mode)
-    with tf.device(device) if device else nullcontext():
-        if mode is TensorDebugMode.FULL_NUMERICS:
-            row[COUNT_COLUMNS.start :] = _numerics_function(tensor.dtype, device)(tensor).numpy()
-        else:
-            row[COUNT_COLUMNS] = count_eagerly(_flat(tensor), mode=mode).numpy()
-    return row
-
-
-_functions: dict[tuple[Any, str], Any] = {}
-_functions_lock = threading.RLock()
-
-
-def _numerics_function(dtype: Any, device: str) -> Any:
-    """Returns a function that computes the columns after the shape, because some 60 single eager ops are slow."""
-    found = _functions.get((dtype, device))
-    if found is not None:
-        return found
-    with _functions_lock, tf.device(None), tf.device(device or None):
-        function = tf.function(
-            lambda tensor: numerics(_flat(tensor)),
-            autograph=False,
-        )
-        return _functions.setdefault((dtype, device), function.get_concrete_function(tf.TensorSpec(None, dtype)))
 
 
 def measure_array(array: npt.NDArray[Any], *, mode: TensorDebugMode) -> npt.NDArray[np.float64]:
@@ -178,20 +116,6 @@ def fill_records(records: npt.NDArray[np.void], rows: npt.NDArray[np.float64], *
     records["flags"] = flags
 
 
-def _flat(tensor: Any) -> Any:
-    """Flattens a tensor, because TensorFlow's ops on two tensors take only ranks up to 8."""
-    return tf.reshape(tensor, [-1])
-
-
-class Layout(IntEnum):
-    """What a graph counts; equal to `SummaryLayout` of the native core."""
-
-    SHAPE_ONLY = 0
-    COUNTS = 1
-    COUNTS_TWICE = 2
-    NUMERICS = 3
-
-
 _DTYPES = (
     *(tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.complex64, tf.complex128, tf.bool),
     *(tf.int8, tf.int16, tf.int32, tf.int64, tf.uint8, tf.uint16, tf.uint32, tf.uint64),
@@ -200,7 +124,7 @@ _DTYPES = (
 
 
 def device_graphs(
-    mode: TensorDebugMode, *, dtype_mask: int, device_types: Sequence[str]
+    mode: TensorDebugMode, *, dtype_mask: int, device_types: Sequence[str], is_exact: bool
 ) -> dict[int, tuple[int, bytes]]:
     """Returns graphs that count the elements of tensors on their devices, keyed by the number of the dtype.
 
@@ -210,39 +134,56 @@ def device_graphs(
         mode: The mode to count for.
         dtype_mask: Bit i stands for the dtype with number i.
         device_types: The types of the devices, such as `GPU`.
+        is_exact: Whether subnormal numbers are not counted as zeros. FULL_NUMERICS always counts them exactly.
 
     Returns:
-        For each dtype, the layout and a serialized GraphDef, which computes the nodes `part_0`, `part_1` ... from the
-        node `tensor`.
+        For each dtype, the number of classes, and a serialized GraphDef that computes the node `part` from the node
+        `tensor`. They are 0 and no such node if the mode only needs shapes.
     """
     found = {}
     for dtype in _DTYPES:
         number = dtype.as_datatype_enum
         if dtype_mask >> number & 1:
-            layout, graph_def = _device_graph(mode, dtype)
+            graph_def = _device_graph(mode, dtype, is_exact)
             if all(_can_count(dtype, graph_def, device_type) for device_type in device_types):
-                found[number] = (int(layout), graph_def)
+                found[number] = (num_classes(dtype) if mode.measures_health else 0, graph_def)
     return found
 
 
+def count_on_device(tensor: Any, *, is_exact: bool) -> bytes:
+    """Returns how many elements of an eager tensor are in each class, as the bytes of int32 numbers.
+
+    Args:
+        tensor: An eager tensor of a dtype for which device_graphs() has a graph.
+        is_exact: Whether subnormal numbers are not counted as zeros.
+    """
+    with unobserved(), tf.device(tensor.device):
+        counted: bytes = _counting_function(tensor.dtype, is_exact)(tensor).numpy().tobytes()
+        return counted
+
+
 @functools.cache
-def _device_graph(mode: TensorDebugMode, dtype: tf.DType) -> tuple[Layout, bytes]:
+def _counting_function(dtype: tf.DType, is_exact: bool) -> Any:
+    function = tf.function(lambda tensor: classes(tf.reshape(tensor, [-1]), is_exact=is_exact), autograph=False)
+    with tf.device(None):
+        return function.get_concrete_function(tf.TensorSpec(None, dtype))
+
+
+@functools.cache
+def _device_graph(mode: TensorDebugMode, dtype: tf.DType, is_exact: bool) -> bytes:
     with unobserved(), tf.Graph().as_default() as graph:
         tensor = tf.compat.v1.placeholder(dtype, name="tensor")
-        if not mode.measures_health:
-            parts, layout = [], Layout.SHAPE_ONLY
-        elif mode is TensorDebugMode.FULL_NUMERICS:
-            parts, layout = [numerics(tf.reshape(tensor, [-1]))], Layout.NUMERICS
-        elif mode in MODES_OF_BAD_ELEMENTS or dtype not in FORMATS:
-            # Complex numbers need SelectV2, which takes ranks up to 8.
-            flat = tf.reshape(tensor, [-1]) if dtype.is_complex else tensor
-            parts, layout = [count_parts(readable(flat))], Layout.COUNTS
-        else:
-            parts = [count_parts(readable(tensor)), count_parts(readable(rounded_away(tensor)))]
-            layout = Layout.COUNTS_TWICE
-        for index, part in enumerate(parts):
-            tf.identity(part, name=f"part_{index}")
-        return layout, graph.as_graph_def().SerializeToString()
+        if mode is TensorDebugMode.FULL_NUMERICS:
+            # Ops on two tensors take only ranks up to 8.
+            flat = tf.reshape(tensor, [-1])
+            counts = tf.cast(classes(flat, is_exact=True), tf.float64)
+            tf.identity(tf.concat([counts, magnitudes(flat, without_loss(flat))], axis=0), name="part")
+        elif mode.measures_health:
+            counts = classes(tf.reshape(tensor, [-1]) if dtype.is_complex else tensor, is_exact=is_exact)
+            # On a GPU, the kernels that put int32 tensors together run on the host.
+            tf.bitcast(counts, tf.float32, name="part")
+        serialized: bytes = graph.as_graph_def().SerializeToString()
+        return serialized
 
 
 def _can_count(dtype: tf.DType, graph_def: bytes, device_type: str) -> bool:
