@@ -24,7 +24,7 @@ from tfdbg_arrow.query import first_nonfinite
 from tfdbg_arrow.writer.backend import native_core
 from tfdbg_arrow.writer.hooks.runtime import library_paths
 from tfdbg_arrow.writer.settings import TensorDebugMode
-from tfdbg_arrow.writer.tensorflow_backend.summary import _has_kernel, device_graphs
+from tfdbg_arrow.writer.tensorflow_backend.summary import _has_kernel, device_graphs, small_graphs
 
 from .tables import rows
 from .test_graph_editing import MARK, PROGRAMS, imported, make_recording, marked, real_graph
@@ -89,8 +89,16 @@ def constants(x: tf.Tensor) -> Any:
 PLAIN: tuple[Callable[[tf.Tensor], Any], ...] = (branches, calls, arrays, choices, constants)
 
 
-def record(logdir: Path, program: Callable[..., Any], *args: Any, **settings: Any) -> list[bytes]:
-    function = tf.function(program)
+def traced(program: Callable[..., Any], *args: Any, knows_shapes: bool) -> Any:
+    signature = None if knows_shapes else [tf.TensorSpec([None], tensor.dtype) for tensor in args]
+    return tf.function(program, input_signature=signature)
+
+
+def record(
+    logdir: Path, program: Callable[..., Any], *args: Any, knows_shapes: bool = True, **settings: Any
+) -> list[bytes]:
+    """Records a program, and returns its results. Tensors whose shapes it knows are small, and counted on the host."""
+    function = traced(program, *args, knows_shapes=knows_shapes)
     with tfdbg_arrow.capture(logdir, graphs="executed", **settings):
         results = [function(*args) for _ in range(3)]
     return [np.asarray(tensor).tobytes() for tensor in tf.nest.flatten(results)]
@@ -110,15 +118,16 @@ def graph_rows(logdir: Path) -> collections.Counter[tuple[Any, ...]]:
     return found
 
 
+@pytest.mark.parametrize("knows_shapes", [True, False])
 @pytest.mark.parametrize("program", PLAIN)
 def test_a_program_keeps_its_numbers_and_has_the_rows_of_the_native_core(
-    program: Callable[[tf.Tensor], Any], tmp_path: Path
+    program: Callable[[tf.Tensor], Any], knows_shapes: bool, tmp_path: Path
 ) -> None:
     x = tf.constant([0.25, 1.5])
-    function = tf.function(program)
+    function = traced(program, x, knows_shapes=knows_shapes)
     wanted = [np.asarray(tensor).tobytes() for tensor in tf.nest.flatten([function(x) for _ in range(3)])]
     for backend in ("native", "tensorflow"):
-        assert record(tmp_path / backend, program, x, health_backend=backend) == wanted
+        assert record(tmp_path / backend, program, x, knows_shapes=knows_shapes, health_backend=backend) == wanted
         (run,) = rows(tmp_path / backend, "run")
         assert run["health_backend"] == backend
         assert run["settings"]["graphs"] == "executed" if isinstance(run["settings"], dict) else True
@@ -135,12 +144,14 @@ def reshaped(*tensors: tf.Tensor) -> Any:
     return [(tf.reshape(t, [-1, 1]), t[:0], tf.identity(t), d) for t, d in zip(tensors, deep, strict=True)]
 
 
+@pytest.mark.parametrize("knows_shapes", [True, False])
 @pytest.mark.parametrize("mode", MODES)
-def test_every_dtype_and_shape_has_the_row_of_the_native_core(mode: str, tmp_path: Path) -> None:
+def test_every_dtype_and_shape_has_the_row_of_the_native_core(mode: str, knows_shapes: bool, tmp_path: Path) -> None:
     inputs = [tf.constant(special(dtype)) for dtype in (*FLOATS, *OTHERS)]
     for backend in ("native", "tensorflow"):
-        settings = {"tensor_debug_mode": mode, "tensor_dtypes": lambda dtype: True, "exact_subnormals": True}
-        record(tmp_path / backend, reshaped, *inputs, health_backend=backend, **settings)
+        settings = {"tensor_debug_mode": mode, "tensor_dtypes": lambda dtype: True}
+        settings |= {} if knows_shapes else {"exact_subnormals": True}
+        record(tmp_path / backend, reshaped, *inputs, knows_shapes=knows_shapes, health_backend=backend, **settings)
     native, device = graph_rows(tmp_path / "native"), graph_rows(tmp_path / "tensorflow")
     assert device == native
     assert {row[LABELS.index("dtype")] for row in native} >= {tensor.dtype.name for tensor in inputs}
@@ -160,7 +171,7 @@ def test_subnormal_numbers_count_as_zeros(mode: str, tmp_path: Path) -> None:
     settings = {"tensor_debug_mode": mode, "tensor_dtypes": lambda dtype: True}
     for backend, numbers in {"native": without_subnormals, "tensorflow": special}.items():
         inputs = [tf.constant(numbers(dtype)) for dtype in FLOATS]
-        record(tmp_path / backend, reshaped, *inputs, health_backend=backend, **settings)
+        record(tmp_path / backend, reshaped, *inputs, knows_shapes=False, health_backend=backend, **settings)
     assert graph_rows(tmp_path / "tensorflow") == graph_rows(tmp_path / "native")
 
 
@@ -250,7 +261,8 @@ def test_floats_and_complex_numbers_are_counted_on_gpus(mode: str) -> None:
 @pytest.mark.skipif(not HAS_GPU_KERNELS, reason="this TensorFlow was built without kernels for GPUs")
 @pytest.mark.parametrize("mode", ["SHAPE", "FULL_HEALTH", "FULL_NUMERICS"])
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_each_added_node_can_run_on_a_gpu(program: Any, mode: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_small", [True, False])
+def test_each_added_node_can_run_on_a_gpu(is_small: bool, program: Any, mode: str, tmp_path: Path) -> None:
     graph, _ = real_graph(program, is_lowered=True)
     for node in graph.node:
         node.device = GPU
@@ -259,7 +271,9 @@ def test_each_added_node_can_run_on_a_gpu(program: Any, mode: str, tmp_path: Pat
     ops = [(op.name, op.name, op.type, [7] * len(op.outputs), False) for op in imported(graph).get_operations()]
     recording.add_program_graph(5, ops, [], {})
     counting = device_graphs(TensorDebugMode[mode], dtype_mask=ALL_DTYPES, device_types=["GPU"], is_exact=False)
-    recording.set_summary_graphs(["GPU"], counting)
+    recording.set_summary_graphs(["GPU"], counting, small_graphs(TensorDebugMode[mode], device_types=["GPU"]))
+    if is_small:
+        recording.add_small_tensors([7])
     edited = tf.compat.v1.GraphDef.FromString(recording.with_record_ops(graph.SerializeToString()))
     given = {node.name for node in graph.node}
     added = [node for node in edited.node if node.name not in given]
@@ -275,7 +289,8 @@ def test_each_added_node_can_run_on_a_gpu(program: Any, mode: str, tmp_path: Pat
     assert all(node.attr["num_parts"].i == (mode != "SHAPE") for node in records)
 
 
-def test_a_graph_without_loops_copies_one_tensor_to_the_host(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_small", [True, False])
+def test_a_graph_without_loops_copies_one_tensor_to_the_host(is_small: bool, tmp_path: Path) -> None:
     graph, _ = real_graph(lambda x: tf.nn.softmax(tf.math.log(x) * 2.0) + tf.math.sqrt(x), is_lowered=False)
     for node in graph.node:
         node.device = GPU
@@ -283,9 +298,10 @@ def test_a_graph_without_loops_copies_one_tensor_to_the_host(tmp_path: Path) -> 
     ops = [(op.name, op.name, op.type, [7] * len(op.outputs), False) for op in imported(graph).get_operations()]
     recording.add_program_graph(5, ops, [], {})
     mode = TensorDebugMode.FULL_HEALTH
-    recording.set_summary_graphs(
-        ["GPU"], device_graphs(mode, dtype_mask=ALL_DTYPES, device_types=["CPU"], is_exact=False)
-    )
+    graphs = device_graphs(mode, dtype_mask=ALL_DTYPES, device_types=["CPU"], is_exact=False)
+    recording.set_summary_graphs(["GPU"], graphs, small_graphs(mode, device_types=["CPU"]))
+    if is_small:
+        recording.add_small_tensors([7])
     edited = tf.compat.v1.GraphDef.FromString(recording.with_record_ops(graph.SerializeToString()))
     (record_op,) = (node for node in edited.node if node.op == "TfdbgArrowRecordDevice")
     num_tensors = len(record_op.attr["nodes"].list.i)
@@ -294,3 +310,4 @@ def test_a_graph_without_loops_copies_one_tensor_to_the_host(tmp_path: Path) -> 
     by_name = {node.name: node for node in edited.node}
     assert {by_name[name].op for name in record_op.input[1:]} == {"Shape"}
     assert math.prod(sorted({len(by_name[name].input) for name in record_op.input[1:]})) == 1
+    assert any(node.op == "Bincount" for node in edited.node) != is_small

@@ -65,8 +65,16 @@ class GraphOptimizer(Protocol):
         nodes that wait for the record ops before them, and whether they wait only on the host.
         """
 
-    def set_summary_graphs(self, device_types: Sequence[str], graphs: Mapping[int, tuple[int, bytes]]) -> None:
-        """Sets the graphs of device_graphs(), which count elements on their devices; call it before start()."""
+    def set_summary_graphs(
+        self,
+        device_types: Sequence[str],
+        graphs: Mapping[int, tuple[int, bytes]],
+        small_graphs: Mapping[int, tuple[int, bytes]],
+    ) -> None:
+        """Sets the graphs of device_graphs() and small_graphs(); call it before start()."""
+
+    def add_small_tensors(self, keys: Sequence[int]) -> None:
+        """Notes which tensors are small: on a device, they are copied to the host together, and counted there."""
 
     def set_counting_on_devices(self, is_allowed: bool) -> None:
         """Sets whether tensors are counted on their devices. Otherwise they are copied to the host."""
@@ -82,6 +90,11 @@ class GraphOptimizer(Protocol):
 
     def take_unreadable_graphs(self) -> int:
         """Returns how many graphs it could not read since the last call."""
+
+
+MAX_SMALL_ELEMENTS = 1 << 14
+"""The size of the largest tensor that is copied from a device to be counted. On an H100, copying 64 KiB along with
+other tensors takes a few microseconds; the ops that count there take 50."""
 
 
 class ExecutedGraphs:
@@ -203,15 +216,19 @@ class ExecutedGraphs:
 
     def _note_keys(self, state: GraphState, batches: Iterable[TensorBatch]) -> None:
         known = self._keys.setdefault(state.graph_id, {})
+        small = []
         for batch in batches:
             name = batch.op.name
             keys = list(known.get(name, ()))
             keys += [-1] * (len(batch.op.outputs) - len(keys))
             for tensor, key in zip(batch.tensors, batch.nodes, strict=True):
                 keys[tensor.value_index] = key
+                if self._failing is not None and _is_small(tensor):
+                    small.append(key)
             known[name] = tuple(keys)
             if batch.is_chosen:
                 self._chosen.setdefault(state.graph_id, set()).add(name)
+        self._optimizer.add_small_tensors(small)
 
     def write(self) -> None:
         """Adds the rows of the graphs that TensorFlow optimized since the last call."""
@@ -464,3 +481,9 @@ def _keeps_size(before: Any, after: Any) -> bool:
     unknown = [shape.rank - len(dims) for shape, dims in zip((before, after), known, strict=True)]
     sizes = [math.prod(dims) for dims in known]
     return bool(sizes[0] == sizes[1] and unknown[0] == unknown[1] <= 1)
+
+
+def _is_small(tensor: Any) -> bool:
+    """Returns True if a symbolic tensor is known to have few elements."""
+    size = tensor.shape.num_elements()
+    return size is not None and size <= MAX_SMALL_ELEMENTS

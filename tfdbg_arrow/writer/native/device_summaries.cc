@@ -11,7 +11,8 @@ namespace tfdbg_arrow {
 namespace {
 
 constexpr std::string_view kInput = "tensor", kPart = "part";
-constexpr int kFloat = 1, kDouble = 2, kInt32 = 3, kInt64 = 9;  // TF_FLOAT, TF_DOUBLE, TF_INT32, TF_INT64
+// TF_FLOAT, TF_DOUBLE, TF_INT32, TF_UINT8, TF_INT64
+constexpr int kFloat = 1, kDouble = 2, kInt32 = 3, kUint8 = 4, kInt64 = 9;
 
 std::string_view device_type(std::string_view device) {
   constexpr std::string_view kField = "device:";
@@ -46,6 +47,17 @@ void append_all(const std::vector<std::string>& parts, int dtype, const std::str
   append_node(all, out, max_bytes);
 }
 
+void read_graph(std::string graph_def, int dtype, SummaryGraph* graph) {
+  graph->bytes = std::move(graph_def);
+  const std::optional<GraphView> view = parse_graph(graph->bytes);
+  const bool has_part = view && std::any_of(view->nodes.begin(), view->nodes.end(),
+                                            [](const NodeView& node) { return node.name == kPart; });
+  if (!view || has_part != (graph->num_classes + graph->element_bytes > 0)) {
+    throw std::runtime_error("the graph that summarizes dtype " + std::to_string(dtype) + " is none");
+  }
+  graph->view = *view;
+}
+
 // Assigns indexes to distinct texts.
 class Interned {
  public:
@@ -64,17 +76,25 @@ class Interned {
 }  // namespace
 
 void SummaryGraphs::set(int dtype, int64_t num_classes, std::string graph_def) {
-  SummaryGraph& graph = graphs_[dtype];
-  graph.num_classes = num_classes;
-  graph.bytes = std::move(graph_def);
-  const std::optional<GraphView> view = parse_graph(graph.bytes);
-  const bool has_part = view && std::any_of(view->nodes.begin(), view->nodes.end(),
-                                            [](const NodeView& node) { return node.name == kPart; });
-  if (!view || has_part != (num_classes > 0)) {
-    graphs_.erase(dtype);
-    throw std::runtime_error("the graph that summarizes dtype " + std::to_string(dtype) + " is none");
-  }
-  graph.view = *view;
+  graphs_[dtype].num_classes = num_classes;
+  read_graph(std::move(graph_def), dtype, &graphs_[dtype]);
+}
+
+void SummaryGraphs::set_small(int dtype, int64_t element_bytes, std::string graph_def) {
+  small_graphs_[dtype].element_bytes = element_bytes;
+  read_graph(std::move(graph_def), dtype, &small_graphs_[dtype]);
+}
+
+void SummaryGraphs::add_small(const std::vector<int32_t>& keys) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  small_keys_.insert(keys.begin(), keys.end());
+}
+
+const SummaryGraph* SummaryGraphs::find(int dtype, int32_t key) const {
+  const auto small = small_graphs_.find(dtype);
+  if (small == small_graphs_.end()) return find(dtype);
+  std::lock_guard<std::mutex> lock(mutex_);
+  return small_keys_.count(key) != 0 ? &small->second : find(dtype);
 }
 
 const SummaryGraph* SummaryGraphs::find(int dtype) const {
@@ -89,7 +109,7 @@ bool SummaryGraphs::serve(std::string_view device) const {
 bool is_host(std::string_view device) { return device_type(device).empty() || device_type(device) == "CPU"; }
 
 void SummaryNodes::add(const Place& place, SummarizedTensor tensor) {
-  GroupKey key(std::string(tensor.device), place, tensor.has_call_site);
+  GroupKey key(std::string(tensor.device), place, tensor.has_call_site, tensor.graph->element_bytes > 0);
   groups_[std::move(key)].push_back(std::move(tensor));
 }
 
@@ -99,11 +119,11 @@ void SummaryNodes::build(std::string* graph_def, size_t max_bytes) {
 
 void SummaryNodes::build_group(const GroupKey& key, const std::vector<SummarizedTensor>& tensors, std::string* out,
                                size_t max_bytes) {
-  const auto& [device, place, has_call_site] = key;
+  const auto& [device, place, has_call_site, is_whole] = key;
   const std::string group_name = prefix_ + std::to_string(num_names_++);
   std::unordered_set<std::string> constants;
   std::vector<std::string> parts, shapes;
-  std::vector<int32_t> keys, stops, dtypes, nums_classes, sites;
+  std::vector<int32_t> keys, stops, dtypes, nums_classes, element_bytes, sites;
   Interned call_sites;
   // A node without inputs runs outside of all loops. In a loop, constants wait for the first tensor, which does not
   // depend on the other tensors.
@@ -113,7 +133,7 @@ void SummaryNodes::build_group(const GroupKey& key, const std::vector<Summarized
     add_graph(tensor, name, group_name, node_in_loop, &constants, out, max_bytes);
     NodeBuilder same(name, "Identity", device);
     same.input(tensor.name);
-    if (tensor.graph->num_classes > 0) {
+    if (tensor.graph->num_classes > 0 || is_whole) {
       parts.push_back(name + "/" + std::string(kPart));
       same.input("^" + parts.back());
     }
@@ -125,12 +145,13 @@ void SummaryNodes::build_group(const GroupKey& key, const std::vector<Summarized
     stops.push_back(tensor.stops ? 1 : 0);
     dtypes.push_back(tensor.dtype);
     nums_classes.push_back(static_cast<int32_t>(tensor.graph->num_classes));
+    element_bytes.push_back(static_cast<int32_t>(tensor.graph->element_bytes));
     sites.push_back(call_sites.add(tensor.call_site));
     if (!tensor.is_handed_on) continue;
     append_node(same.input("^" + shapes.back()).attr_type("T", tensor.dtype), out, max_bytes);
     handed_on_.emplace(tensor.name, name);
   }
-  const int part_type = has_magnitudes_ ? kDouble : kFloat;
+  const int part_type = is_whole ? kUint8 : has_magnitudes_ ? kDouble : kFloat;
   NodeBuilder record(group_name, kRecordDeviceOp, device);
   if (!parts.empty()) {
     append_all(parts, part_type, device, group_name, node_in_loop, out, max_bytes);
@@ -143,6 +164,7 @@ void SummaryNodes::build_group(const GroupKey& key, const std::vector<Summarized
       .attr_ints("decides", stops)
       .attr_ints("dtypes", dtypes)
       .attr_ints("nums_classes", nums_classes)
+      .attr_ints("element_bytes", element_bytes)
       .attr_type("T", part_type)
       .attr_int("generation", generation_)
       .attr_bool("has_call_site", has_call_site)

@@ -1,8 +1,9 @@
 // Summarizes tensors on their devices, with nodes of TensorFlow's own ops.
 //
-// Copying the elements of a tensor from an accelerator to the host to count them would be too slow. So each tensor gets
-// nodes that count on its device. The counts of all tensors of one place in a graph are put into one tensor. Only this
-// tensor is copied to the host, where one TfdbgArrowRecordDevice op records it. Nodes that can end the step with an
+// Copying the elements of a large tensor from an accelerator to the host to count them would be too slow. So each large
+// tensor gets nodes that count on its device. The counts of all tensors of one place in a graph are put into one tensor.
+// Only this tensor is copied to the host, where one TfdbgArrowRecordDevice op records it. The elements of small tensors
+// are put together in the same way, and counted on the host: counting one of them on a GPU would take longer. Nodes that can end the step with an
 // error wait for that op, so that the tensors computed before the error are recorded. Other nodes do not wait.
 //
 // Each consumer of a tensor takes it from an Identity after these nodes. Then no other node holds the tensor, as
@@ -13,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -55,28 +57,39 @@ struct SummaryGraph {
   // 0: the graph computes nothing, and only the shape is recorded. Otherwise, the vector has the number of elements in
   // each class: the bits of int32 numbers as floats, or in FULL_NUMERICS doubles, followed by the magnitudes.
   int64_t num_classes = 0;
+  // Not 0: the vector has the bytes of the elements, as uint8, and this is how many bytes an element has.
+  int64_t element_bytes = 0;
   std::string bytes;
   GraphView view;
 };
 
-// How a recording summarizes tensors on devices. Call set() and add_device_type() before the recording starts.
+// How a recording summarizes tensors on devices. Call set(), set_small() and add_device_type() before the recording
+// starts.
 class SummaryGraphs {
  public:
   // Makes tensors on devices of a type, such as `GPU`, be summarized there.
   void add_device_type(const std::string& device_type) { device_types_.insert(device_type); }
   // Throws std::runtime_error if the bytes are not such a graph.
   void set(int dtype, int64_t num_classes, std::string graph_def);
+  // Sets the graph for small tensors of a dtype, which makes the bytes of the elements. Throws as set() does.
+  void set_small(int dtype, int64_t element_bytes, std::string graph_def);
+  // Notes which tensors are small, by key. May be called while graphs are optimized.
+  void add_small(const std::vector<int32_t>& keys);
   // Sets whether tensors are summarized on their devices. May be called while graphs are optimized.
   void allow(bool is_allowed) { is_allowed_.store(is_allowed, std::memory_order_relaxed); }
-  // Returns the graph for tensors of a dtype; nullptr if there is none.
+  // Returns the graph for large tensors of a dtype; nullptr if there is none.
   const SummaryGraph* find(int dtype) const;
+  // Returns the graph for a tensor of a graph, given its key; nullptr if there is none.
+  const SummaryGraph* find(int dtype, int32_t key) const;
   // Returns true if tensors on the device with this full name are summarized there.
   bool serve(std::string_view device) const;
 
  private:
   std::atomic<bool> is_allowed_{true};
   std::unordered_set<std::string> device_types_;
-  std::unordered_map<int, SummaryGraph> graphs_;
+  std::unordered_map<int, SummaryGraph> graphs_, small_graphs_;
+  mutable std::mutex mutex_;  // for the keys
+  std::unordered_set<int32_t> small_keys_;
 };
 
 // Returns true if the device uses the memory of the host.
@@ -118,8 +131,8 @@ class SummaryNodes {
   const std::vector<std::pair<Place, std::string>>& record_ops() const { return record_ops_; }
 
  private:
-  // Device, place, and whether the call sites are known.
-  using GroupKey = std::tuple<std::string, Place, bool>;
+  // Device, place, whether the call sites are known, and whether the elements are counted on the host.
+  using GroupKey = std::tuple<std::string, Place, bool, bool>;
 
   void build_group(const GroupKey& key, const std::vector<SummarizedTensor>& tensors, std::string* out, size_t max_bytes);
   void add_graph(const SummarizedTensor& tensor, const std::string& name, const std::string& group_name,

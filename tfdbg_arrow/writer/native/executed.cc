@@ -176,7 +176,7 @@ class Editor {
       const bool stops = judge_.stops(i, slot);
       // A run of a session can only wait for tensors that it always computes.
       const bool can_wait = !run_.is_found() || run_.computes(i, slot);
-      if (const SummaryGraph* summary = can_wait ? summary_graph(node, type, keep) : nullptr) {
+      if (const SummaryGraph* summary = can_wait ? summary_graph(node, type, *key, keep) : nullptr) {
         summarised_.push_back({i, slot, type, *key, stops, summary});
       } else {
         add_record_op(i, slot, {*key, type, keep, is_reference, stops, false, {}});
@@ -187,9 +187,9 @@ class Editor {
   }
 
   // Returns the graph that summarizes a tensor on its device; nullptr if the tensor is summarized on the host.
-  const SummaryGraph* summary_graph(const NodeView& node, int type, bool keep) const {
+  const SummaryGraph* summary_graph(const NodeView& node, int type, int32_t key, bool keep) const {
     if (keep || session_.mode == Mode::kFullTensor || !session_.summaries.serve(node.device)) return nullptr;
-    return session_.summaries.find(type);
+    return session_.summaries.find(type, key);
   }
 
   void summarise() {

@@ -198,15 +198,23 @@ class Recording {
   void set_records_others(bool records_others) { session_->executed.set_records_others(records_others); }
 
   // Makes tensors on devices of a type be summarized there, by graphs for some dtypes. `graphs`: the number of classes
-  // and the serialized GraphDef of each dtype.
+  // and the serialized GraphDef of each dtype. `small_graphs`: the same for small tensors, with the size of an element
+  // in bytes.
   void set_summary_graphs(const std::vector<std::string>& device_types,
-                          const std::unordered_map<int, std::tuple<int64_t, nb::bytes>>& graphs) {
+                          const std::unordered_map<int, std::tuple<int64_t, nb::bytes>>& graphs,
+                          const std::unordered_map<int, std::tuple<int64_t, nb::bytes>>& small_graphs) {
     for (const std::string& device_type : device_types) session_->summaries.add_device_type(device_type);
     for (const auto& [dtype, how] : graphs) {
       const auto& [num_classes, graph] = how;
       session_->summaries.set(dtype, num_classes, {graph.c_str(), graph.size()});
     }
+    for (const auto& [dtype, how] : small_graphs) {
+      const auto& [element_bytes, graph] = how;
+      session_->summaries.set_small(dtype, element_bytes, {graph.c_str(), graph.size()});
+    }
   }
+
+  void add_small_tensors(const std::vector<int32_t>& keys) { session_->summaries.add_small(keys); }
 
   void set_counting_on_devices(bool is_allowed) { session_->summaries.allow(is_allowed); }
 
@@ -400,7 +408,9 @@ NB_MODULE(_core, m) {
            nb::arg("arguments"), nb::arg("calls"), nb::arg("is_used_by_graph") = false,
            nb::arg("failing_ops") = std::unordered_map<std::string, bool>())
       .def("set_records_others", &Recording::set_records_others, nb::arg("records_others"))
-      .def("set_summary_graphs", &Recording::set_summary_graphs, nb::arg("device_types"), nb::arg("graphs"))
+      .def("set_summary_graphs", &Recording::set_summary_graphs, nb::arg("device_types"), nb::arg("graphs"),
+           nb::arg("small_graphs"))
+      .def("add_small_tensors", &Recording::add_small_tensors, nb::arg("keys"))
       .def("set_counting_on_devices", &Recording::set_counting_on_devices, nb::arg("is_allowed"))
       .def("take_executed_graphs", &Recording::take_executed_graphs)
       .def("take_masked_outputs", &Recording::take_masked_outputs)

@@ -241,7 +241,8 @@ void register_record_ops() {
   }
   register_op(kRecordDeviceOp, {"parts: num_parts * T", "shapes: num_shapes * int64"},
               {"num_parts: int >= 0", "num_shapes: int >= 1", "nodes: list(int)", "decides: list(int)", "generation: int",
-               "T: {float, double}", "dtypes: list(int)", "nums_classes: list(int)", "has_call_site: bool", "call_sites: string",
+               "T: {float, double, uint8}", "dtypes: list(int)", "nums_classes: list(int)", "element_bytes: list(int)",
+               "has_call_site: bool", "call_sites: string",
                "sites: list(int)"});
   for (const char* device : {"CPU", "GPU"}) {
     register_kernel(kRecordDeviceOp, device, {"parts", "shapes"}, create_record_device, compute_record_device);

@@ -1,5 +1,6 @@
 // Records summaries of tensors that other nodes computed.
 #include <algorithm>
+#include <cstddef>
 #include <memory>
 #include <optional>
 #include <string>
@@ -43,6 +44,14 @@ Shape shape_of_row(const double* row) {
   return shape;
 }
 
+void append_judged(Session& session, size_t i, const Shape& shape, Record* record, Judge* judge) {
+  record->wall_time_ns = wall_time_ns();
+  append_tensor_waiting(session, *record, shape.rank, shape.dims);
+  const bool is_bad = (record->flags & kBad) != 0;
+  if (is_bad && session.on_nonfinite != OnNonFinite::kRecord) session.bad_events.add(*record, last_event_index());
+  judge->see(i, *record, last_event_index());
+}
+
 // Records a tensor from a row of a summary, if the recording covers it.
 void record_summary(Session& session, const RecordKernel& kernel, size_t i, const Shape& shape, const double* row,
                     Record* record, Judge* judge) {
@@ -50,11 +59,18 @@ void record_summary(Session& session, const RecordKernel& kernel, size_t i, cons
   if (!session.covers(dtype)) return;
   record->node = static_cast<int32_t>(kernel.nodes[i]);
   fill_from_summary(session, dtype, shape, row, record);
-  record->wall_time_ns = wall_time_ns();
-  append_tensor_waiting(session, *record, shape.rank, shape.dims);
-  const bool is_bad = (record->flags & kBad) != 0;
-  if (is_bad && session.on_nonfinite != OnNonFinite::kRecord) session.bad_events.add(*record, last_event_index());
-  judge->see(i, *record, last_event_index());
+  append_judged(session, i, shape, record, judge);
+}
+
+// Records a tensor from its elements, if the recording covers it.
+void record_whole(Session& session, const RecordKernel& kernel, size_t i, const Shape& shape, const void* elements,
+                  Record* record, Judge* judge) {
+  const int dtype = static_cast<int>(kernel.dtypes[i]);
+  if (!session.covers(dtype)) return;
+  record->node = static_cast<int32_t>(kernel.nodes[i]);
+  record->dtype = static_cast<int16_t>(dtype);
+  describe_tensor(session, dtype, shape.rank, shape.dims, elements, false, record);
+  append_judged(session, i, shape, record, judge);
 }
 
 // Returns the call that has the tensors of a RecordRows op as arguments; kNoValue if it is not certain.
@@ -207,6 +223,7 @@ void* create_record_device(TF_OpKernelConstruction* construction) {
       !read_list(construction, "decides", &kernel->decides, &status) ||
       !read_list(construction, "dtypes", &kernel->dtypes, &status) ||
       !read_list(construction, "nums_classes", &kernel->nums_classes, &status) ||
+      !read_list(construction, "element_bytes", &kernel->element_bytes, &status) ||
       !read_int(construction, "generation", &kernel->generation, &status) ||
       !read_bool(construction, "has_call_site", &kernel->has_call_site, &status) ||
       !read_string(construction, "call_sites", &texts, &status) || !read_list(construction, "sites", &sites, &status)) {
@@ -227,30 +244,50 @@ void compute_record_device(void* opaque, TF_OpKernelContext* context) {
   Status& status = thread_status();
   const Record common = context_record(kernel, context, *session);
   const size_t num_tensors = kernel->nodes.size();
+  const bool is_whole = kernel->element_bytes[0] > 0;
   const bool has_magnitudes = session->mode == Mode::kFullNumerics;
+  const bool has_parts = is_whole || kernel->nums_classes[0] > 0;
+  // The shapes come last.
+  std::vector<Shape> shapes(num_tensors);
   int64_t width = 0;
-  for (int64_t num_classes : kernel->nums_classes) {
-    width += num_classes + (num_classes > 0 && has_magnitudes ? kNumMagnitudes : 0);
+  for (size_t i = 0; i < num_tensors; ++i) {
+    TF_Tensor* dims = nullptr;
+    tf.TF_GetInput(context, static_cast<int>(i) + (has_parts ? 1 : 0), &dims, status.get());
+    if (dims != nullptr) shapes[i] = shape_in(dims);
+    if (dims != nullptr) tf.TF_DeleteTensor(dims);
+    const int64_t num_classes = kernel->nums_classes[i];
+    width += is_whole ? shapes[i].size * kernel->element_bytes[i] : num_classes;
+    if (num_classes > 0 && has_magnitudes) width += kNumMagnitudes;
   }
-  // The parts come first, if there are any, then the shape of each tensor.
+  const int part_type = is_whole ? kUint8 : has_magnitudes ? kDouble : kFloat;
   TF_Tensor* parts = nullptr;
-  if (width > 0) tf.TF_GetInput(context, 0, &parts, status.get());
-  if (width > 0 && (parts == nullptr || tf.TF_TensorType(parts) != (has_magnitudes ? kDouble : kFloat) ||
-                    tf.TF_NumDims(parts) != 1 || tf.TF_Dim(parts, 0) != width)) {
+  if (has_parts) tf.TF_GetInput(context, 0, &parts, status.get());
+  if (has_parts && (parts == nullptr || tf.TF_TensorType(parts) != part_type || tf.TF_NumDims(parts) != 1 ||
+                    tf.TF_Dim(parts, 0) != width)) {
     session->spool.count_dropped(num_tensors);
     if (parts != nullptr) tf.TF_DeleteTensor(parts);
     return;
   }
   const void* data = parts == nullptr ? nullptr : tf.TF_TensorData(parts);
+  const auto* bytes = static_cast<const std::byte*>(data);
   const auto* classes = static_cast<const int32_t*>(data);
   const auto* numbers = static_cast<const double*>(data);
+  std::vector<std::max_align_t> elements;
   Judge judge(*kernel, *session);
   for (size_t i = 0; i < num_tensors; ++i) {
     const int64_t num_classes = kernel->nums_classes[i];
-    TF_Tensor* dims = nullptr;
-    tf.TF_GetInput(context, static_cast<int>(i) + (width > 0 ? 1 : 0), &dims, status.get());
+    const auto num_bytes = static_cast<size_t>(is_whole ? shapes[i].size * kernel->element_bytes[i] : 0);
+    Record record = common;
+    record.call_site = kernel->call_sites[i];
     double row[kNumSummaryColumns] = {};
     double* counts = row + kColumnNumNegInf;
+    if (is_whole) {
+      elements.resize(num_bytes / sizeof(std::max_align_t) + 1);
+      if (num_bytes > 0) std::memcpy(elements.data(), bytes, num_bytes);
+      bytes += num_bytes;
+      record_whole(*session, *kernel, i, shapes[i], elements.data(), &record, &judge);
+      continue;
+    }
     if (num_classes > 0 && has_magnitudes) {
       count_kinds(numbers, num_classes, counts);
       std::copy_n(numbers + num_classes, kNumMagnitudes, row + kColumnNumSubnormal);
@@ -260,10 +297,7 @@ void compute_record_device(void* opaque, TF_OpKernelContext* context) {
       count_kinds(classes, num_classes, counts);
       classes += num_classes;
     }
-    Record record = common;
-    record.call_site = kernel->call_sites[i];
-    record_summary(*session, *kernel, i, dims == nullptr ? Shape() : shape_in(dims), row, &record, &judge);
-    if (dims != nullptr) tf.TF_DeleteTensor(dims);
+    record_summary(*session, *kernel, i, shapes[i], row, &record, &judge);
   }
   if (parts != nullptr) tf.TF_DeleteTensor(parts);
   judge.decide(context);

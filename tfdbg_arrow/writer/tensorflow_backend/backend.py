@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from tfdbg_arrow.writer.backend import Backend, Handlers
 from tfdbg_arrow.writer.graphs.executed import GraphOptimizer
 from tfdbg_arrow.writer.hooks import runtime
-from tfdbg_arrow.writer.tensorflow_backend.summary import count_on_device, device_graphs
+from tfdbg_arrow.writer.tensorflow_backend.summary import count_on_device, device_graphs, small_graphs
 
 
 class TensorFlowBackend(Backend):
@@ -42,7 +42,7 @@ class TensorFlowBackend(Backend):
                 device_types=counting,
                 is_exact=settings.exact_subnormals,
             )
-            optimizer.set_summary_graphs(counting, graphs)
+            optimizer.set_summary_graphs(counting, graphs, small_graphs(settings.mode, device_types=counting))
         return optimizer
 
     def start(self, handlers: Handlers) -> None:

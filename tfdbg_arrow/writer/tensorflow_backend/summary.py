@@ -116,6 +116,7 @@ def fill_records(records: npt.NDArray[np.void], rows: npt.NDArray[np.float64], *
     records["flags"] = flags
 
 
+_BITCAST_DTYPES = (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.complex64, tf.complex128)
 _DTYPES = (
     *(tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.complex64, tf.complex128, tf.bool),
     *(tf.int8, tf.int16, tf.int32, tf.int64, tf.uint8, tf.uint16, tf.uint32, tf.uint64),
@@ -186,6 +187,35 @@ def _device_graph(mode: TensorDebugMode, dtype: tf.DType, is_exact: bool) -> byt
         return serialized
 
 
+def small_graphs(mode: TensorDebugMode, *, device_types: Sequence[str]) -> dict[int, tuple[int, bytes]]:
+    """Returns graphs that make the bytes of tensors on their devices, keyed by the number of the dtype.
+
+    Dtypes that TensorFlow cannot convert to bytes on all of these devices are omitted.
+
+    Args:
+        mode: The mode. There are no graphs if it only needs shapes.
+        device_types: The types of the devices, such as `GPU`.
+
+    Returns:
+        For each dtype, the size of an element in bytes, and a serialized GraphDef as in device_graphs().
+    """
+    found = {}
+    for dtype in _BITCAST_DTYPES if mode.measures_health else ():
+        graph_def = _small_graph(dtype)
+        if all(_can_count(dtype, graph_def, device_type) for device_type in device_types):
+            found[dtype.as_datatype_enum] = (dtype.size, graph_def)
+    return found
+
+
+@functools.cache
+def _small_graph(dtype: tf.DType) -> bytes:
+    with unobserved(), tf.Graph().as_default() as graph:
+        tensor = tf.compat.v1.placeholder(dtype, name="tensor")
+        tf.reshape(tf.bitcast(tensor, tf.uint8), [-1], name="part")
+        serialized: bytes = graph.as_graph_def().SerializeToString()
+        return serialized
+
+
 def _can_count(dtype: tf.DType, graph_def: bytes, device_type: str) -> bool:
     """Returns True if a graph, and the nodes that the native core adds to it, can run on devices of a type."""
     if device_type != "CPU" and dtype == tf.int32:
@@ -195,7 +225,12 @@ def _can_count(dtype: tf.DType, graph_def: bytes, device_type: str) -> bool:
     for node in (shape, same):
         node.attr["T"].type = dtype.as_datatype_enum
     nodes = [node for node in tf.compat.v1.GraphDef.FromString(graph_def).node if node.op != "Placeholder"]
-    return all(_has_kernel(node, device_type) for node in (shape, same, *nodes))
+    joined = [tf.compat.v1.NodeDef(op="ConcatV2", attr={"T": _type_of(node)}) for node in nodes if node.name == "part"]
+    return all(_has_kernel(node, device_type) for node in (shape, same, *nodes, *joined))
+
+
+def _type_of(part: tf.compat.v1.NodeDef) -> tf.compat.v1.AttrValue:
+    return part.attr["type"] if part.op == "Bitcast" else part.attr["T"]
 
 
 def _has_kernel(node: tf.compat.v1.NodeDef, device_type: str) -> bool:
