@@ -1,11 +1,10 @@
-"""Counts what recording adds to a training step on an accelerator: kernels, bytes in its memory, copies to the host.
+"""Counts which ops a recording adds to a training step on an accelerator.
 
     python benchmarks/accelerator.py [--programs cnn transformer] [--output results.json]
 
 This needs no accelerator and measures no time. The programs run on the CPU with `health_backend="tensorflow"`, which
-counts the elements of tensors with the ops that a GPU would run. The counted graph is the one that TensorFlow runs,
-after its optimizer, for the function with the most ops (the training step). The number and sizes of the tensors are
-those of the last recorded step. benchmarks/README.md has the results.
+adds the ops that a GPU would run. The counted graph is the one that TensorFlow runs, after its optimizer, for the
+function with the most ops (the training step). benchmarks/README.md has the results, and those of real GPUs.
 """
 
 from __future__ import annotations
@@ -24,26 +23,8 @@ PROGRAM_NAMES = ("cnn", "transformer")
 MODES = ("SHAPE", "CONCISE_HEALTH", "FULL_HEALTH", "FULL_NUMERICS")
 NUM_STEPS = 3
 RECORD_OP = "TfdbgArrowRecordDevice"
-_NO_KERNEL = frozenset({"Const", "Placeholder", "Shape", "Size", "Rank", "Identity", "Reshape", "Bitcast"})
-"""Ops that read no element, because TensorFlow passes the buffer on or has the answer on the host."""
-_NUM_PROBED = 1_000_003
 _ON_HOST = ("int32",)
 """Dtypes whose tensors TensorFlow keeps in the host's memory even if a GPU computes with them."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cost:
-    """The cost of counting the elements of one tensor, for a mode and a dtype.
-
-    Attributes:
-        num_kernels: Number of ops that the device runs.
-        bytes_an_element: Bytes that these ops read and write for each element.
-        num_copied_bytes: Bytes copied to the host.
-    """
-
-    num_kernels: int
-    bytes_an_element: float
-    num_copied_bytes: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,13 +36,10 @@ class Result:
         mode: The mode.
         num_ops: Number of ops of the training step without recording.
         num_added: Number of ops that recording adds to them.
-        num_tensors: Number of tensors whose elements the device counts in a step.
+        num_tensors: Number of recorded tensors of a step that are in the device's memory.
         num_on_host: Number of tensors that are in the host's memory anyway. The native core counts them there.
-        num_kernels: How many of the added ops the device runs.
-        num_tensor_bytes: Size of the tensors that the device counts.
-        num_moved_bytes: Bytes that counting reads and writes in the device's memory.
+        num_counted: How many tensors the device counts. The elements of the others are copied to the host.
         num_copies: Number of copies to the host.
-        num_copied_bytes: Bytes that they copy.
         num_waits: Number of ops of the program that wait for a copy because they could end the step with an error.
         by_type: Number of added ops, by type.
     """
@@ -72,11 +50,8 @@ class Result:
     num_added: int
     num_tensors: int
     num_on_host: int
-    num_kernels: int
-    num_tensor_bytes: int
-    num_moved_bytes: int
+    num_counted: int
     num_copies: int
-    num_copied_bytes: int
     num_waits: int
     by_type: dict[str, int]
 
@@ -89,15 +64,13 @@ class Step:
         ops: Number of its ops, by type.
         num_copies: Same as in Result.
         num_waits: Same as in Result.
-        tensors: Dtype and number of elements of each recorded tensor of the last step.
-        costs: The cost of each dtype.
+        dtypes: The dtype of each recorded tensor of the last step.
     """
 
     ops: dict[str, int]
     num_copies: int
     num_waits: int
-    tensors: list[tuple[str, int]]
-    costs: dict[str, Cost]
+    dtypes: list[str]
 
 
 def step_of(config: str, program: str) -> Step:
@@ -113,82 +86,42 @@ def step_of(config: str, program: str) -> Step:
         PROGRAMS[program](NUM_STEPS)
         collected = context.context().export_run_metadata()
         recording.close()
-        tensors = _tensors_of_last_step(directory) if config != overhead.NONE else []
+        dtypes = _dtypes_of_last_step(directory) if config != overhead.NONE else []
     nodes = max((function.post_optimization_graph.node for function in collected.function_graphs), key=len)
     record_ops = {node.name for node in nodes if node.op == RECORD_OP}
-    mode = config.partition("/")[2]
     return Step(
         ops=dict(collections.Counter(node.op for node in nodes)),
         num_copies=len(record_ops),
         num_waits=sum(not record_ops.isdisjoint(text.removeprefix("^") for text in node.input) for node in nodes),
-        tensors=tensors,
-        costs={dtype: _cost(mode, dtype) for dtype in {dtype for dtype, _ in tensors}},
+        dtypes=dtypes,
     )
 
 
-def _tensors_of_last_step(logdir: str) -> list[tuple[str, int]]:
+def _dtypes_of_last_step(logdir: str) -> list[str]:
     from tfdbg_arrow.query import open_logdir
 
-    tensors: list[tuple[str, int]] = open_logdir(logdir).rows(
-        "SELECT dtype, size FROM tensor_health WHERE scope = 'graph' AND execution_index = "
+    rows = open_logdir(logdir).rows(
+        "SELECT dtype FROM tensor_health WHERE scope = 'graph' AND execution_index = "
         "(SELECT execution_index FROM tensor_health WHERE scope = 'graph' GROUP BY ALL ORDER BY count(*) DESC, 1 DESC"
         " LIMIT 1)"
     )
-    return tensors
-
-
-def _cost(mode: str, dtype: str) -> Cost:
-    """Returns the cost of the counting ops, computed from the shapes that TensorFlow infers for them."""
-    import tensorflow as tf
-
-    from tfdbg_arrow.writer.settings import TensorDebugMode
-    from tfdbg_arrow.writer.tensorflow_backend.summary import device_graphs
-
-    number = tf.as_dtype(dtype).as_datatype_enum
-    graph_def = device_graphs(TensorDebugMode[mode], dtype_mask=1 << number, device_types=["CPU"])[number][1]
-    with tf.Graph().as_default() as graph:
-        tensor = tf.compat.v1.placeholder(dtype, [_NUM_PROBED])
-        tf.graph_util.import_graph_def(
-            tf.compat.v1.GraphDef.FromString(graph_def), input_map={"tensor": tensor}, name=""
-        )
-    run = [op for op in graph.get_operations() if op.type not in _NO_KERNEL]
-    parts = [op.outputs[0] for op in graph.get_operations() if op.name.startswith("part_")]
-    return Cost(
-        num_kernels=len(run),
-        bytes_an_element=sum(map(_num_bytes, [each for op in run for each in (*op.inputs, *op.outputs)])) / _NUM_PROBED,
-        num_copied_bytes=sum(map(_num_bytes, parts)),
-    )
-
-
-def _num_bytes(tensor: Any) -> int:
-    return int(tensor.shape.num_elements() or 0) * int(tensor.dtype.size)
+    return [dtype for (dtype,) in rows]
 
 
 def measure(program: str, mode: str) -> Result:
     """Counts what recording adds to a program's training step, in separate processes."""
-    import tensorflow as tf
-
     plain, recorded = (_step_in_process(config, program) for config in ("none", f"tfdbg_arrow-tensorflow/{mode}"))
     added = collections.Counter(recorded.ops) - collections.Counter(plain.ops)
-    on_device = [(dtype, size) for dtype, size in recorded.tensors if dtype not in _ON_HOST]
-    costs = [recorded.costs[dtype] for dtype, _ in on_device]
-    num_copied_bytes = sum(cost.num_copied_bytes for cost in costs)
-    sizes = [size * tf.as_dtype(dtype).size for dtype, size in on_device]
+    num_on_host = sum(dtype in _ON_HOST for dtype in recorded.dtypes)
     return Result(
         program=program,
         mode=mode,
         num_ops=sum(plain.ops.values()),
         num_added=sum(recorded.ops.values()) - sum(plain.ops.values()),
-        num_tensors=len(on_device),
-        num_on_host=len(recorded.tensors) - len(on_device),
-        # All counts for one copy are concatenated first.
-        num_kernels=sum(cost.num_kernels for cost in costs) + (recorded.num_copies if num_copied_bytes else 0),
-        num_tensor_bytes=sum(sizes),
-        num_moved_bytes=round(
-            sum(cost.bytes_an_element * size for cost, (_, size) in zip(costs, on_device, strict=True))
-        ),
+        num_tensors=len(recorded.dtypes) - num_on_host,
+        num_on_host=num_on_host,
+        num_counted=added["Bincount"],
         num_copies=recorded.num_copies,
-        num_copied_bytes=num_copied_bytes,
         num_waits=recorded.num_waits,
         by_type=dict(added.most_common()),
     )
@@ -198,7 +131,6 @@ def _step_in_process(config: str, program: str) -> Step:
     command = [sys.executable, __file__, "--child", config, program]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     fields: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    fields["costs"] = {dtype: Cost(**cost) for dtype, cost in fields["costs"].items()}
     return Step(**fields)
 
 

@@ -48,11 +48,11 @@ _SHARED_LIBRARIES = (
 NamedOp = tuple[str, str, str, list[int], bool]
 
 
-def make_recording(directory: Path) -> Any:
+def make_recording(directory: Path, mode: int = 3) -> Any:
     """Returns a recording of floats whose graphs can be added; nothing in TensorFlow writes to it."""
     directory.mkdir(parents=True, exist_ok=True)
     spool, values = directory / "graphs.spool", directory / "graphs.values"
-    recording = native_core().Recording(str(spool), str(values), 1024, 3, _FLOATS, GENERATION)
+    recording = native_core().Recording(str(spool), str(values), 1024, mode, _FLOATS, GENERATION)
     recording.set_keeps_inputs(True)
     return recording
 

@@ -267,7 +267,7 @@ def test_each_added_node_can_run_on_a_gpu(is_small: bool, program: Any, mode: st
     for node in graph.node:
         node.device = GPU
         node.attr[MARK].i = marked(5)
-    recording = make_recording(tmp_path)
+    recording = make_recording(tmp_path, int(TensorDebugMode[mode]))
     ops = [(op.name, op.name, op.type, [7] * len(op.outputs), False) for op in imported(graph).get_operations()]
     recording.add_program_graph(5, ops, [], {})
     counting = device_graphs(TensorDebugMode[mode], dtype_mask=ALL_DTYPES, device_types=["GPU"], is_exact=False)

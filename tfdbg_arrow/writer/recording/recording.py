@@ -334,7 +334,7 @@ class Recording:
             reason = f"{backend} on_nonfinite='keep' keeps, of ops in graphs, only the inputs of those on a CPU."
             self._stats.note("changed", "on_nonfinite", reason)
         if self.settings.histograms:
-            reason = f"{backend} tensors of graphs that are counted on their device have no histograms."
+            reason = f"{backend} large tensors of graphs are counted on their device and have no histograms."
             self._stats.note("changed", "histograms", reason)
 
     def _set_paused(self, paused: bool) -> None:
