@@ -499,7 +499,7 @@ TENSOR_HEALTH = Table(
         _nullable(24, "num_nan", _BIGINT, "Elements that are NaN; NULL if not measured.", unit="elements"),
         _nullable(25, "num_neg_finite", _BIGINT, "Finite elements below zero; NULL if not measured.", unit="elements"),
         _nullable(26, "num_zero", _BIGINT,
-            "Elements that are +0 or -0; NULL if not measured. If an accelerator counted them, also subnormal elements.",
+            "Elements that are +0 or -0, also subnormal ones if an accelerator counted them; NULL if not measured.",
             unit="elements"),
         _nullable(27, "num_pos_finite", _BIGINT, "Finite elements above zero; NULL if not measured.", unit="elements"),
         _nullable(28, "min_finite", _DOUBLE,
