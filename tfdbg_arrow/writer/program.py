@@ -71,9 +71,10 @@ def check_program(program: Program) -> None:
         RecordingError: There is no such script or module.
     """
     if not program.is_module:
+        path = os.path.abspath(program.name)
         try:
-            if not os.path.isdir(program.name):
-                io.open_code(os.path.abspath(program.name)).close()
+            if os.path.isfile(path) or not os.path.exists(path):  # whoever fills a pipe would see it closed
+                io.open_code(path).close()
         except OSError as error:
             raise RecordingError(
                 f"the script {program.name} cannot be read: {error.strerror or error}; "
@@ -153,11 +154,9 @@ def _load(program: Program) -> _Main:
 
 def _script_code(path: str) -> CodeType:
     with io.open_code(path) as file:
-        compiled: CodeType | None = pkgutil.read_code(file)
-    if compiled is not None:
-        return compiled
-    with io.open_code(path) as file:
-        return compile(file.read(), path, "exec", dont_inherit=True)
+        content = file.read()  # all at once, because a pipe can be read only once
+    compiled: CodeType | None = pkgutil.read_code(io.BytesIO(content))
+    return compile(content, path, "exec", dont_inherit=True) if compiled is None else compiled
 
 
 def _run(main: _Main) -> int:
@@ -193,7 +192,7 @@ def _search_directory(program: Program) -> str:
 
 def _is_search_path(path: str) -> bool:
     """Returns whether a path contains modules including `__main__`, and is not itself a script."""
-    return os.path.isdir(path) or zipfile.is_zipfile(path)
+    return os.path.isdir(path) or (os.path.isfile(path) and zipfile.is_zipfile(path))  # reading a pipe would empty it
 
 
 def _exit_code(error: SystemExit) -> int:
