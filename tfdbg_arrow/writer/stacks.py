@@ -47,14 +47,6 @@ def _framework_directories() -> tuple[str, ...]:
     return tuple(os.path.join(os.path.dirname(path), "") for path in loaded if path)
 
 
-def as_utf8(text: str) -> str:
-    """Returns a text that can be encoded in UTF-8.
-
-    A path may contain bytes that are not valid text, which Python represents as surrogates.
-    """
-    return text.encode("utf-8", errors="backslashreplace").decode()
-
-
 class FrameOwners:
     """Distinguishes the user's frames from those of the framework and of other libraries."""
 
@@ -247,17 +239,17 @@ class StackTable:
         file_id = self._file_ids.get(path)
         if file_id is None:
             file_id = self._file_ids[path] = len(self._file_ids)
-            text = as_utf8("".join(lines)) if lines else None
-            new.files.append({"source_file_id": file_id, "file_path": as_utf8(path), "source_text": text})
+            text = "".join(lines) if lines else None
+            new.files.append({"source_file_id": file_id, "file_path": path, "source_text": text})
         code = lines[lineno - 1].strip() if 1 <= lineno <= len(lines) else ""
         new.frames.append(
             {
                 "stack_frame_id": frame_id,
                 "source_file_id": file_id,
-                "file_path": as_utf8(path),
+                "file_path": path,
                 "lineno": lineno,
-                "func": as_utf8(func),
-                "code": as_utf8(code) or None,
+                "func": func,
+                "code": code or None,
                 "owner": self._owners.owner(path),
             }
         )
