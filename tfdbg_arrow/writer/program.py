@@ -19,15 +19,14 @@ import sys
 import threading
 import zipfile
 from dataclasses import dataclass
-from types import CodeType, ModuleType, TracebackType
+from types import CodeType, ModuleType
 from typing import Any
 
 from tfdbg_arrow.errors import RecordingError
+from tfdbg_arrow.writer.own_frames import without_own_frames
 
 EXIT_INTERRUPTED = 130
 """The exit code that a shell reports for a program that Ctrl-C ended."""
-
-_PACKAGE_DIRECTORY = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 
 
 class ProgramAborted(BaseException):
@@ -207,7 +206,7 @@ def _exit_code(error: SystemExit) -> int:
 
 def _uncaught(error: BaseException) -> int:
     """Prints an exception as Python does at the end of a program; returns the exit code."""
-    error.__traceback__ = _without_our_frames(error.__traceback__)
+    error.__traceback__ = without_own_frames(error.__traceback__)
     sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
     try:
         sys.excepthook(type(error), error, error.__traceback__)
@@ -216,15 +215,8 @@ def _uncaught(error: BaseException) -> int:
     except BaseException as failure:
         failure.__context__ = None  # the original exception is printed below
         sys.stderr.write("Error in sys.excepthook:\n")
-        failure.__traceback__ = _without_our_frames(failure.__traceback__)
+        failure.__traceback__ = without_own_frames(failure.__traceback__)
         sys.__excepthook__(type(failure), failure, failure.__traceback__)
         sys.stderr.write("\nOriginal exception was:\n")
         sys.__excepthook__(type(error), error, error.__traceback__)
     return EXIT_INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
-
-
-def _without_our_frames(traceback: TracebackType | None) -> TracebackType | None:
-    """Returns a traceback that starts at the program's outermost frame; None if it has no frame of the program."""
-    while traceback is not None and traceback.tb_frame.f_code.co_filename.startswith(_PACKAGE_DIRECTORY):
-        traceback = traceback.tb_next
-    return traceback

@@ -15,9 +15,9 @@ import sysconfig
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import CodeType
 
+from tfdbg_arrow.writer.own_frames import PACKAGE_DIRECTORY
 from tfdbg_arrow.writer.program import EXECUTE_MAIN_CODE
 from tfdbg_arrow.writer.rows import Append, AppendColumns, Row
 from tfdbg_arrow.writer.source_text import source_lines
@@ -25,7 +25,6 @@ from tfdbg_arrow.writer.source_text import source_lines
 Location = tuple[str, int, str]
 """File path, line number from 1, function name."""
 
-_PACKAGE_DIRECTORY = str(Path(__file__).resolve().parent.parent) + os.sep
 _CALLBACK_FILE = os.path.join("tensorflow", "python", "framework", "op_callbacks.py")
 """TensorFlow's frame between an op and our callback, which is not part of the program."""
 _FIRST_TRACEBACK_ID = 1 << 40
@@ -153,7 +152,7 @@ class StackTable:
         )
         located = [self._original_location(path, lineno) or (path, lineno, func) for path, lineno, func in of_program]
         kept = tuple(
-            self._with_source(location) for location in located if not location[0].startswith(_PACKAGE_DIRECTORY)
+            self._with_source(location) for location in located if not location[0].startswith(PACKAGE_DIRECTORY)
         )
         if not kept:
             return -1
@@ -214,11 +213,11 @@ class StackTable:
     def _location(self, code: CodeType, instruction: int) -> tuple[Location | None, bool]:
         """Returns the location of an instruction (None for our own code), and whether it was mapped."""
         path = code.co_filename
-        if path.startswith(_PACKAGE_DIRECTORY) or path.endswith(_CALLBACK_FILE):
+        if path.startswith(PACKAGE_DIRECTORY) or path.endswith(_CALLBACK_FILE):
             return None, False
         lineno = lineno_of(code, instruction)
         original = self._original_location(path, lineno)
-        if original is not None and original[0].startswith(_PACKAGE_DIRECTORY):
+        if original is not None and original[0].startswith(PACKAGE_DIRECTORY):
             return None, False  # AutoGraph converts the user's method together with our wrapper around it
         return self._with_source(original or (path, lineno, code.co_qualname)), original is not None
 
