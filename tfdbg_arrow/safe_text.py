@@ -28,6 +28,14 @@ def printable(text: str) -> str:
     )
 
 
+def as_utf8(text: str) -> str:
+    """Returns a text that can be encoded in UTF-8.
+
+    Python represents bytes that are not valid text, e.g. of a path, as surrogates, which have no encoding.
+    """
+    return text.encode("utf-8", errors="backslashreplace").decode()
+
+
 def printable_line(text: str) -> str:
     """Returns a line of source code with tabs expanded, escaped as by `printable`."""
     return printable(text.expandtabs(4))

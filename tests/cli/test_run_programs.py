@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import threading
 from pathlib import Path
 
 import pytest
@@ -77,6 +79,24 @@ class TestAsPythonDoes:
             theirs.stdout,
             theirs.stderr,
         )
+
+    def test_a_program_from_a_named_pipe(self, here: Path) -> None:
+        os.mkfifo(here / "pipe")
+        text = "import sys, tensorflow as tf\nprint(float(tf.math.log(tf.constant(0.0))))\nsys.exit(7)\n"
+
+        def fill() -> None:
+            (here / "pipe").write_text(text, encoding="utf-8")
+
+        filling = threading.Thread(target=fill, daemon=True)
+        filling.start()
+        ours = run(here, "pipe")
+        assert (ours.returncode, ours.stdout) == (7, "-inf\n"), ours.stderr
+        ((path, source, code),) = rows(
+            here / "tfdbg_logdir",
+            "SELECT f.file_path, f.source_text, s.code FROM source_file AS f JOIN user_frame AS s USING (file_path)",
+        )
+        assert (path, source, code) == (str(here / "pipe"), None, None)
+        filling.join()
 
     def test_a_module_that_fails_shows_its_own_frames(self, here: Path) -> None:
         write(here, "package/__init__.py", "import no_such_module_at_all\n")

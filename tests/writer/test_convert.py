@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfdbg_arrow.schema import arrow_schema
+from tfdbg_arrow.schema import TABLES, Table, Type, arrow_schema
 from tfdbg_arrow.schema.dtypes import DTYPES, dtype_itemsize, dtype_name
 from tfdbg_arrow.spool.convert import Converter, metadata_table
 from tfdbg_arrow.spool.names import Names
@@ -456,6 +456,16 @@ def test_invalid_metadata_rows_raise_an_error(row: dict[str, Any], message: str)
         metadata_table("device", [row], run_id="r")
     with pytest.raises(pa.ArrowInvalid):
         metadata_table("device", [{"device_id": "one", "device_name": "d"}], run_id="r")
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
+def test_a_text_that_is_not_utf_8_keeps_its_row(table: Table) -> None:
+    samples: dict[Type, object] = {Type.VARCHAR: "caf\udce9 \ud800", Type.TIMESTAMP: datetime(2026, 1, 2)}
+    samples |= {Type.BOOLEAN: True, Type.BLOB: b"", Type.BIGINT_LIST: []}
+    values = {column.name: samples.get(column.type, 1) for column in table.columns}
+    (row,) = metadata_table(table.name, [values], run_id="r").to_pylist()
+    texts = {name for name, value in values.items() if isinstance(value, str)} - {"run_id"}
+    assert {name: row[name] for name in texts} == dict.fromkeys(texts, "caf\\udce9 \\ud800")
 
 
 def test_dtypes_equal_tensorflows() -> None:

@@ -288,6 +288,26 @@ def test_a_path_that_is_not_utf_8(tmp_path: Path) -> None:
     assert stacks.place("Sin") == ("caf\\udce9.py", 1, "<module>")
 
 
+def test_a_function_name_that_is_not_utf_8(tmp_path: Path) -> None:
+    def double(x: Any) -> Any:
+        return x + x
+
+    double.__name__ = "caf\udce9"
+    with tfdbg_arrow.capture(tmp_path):
+        # TensorFlow refuses the name too, after it traced the function.
+        with pytest.raises(TypeError, match="TF_GraphToFunction_wrapper"):
+            tf.function(double, autograph=False)(X)
+        tf.sin(X)
+    assert rows(tmp_path, "capture_stat") == []
+    (graph,) = rows(tmp_path, "graph")
+    (function,) = rows(tmp_path, "graph_function")
+    (argument,) = rows(tmp_path, "graph_function_input")
+    (result,) = rows(tmp_path, "graph_function_output")
+    assert graph["graph_name"] == "caf\\udce9"
+    assert function["function_name"].startswith("__inference_caf\\udce9_")
+    assert {row["function_name"] for row in (argument, result)} == {function["function_name"]}
+
+
 def test_deep_recursion(tmp_path: Path) -> None:
     def descend(depth: int) -> Any:
         return descend(depth - 1) if depth else tf.sin(X)

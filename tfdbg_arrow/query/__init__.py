@@ -2,8 +2,8 @@
 
 The names below are imported on first use.
 
-* `logdir`: an open logdir, as tables and views over its live parts. `engine.py` defines the interface of every engine;
-  `spark.py` is an engine on Spark, and `sql_sandbox.py` runs SQL in a separate process.
+* `logdir`: an open logdir, as tables and views over its live parts. `engine.py` defines the interface of every engine,
+  `database.py` opens DuckDB, `spark.py` is an engine on Spark, and `sql_sandbox.py` runs SQL in a separate process.
 * `flow`: which tensors were computed from which. `nonfinite_search.py`, `trace_back.py`, `trace_forward.py` and
   `explanation` use it.
 * `alert_rules`, `run_diff`, `coverage.py`: anomalies in a run, differences between two runs, and tensors that were not

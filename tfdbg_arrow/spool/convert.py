@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tfdbg_arrow.safe_text import as_utf8
 from tfdbg_arrow.schema import arrow_schema
 from tfdbg_arrow.schema.dtypes import dtype_name
 from tfdbg_arrow.spool.names import Names, compact
@@ -388,7 +389,10 @@ def column_table(name: str, columns: Mapping[str, Sequence[object]], *, run_id: 
             times = columns.get("wall_time_ns", values)
             cut = [time // 1000 if isinstance(time, int) else None for time in times]
             values = [given if given is not None else us for given, us in zip(values, cut, strict=True)]
-        array = pa.array(values, type=field.type)
+        try:
+            array = pa.array(values, type=field.type)
+        except UnicodeEncodeError:
+            array = pa.array([as_utf8(value) if isinstance(value, str) else value for value in values], type=field.type)
         if array.null_count and not field.nullable:
             raise ValueError(f"rows for table {name} have NULL in {field.name}, expected a value in each row")
         arrays.append(array)

@@ -19,15 +19,14 @@ import sys
 import threading
 import zipfile
 from dataclasses import dataclass
-from types import CodeType, ModuleType, TracebackType
+from types import CodeType, ModuleType
 from typing import Any
 
 from tfdbg_arrow.errors import RecordingError
+from tfdbg_arrow.writer.own_frames import without_own_frames
 
 EXIT_INTERRUPTED = 130
 """The exit code that a shell reports for a program that Ctrl-C ended."""
-
-_PACKAGE_DIRECTORY = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 
 
 class ProgramAborted(BaseException):
@@ -71,9 +70,10 @@ def check_program(program: Program) -> None:
         RecordingError: There is no such script or module.
     """
     if not program.is_module:
+        path = os.path.abspath(program.name)
         try:
-            if not os.path.isdir(program.name):
-                io.open_code(os.path.abspath(program.name)).close()
+            if os.path.isfile(path) or not os.path.exists(path):  # whoever fills a pipe would see it closed
+                io.open_code(path).close()
         except OSError as error:
             raise RecordingError(
                 f"the script {program.name} cannot be read: {error.strerror or error}; "
@@ -153,11 +153,9 @@ def _load(program: Program) -> _Main:
 
 def _script_code(path: str) -> CodeType:
     with io.open_code(path) as file:
-        compiled: CodeType | None = pkgutil.read_code(file)
-    if compiled is not None:
-        return compiled
-    with io.open_code(path) as file:
-        return compile(file.read(), path, "exec", dont_inherit=True)
+        content = file.read()  # all at once, because a pipe can be read only once
+    compiled: CodeType | None = pkgutil.read_code(io.BytesIO(content))
+    return compile(content, path, "exec", dont_inherit=True) if compiled is None else compiled
 
 
 def _run(main: _Main) -> int:
@@ -193,7 +191,7 @@ def _search_directory(program: Program) -> str:
 
 def _is_search_path(path: str) -> bool:
     """Returns whether a path contains modules including `__main__`, and is not itself a script."""
-    return os.path.isdir(path) or zipfile.is_zipfile(path)
+    return os.path.isdir(path) or (os.path.isfile(path) and zipfile.is_zipfile(path))  # reading a pipe would empty it
 
 
 def _exit_code(error: SystemExit) -> int:
@@ -208,7 +206,7 @@ def _exit_code(error: SystemExit) -> int:
 
 def _uncaught(error: BaseException) -> int:
     """Prints an exception as Python does at the end of a program; returns the exit code."""
-    error.__traceback__ = _without_our_frames(error.__traceback__)
+    error.__traceback__ = without_own_frames(error.__traceback__)
     sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
     try:
         sys.excepthook(type(error), error, error.__traceback__)
@@ -217,15 +215,8 @@ def _uncaught(error: BaseException) -> int:
     except BaseException as failure:
         failure.__context__ = None  # the original exception is printed below
         sys.stderr.write("Error in sys.excepthook:\n")
-        failure.__traceback__ = _without_our_frames(failure.__traceback__)
+        failure.__traceback__ = without_own_frames(failure.__traceback__)
         sys.__excepthook__(type(failure), failure, failure.__traceback__)
         sys.stderr.write("\nOriginal exception was:\n")
         sys.__excepthook__(type(error), error, error.__traceback__)
     return EXIT_INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
-
-
-def _without_our_frames(traceback: TracebackType | None) -> TracebackType | None:
-    """Returns a traceback that starts at the program's outermost frame; None if it has no frame of the program."""
-    while traceback is not None and traceback.tb_frame.f_code.co_filename.startswith(_PACKAGE_DIRECTORY):
-        traceback = traceback.tb_next
-    return traceback

@@ -136,7 +136,7 @@ class Redaction:
     def _hash(self, directory: str) -> str:
         known = self._hidden.get(directory)
         if known is None:
-            digest = hashlib.blake2b(directory.encode(errors="surrogateescape"), digest_size=6, key=self._key)
+            digest = hashlib.blake2b(directory.encode(errors="surrogatepass"), digest_size=6, key=self._key)
             known = self._hidden[directory] = digest.hexdigest()
         return known
 

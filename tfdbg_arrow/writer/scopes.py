@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from tfdbg_arrow.safe_text import as_utf8
 from tfdbg_arrow.spool.records import NO_VALUE
-from tfdbg_arrow.writer.stacks import as_utf8
 
 if TYPE_CHECKING:
     from tfdbg_arrow.writer.backend import Backend

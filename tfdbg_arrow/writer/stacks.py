@@ -7,7 +7,6 @@ rows, once per run. The `owner` of a frame follows from its path.
 from __future__ import annotations
 
 import itertools
-import linecache
 import os
 import re
 import site
@@ -16,16 +15,16 @@ import sysconfig
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import CodeType
 
+from tfdbg_arrow.writer.own_frames import PACKAGE_DIRECTORY
 from tfdbg_arrow.writer.program import EXECUTE_MAIN_CODE
 from tfdbg_arrow.writer.rows import Append, AppendColumns, Row
+from tfdbg_arrow.writer.source_text import source_lines
 
 Location = tuple[str, int, str]
 """File path, line number from 1, function name."""
 
-_PACKAGE_DIRECTORY = str(Path(__file__).resolve().parent.parent) + os.sep
 _CALLBACK_FILE = os.path.join("tensorflow", "python", "framework", "op_callbacks.py")
 """TensorFlow's frame between an op and our callback, which is not part of the program."""
 _FIRST_TRACEBACK_ID = 1 << 40
@@ -45,14 +44,6 @@ def _framework_directories() -> tuple[str, ...]:
     """Returns the directories from which the framework's packages were loaded; not always library directories."""
     loaded = [getattr(sys.modules.get(name), "__file__", None) for name in _FRAMEWORK_PACKAGES]
     return tuple(os.path.join(os.path.dirname(path), "") for path in loaded if path)
-
-
-def as_utf8(text: str) -> str:
-    """Returns a text that can be encoded in UTF-8.
-
-    A path may contain bytes that are not valid text, which Python represents as surrogates.
-    """
-    return text.encode("utf-8", errors="backslashreplace").decode()
 
 
 class FrameOwners:
@@ -147,26 +138,25 @@ class StackTable:
             codes: The code object of each frame, innermost first.
             instructions: The byte offset of the instruction that each frame executes.
         """
+        located = self._located(codes, instructions)
         new = _NewRows()
         with self._lock:
-            self._write(stack_id, self._frames(codes, instructions, new), new)
+            self._write(stack_id, self._frames(located, new), new)
 
     def add_traceback(self, traceback: Iterable[Location]) -> int:
         """Writes the rows of a stack given by its locations, innermost first; returns its id, or -1 if it is empty."""
+        # Frames outside the function that runs the program belong to the command line.
+        of_program = itertools.takewhile(
+            lambda location: location[0] != EXECUTE_MAIN_CODE.co_filename or location[2] != EXECUTE_MAIN_CODE.co_name,
+            traceback,
+        )
+        located = [self._original_location(path, lineno) or (path, lineno, func) for path, lineno, func in of_program]
+        kept = tuple(
+            self._with_source(location) for location in located if not location[0].startswith(PACKAGE_DIRECTORY)
+        )
+        if not kept:
+            return -1
         with self._lock:
-            # Frames outside the function that runs the program belong to the command line.
-            of_program = itertools.takewhile(
-                lambda location: (
-                    location[0] != EXECUTE_MAIN_CODE.co_filename or location[2] != EXECUTE_MAIN_CODE.co_name
-                ),
-                traceback,
-            )
-            kept = tuple(
-                self._original_location(path, lineno) or (path, lineno, func) for path, lineno, func in of_program
-            )
-            kept = tuple(location for location in kept if not location[0].startswith(_PACKAGE_DIRECTORY))
-            if not kept:
-                return -1
             stack_id = self._traceback_ids.get(kept)
             if stack_id is None:
                 stack_id = self._traceback_ids[kept] = _FIRST_TRACEBACK_ID + len(self._traceback_ids)
@@ -188,16 +178,27 @@ class StackTable:
             }
             self._append_columns("stack_trace", columns)
 
-    def _frames(self, codes: Sequence[CodeType], instructions: Sequence[int], new: _NewRows) -> list[int]:
-        """Returns the ids of the frames, innermost first; maps generated code back and leaves out our own frames."""
-        frame_ids: list[int] = []
-        last: Location | None = None
+    def _located(self, codes: Sequence[CodeType], instructions: Sequence[int]) -> list[_Instruction]:
+        """Returns the instructions with their locations, innermost first, and reads the files that are new.
+
+        It may not hold the lock: reading a file can take long.
+        """
+        located: list[_Instruction] = []
         for code, instruction in zip(codes, instructions, strict=True):
             if code is EXECUTE_MAIN_CODE:
                 break  # the outer frames belong to the command line
-            known = self._known.get((id(code), instruction))
+            key = (id(code), instruction)
+            known = self._known.get(key)
             if known is None:
-                known = self._known[id(code), instruction] = _Instruction(code, *self._location(code, instruction))
+                known = self._known.setdefault(key, _Instruction(code, *self._location(code, instruction)))
+            located.append(known)
+        return located
+
+    def _frames(self, located: Iterable[_Instruction], new: _NewRows) -> list[int]:
+        """Returns the ids of the frames, innermost first; leaves out our own frames."""
+        frame_ids: list[int] = []
+        last: Location | None = None
+        for known in located:
             location = known.location
             if location is None:
                 continue
@@ -212,13 +213,20 @@ class StackTable:
     def _location(self, code: CodeType, instruction: int) -> tuple[Location | None, bool]:
         """Returns the location of an instruction (None for our own code), and whether it was mapped."""
         path = code.co_filename
-        if path.startswith(_PACKAGE_DIRECTORY) or path.endswith(_CALLBACK_FILE):
+        if path.startswith(PACKAGE_DIRECTORY) or path.endswith(_CALLBACK_FILE):
             return None, False
         lineno = lineno_of(code, instruction)
         original = self._original_location(path, lineno)
-        if original is not None and original[0].startswith(_PACKAGE_DIRECTORY):
+        if original is not None and original[0].startswith(PACKAGE_DIRECTORY):
             return None, False  # AutoGraph converts the user's method together with our wrapper around it
-        return original or (path, lineno, code.co_qualname), original is not None
+        return self._with_source(original or (path, lineno, code.co_qualname)), original is not None
+
+    def _with_source(self, location: Location) -> Location:
+        """Returns a location, after its file was read."""
+        path, _, _ = location
+        if path not in self._lines:
+            self._lines.setdefault(path, source_lines(path))
+        return location
 
     def _frame_id(self, location: Location, new: _NewRows) -> int:
         frame_id = self._frame_ids.get(location)
@@ -226,28 +234,22 @@ class StackTable:
             return frame_id
         path, lineno, func = location
         frame_id = self._frame_ids[location] = len(self._frame_ids)
+        lines = self._lines[path]
         file_id = self._file_ids.get(path)
         if file_id is None:
             file_id = self._file_ids[path] = len(self._file_ids)
-            lines = self._lines[path] = _source_lines(path)
-            text = as_utf8("".join(lines)) if lines else None
-            new.files.append({"source_file_id": file_id, "file_path": as_utf8(path), "source_text": text})
-        lines = self._lines[path]
+            text = "".join(lines) if lines else None
+            new.files.append({"source_file_id": file_id, "file_path": path, "source_text": text})
         code = lines[lineno - 1].strip() if 1 <= lineno <= len(lines) else ""
         new.frames.append(
             {
                 "stack_frame_id": frame_id,
                 "source_file_id": file_id,
-                "file_path": as_utf8(path),
+                "file_path": path,
                 "lineno": lineno,
-                "func": as_utf8(func),
-                "code": as_utf8(code) or None,
+                "func": func,
+                "code": code or None,
                 "owner": self._owners.owner(path),
             }
         )
         return frame_id
-
-
-def _source_lines(path: str) -> list[str]:
-    """Returns all lines of a file from linecache, which also has notebook cells; an empty list if it has none."""
-    return list(linecache.getlines(path))

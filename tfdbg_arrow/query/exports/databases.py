@@ -23,10 +23,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tfdbg_arrow.query.database import open_database
 from tfdbg_arrow.query.engine import sql_literal
 from tfdbg_arrow.query.exports import Relation, TableWriter
 from tfdbg_arrow.query.exports.flat_files import FlatColumn, FlatRows, flat_rows
@@ -50,15 +50,7 @@ class DuckDBExport(TableWriter):
     keeps_views: ClassVar[bool] = True
 
     def __init__(self, path: Path, *, final: Path) -> None:
-        self._connection = duckdb.connect(
-            str(path),
-            config={
-                "autoinstall_known_extensions": False,
-                "autoload_known_extensions": False,
-                "memory_limit": _MEMORY_LIMIT,
-            },
-        )
-        self._connection.execute("SET enable_progress_bar = false")
+        self._connection = open_database(str(path), memory_limit=_MEMORY_LIMIT)
 
     def write(self, relation: Relation, rows: pa.RecordBatchReader, *, advance: Callable[[int], None]) -> None:
         """Creates a table; see TableWriter."""

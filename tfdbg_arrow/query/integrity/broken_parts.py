@@ -10,6 +10,7 @@ from pathlib import Path
 import duckdb
 
 from tfdbg_arrow.errors import BrokenPartError, LogdirError, QueryError
+from tfdbg_arrow.query.database import open_database
 from tfdbg_arrow.query.engine import sql_literal
 from tfdbg_arrow.query.integrity.parts import MISSING, file_identity, what_is_wrong
 from tfdbg_arrow.storage.layout import manifest_path, run_of_part
@@ -177,7 +178,7 @@ def unreadable_parts(parts: Iterable[str], *, check: Check) -> Iterator[tuple[st
     rest = iter(parts)
     is_done = False
     while not is_done:
-        with duckdb.connect(":memory:") as connection:
+        with open_database() as connection:
             for part in rest:
                 reason = _why_unreadable(part, connection, check=check)
                 if reason is not None:

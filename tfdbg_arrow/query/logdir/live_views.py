@@ -13,6 +13,7 @@ from pathlib import Path
 import duckdb
 
 from tfdbg_arrow.errors import BrokenPartError
+from tfdbg_arrow.query.database import hide_progress_bar, open_database
 from tfdbg_arrow.query.engine import sql_literal
 from tfdbg_arrow.query.logdir.public_views import View, public_views
 from tfdbg_arrow.schema import TABLES, Column, Table
@@ -271,15 +272,7 @@ def connect(spill: str, *, memory_limit: int) -> duckdb.DuckDBPyConnection:
         spill: The directory for temporary files of large queries. DuckDB's default is the working directory.
         memory_limit: How many bytes the queries may use in total.
     """
-    return duckdb.connect(
-        ":memory:",
-        config={
-            "autoinstall_known_extensions": False,
-            "autoload_known_extensions": False,
-            "memory_limit": f"{duckdb_share(memory_limit)}B",
-            "temp_directory": spill,
-        },
-    )
+    return open_database(memory_limit=f"{duckdb_share(memory_limit)}B", temp_directory=spill)
 
 
 def duckdb_share(memory_limit: int) -> int:
@@ -291,7 +284,7 @@ def prepared(
     connection: duckdb.DuckDBPyConnection, *, check: Callable[[Iterable[str]], None], run_id: str | None = None
 ) -> LiveViews:
     """Applies the settings of one connection and returns its views."""
-    connection.execute("SET enable_progress_bar = false")
+    hide_progress_bar(connection)
     connection.execute("SET parquet_metadata_cache = true")
     connection.execute("CREATE MACRO IF NOT EXISTS blob_prefix(value, n) AS value[1:n]")
     connection.execute("CREATE MACRO IF NOT EXISTS list_places(list) AS range(len(list))")

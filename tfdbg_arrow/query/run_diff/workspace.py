@@ -12,6 +12,7 @@ import duckdb
 import pyarrow as pa
 
 from tfdbg_arrow.errors import QueryError
+from tfdbg_arrow.query.database import open_database
 from tfdbg_arrow.query.engine import sql_literal
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.logdir import Logdir
@@ -119,17 +120,12 @@ class Workspace:
     def __init__(self, *, memory_limit: int) -> None:
         self._directory = tempfile.TemporaryDirectory(prefix="tfdbg_arrow_diff_")
         path = Path(self._directory.name)
-        self.connection = duckdb.connect(
-            ":memory:",  # a database file would be flushed to disk for nothing
-            config={
-                "autoinstall_known_extensions": False,
-                "autoload_known_extensions": False,
-                "memory_limit": f"{duckdb_share(memory_limit)}B",
-                "temp_directory": str(path / "spill"),
-                "preserve_insertion_order": False,
-            },
+        # In memory, because a database file would be flushed to disk for nothing.
+        self.connection = open_database(
+            memory_limit=f"{duckdb_share(memory_limit)}B",
+            temp_directory=str(path / "spill"),
+            preserve_insertion_order=False,
         )
-        self.connection.execute("SET enable_progress_bar = false")
 
     def __enter__(self) -> Workspace:
         return self

@@ -32,6 +32,7 @@ from tfdbg_arrow.writer.hooks.exports import clean_copy
 from tfdbg_arrow.writer.hooks.observation import Observation
 from tfdbg_arrow.writer.hooks.patches import Patches
 from tfdbg_arrow.writer.hooks.unobserved import is_remote, this_thread
+from tfdbg_arrow.writer.own_frames import leave_out_own_frames
 
 _SUFFIXES = re.compile(f"{PLAIN_SUFFIX}|{INSIDE_SUFFIX}(_around|_rows|_[0-9]+)?")
 _REFUSALS = (tf.errors.InternalError, tf.errors.InvalidArgumentError, tf.errors.UnimplementedError)
@@ -55,8 +56,12 @@ def hook_calls(observation: Observation, patches: Patches) -> None:
                 name = text.encode()
             to_run = observer.function_to_run(name)
             if to_run != name:
-                with _named_as_called():
-                    return original(ctx, to_run, tensor_inputs, num_outputs)
+                try:
+                    with _named_as_called():
+                        return original(ctx, to_run, tensor_inputs, num_outputs)
+                except BaseException as failure:
+                    leave_out_own_frames(failure)
+                    raise
             copy = observer.copy_to_record(name)
             execution_index = observer.begin_call(name, copy, tensor_inputs, num_outputs)
             outputs, error_type = None, None
@@ -69,6 +74,7 @@ def hook_calls(observation: Observation, patches: Patches) -> None:
                 error = None if message is None else stop_error(observation, message)
                 error_type = type(failure if error is None else error).__name__
                 if error is None:
+                    leave_out_own_frames(failure)
                     raise
                 raise error from None
             finally:
@@ -148,9 +154,14 @@ def hook_failed_ops(observation: Observation, patches: Patches) -> None:
                 tensors = execute.quick_execute(op_name, num_outputs, inputs, attrs, ctx, name)
             except BaseException as error:
                 observer.note_failed_op(op_name, inputs, type(error).__name__)
+                leave_out_own_frames(error)
                 raise
-            for each in callbacks:
-                each(op_name, tuple(inputs), attrs, tensors, name)
+            try:
+                for each in callbacks:
+                    each(op_name, tuple(inputs), attrs, tensors, name)
+            except BaseException as error:
+                leave_out_own_frames(error)
+                raise
             return tensors
 
         return execute_with_callbacks
@@ -163,6 +174,7 @@ def hook_failed_ops(observation: Observation, patches: Patches) -> None:
             except BaseException as error:
                 if op_type is not None and is_observed(eager_context.context().op_callbacks):
                     observer.note_failed_op(op_type[1], _arguments(sys._getframe(1)), type(error).__name__)
+                leave_out_own_frames(error)
                 raise
 
         return raise_from_not_ok_status
@@ -201,9 +213,10 @@ def hook_errors(observation: Observation, patches: Patches) -> None:
         def do_call(session: Any, function: Any, *args: Any) -> Any:
             try:
                 return original(session, function, *args)
-            except tf.errors.OpError as failure:
-                error = stop_error(observation, failure.message)
+            except BaseException as failure:
+                error = stop_error(observation, failure.message) if isinstance(failure, tf.errors.OpError) else None
                 if error is None:
+                    leave_out_own_frames(failure)
                     raise
                 raise error from None
 

@@ -10,6 +10,7 @@ from tfdbg_arrow.writer.hooks.patches import Patches
 from tfdbg_arrow.writer.hooks.scoping import hook_gradients, hook_layers
 from tfdbg_arrow.writer.hooks.tracing import hook_compiled_calls, hook_tracing
 from tfdbg_arrow.writer.hooks.unobserved import tell_no_more, tell_when_connected
+from tfdbg_arrow.writer.own_frames import RecursionRoom
 
 
 class Hooks:
@@ -30,6 +31,9 @@ class Hooks:
         keep_remote_calls_clean()
         observation, patches = self._observation, self._patches
         observation.is_active = True
+        room = RecursionRoom()
+        patches.when_removed(room.give_back)
+        room.take()
         tell_when_connected(self._observer.note_connected)
         hook_calls(observation, patches)
         hook_tracing(observation, patches)

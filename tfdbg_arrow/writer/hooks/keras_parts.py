@@ -20,6 +20,7 @@ from typing import Any
 from tfdbg_arrow.writer.hooks.observation import Observation
 from tfdbg_arrow.writer.hooks.patches import KERAS_PACKAGES, AfterImport, Patches
 from tfdbg_arrow.writer.hooks.scoping import Find, put, scoped
+from tfdbg_arrow.writer.own_frames import leave_out_own_frames
 from tfdbg_arrow.writer.recording.marks import FitLabels
 from tfdbg_arrow.writer.scopes import LOSS, METRIC, OPTIMIZER, Scope, Scopes
 
@@ -123,6 +124,9 @@ def _make_fit(observation: Observation, original: Any) -> Any:
             return original(*args, **kwargs)
         try:
             return original(*args, **kwargs)
+        except BaseException as error:
+            leave_out_own_frames(error)
+            raise
         finally:
             fit_marks.end()
 
@@ -152,7 +156,11 @@ def _make_event(
                     tell(labels, callbacks, args)
             except Exception as error:
                 observation.observer.note_failure("labeling the steps of fit", error)
-        return original(callbacks, *args, **kwargs)
+        try:
+            return original(callbacks, *args, **kwargs)
+        except BaseException as error:
+            leave_out_own_frames(error)
+            raise
 
     return event
 

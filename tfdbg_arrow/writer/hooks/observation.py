@@ -23,6 +23,7 @@ from tensorflow.python.framework import ops as framework_ops
 from tensorflow.python.ops import script_ops
 
 from tfdbg_arrow.writer.hooks.patches import Patches
+from tfdbg_arrow.writer.own_frames import leave_out_own_frames
 from tfdbg_arrow.writer.recording.marks import FitMarks
 from tfdbg_arrow.writer.scopes import Scopes
 
@@ -193,7 +194,11 @@ def hook_graph_ops(observation: Observation, patches: Patches) -> None:
     def make_create_op_helper(original: Any) -> Any:
         @functools.wraps(original)
         def create_op_helper(graph: Any, op: Any, *args: Any, **kwargs: Any) -> None:
-            original(graph, op, *args, **kwargs)
+            try:
+                original(graph, op, *args, **kwargs)
+            except BaseException as error:
+                leave_out_own_frames(error)
+                raise
             if observation.is_active:
                 observation.observer.note_created(op)
 
@@ -210,7 +215,11 @@ def hook_threads(observation: Observation, patches: Patches) -> None:
         def run_observed(*args: Any, **kwargs: Any) -> Any:
             if observation.is_active:
                 observation.observe_thread()
-            return original(*args, **kwargs)
+            try:
+                return original(*args, **kwargs)
+            except BaseException as error:
+                leave_out_own_frames(error)
+                raise
 
         return run_observed
 

@@ -32,6 +32,7 @@ from tensorflow.python.ops import gradients_util, script_ops
 
 from tfdbg_arrow.writer.hooks.observation import Observation
 from tfdbg_arrow.writer.hooks.patches import Patches
+from tfdbg_arrow.writer.own_frames import leave_out_own_frames
 from tfdbg_arrow.writer.scopes import GRADIENT, INPUT, OPTIMIZER, Entered, Scope
 
 Find = Callable[..., Scope]
@@ -45,9 +46,13 @@ def scoped(observation: Observation, find: Find) -> Callable[[Any], Any]:
         @functools.wraps(original)
         def run_in_scope(*args: Any, **kwargs: Any) -> Any:
             scope = found(observation, find, *args, **kwargs)
-            if scope is None:
-                return original(*args, **kwargs)
-            return run_in(observation, scope, original, *args, **kwargs)
+            try:
+                if scope is None:
+                    return original(*args, **kwargs)
+                return run_in(observation, scope, original, *args, **kwargs)
+            except BaseException as error:
+                leave_out_own_frames(error)
+                raise
 
         return run_in_scope
 
@@ -69,6 +74,9 @@ def run_in(observation: Observation, scope: Scope, function: Any, /, *args: Any,
     outer = scopes.enter(scope)
     try:
         return function(*args, **kwargs)
+    except BaseException as error:
+        leave_out_own_frames(error)
+        raise
     finally:
         scopes.leave(outer)
 
@@ -140,7 +148,11 @@ def _make_merge_call(observation: Observation, original: Any) -> Any:
         if not observation.is_active:
             return original(replica, function, args, kwargs)
         scope = observation.observer.scopes.current()
-        return original(replica, functools.partial(run_in, observation, scope, function), args, kwargs)
+        try:
+            return original(replica, functools.partial(run_in, observation, scope, function), args, kwargs)
+        except BaseException as error:
+            leave_out_own_frames(error)
+            raise
 
     return merge_call
 
@@ -206,12 +218,14 @@ def _make_gradient_function(observation: Observation, original: Any) -> Any:
     @functools.wraps(original)
     def gradient_function(op_name: str, attrs: object, *rest: Any) -> Any:
         outer = scopes.enter_gradient(op_name, attrs) if observation.is_active else None
-        if outer is None:
-            return of_graph_op(op_name, attrs, *rest)
         try:
-            return original(op_name, attrs, *rest)
+            return of_graph_op(op_name, attrs, *rest) if outer is None else original(op_name, attrs, *rest)
+        except BaseException as error:
+            leave_out_own_frames(error)
+            raise
         finally:
-            scopes.leave(outer)
+            if outer is not None:
+                scopes.leave(outer)
 
     pywrap_tfe.TFE_Py_RegisterGradientFunction(gradient_function)
     return gradient_function
@@ -254,6 +268,10 @@ def _in_gradient_of(observation: Observation, outputs: Any, function: Callable[.
     def compute_gradient(*args: Any, **kwargs: Any) -> Any:
         if not observation.is_active:
             return function(*args, **kwargs)
-        return run_in(observation, scope, function, *args, **kwargs)
+        try:
+            return run_in(observation, scope, function, *args, **kwargs)
+        except BaseException as error:
+            leave_out_own_frames(error)
+            raise
 
     return compute_gradient

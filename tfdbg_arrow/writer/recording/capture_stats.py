@@ -14,7 +14,6 @@ from collections.abc import Callable
 from types import CodeType
 
 from tfdbg_arrow.writer.rows import Append, Row
-from tfdbg_arrow.writer.stacks import as_utf8
 
 
 class CaptureStats:
@@ -36,8 +35,8 @@ class CaptureStats:
             "event_index": self._num_events(),
             "wall_time_ns": time.time_ns(),
             "stat": stat,
-            "subject": as_utf8(subject),
-            "reason": as_utf8(reason),
+            "subject": subject,
+            "reason": reason,
             "reason_code": reason_code,
             "num_events": None,
         }

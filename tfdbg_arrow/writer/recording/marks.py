@@ -15,7 +15,6 @@ from tfdbg_arrow.spool.records import NO_STEP
 from tfdbg_arrow.writer.recording.capture_stats import CaptureStats
 from tfdbg_arrow.writer.rows import Append, Row
 from tfdbg_arrow.writer.selection import Schedule
-from tfdbg_arrow.writer.stacks import as_utf8
 
 if TYPE_CHECKING:
     from tfdbg_arrow.writer.backend import Backend
@@ -114,7 +113,7 @@ class Marks:
             self._enter_step(step)
         values = {**({"step": step} if step is not None else {}), **labels}
         common: Row = {"event_index": event_index, "wall_time_ns": time.time_ns(), "step": self._step}
-        rows = [{**common, "label": as_utf8(name), "value": _label_text(value)} for name, value in values.items()]
+        rows = [{**common, "label": name, "value": _label_text(value)} for name, value in values.items()]
         self._append("mark", rows)
 
     def _enter_step(self, step: int) -> None:
@@ -157,7 +156,7 @@ def as_step(step: Any) -> int:
 
 def _label_text(value: object) -> str:
     try:
-        return as_utf8(str(value))
+        return str(value)
     except Exception:  # the program's own __str__
         return f"<{type(value).__qualname__} that cannot be shown>"
 

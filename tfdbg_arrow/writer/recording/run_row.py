@@ -13,7 +13,6 @@ from tfdbg_arrow._version import __version__
 from tfdbg_arrow.schema import FORMAT_VERSION
 from tfdbg_arrow.writer.rows import Row, to_json
 from tfdbg_arrow.writer.settings import Settings
-from tfdbg_arrow.writer.stacks import as_utf8
 
 
 def run_row(
@@ -55,7 +54,7 @@ def run_row(
         "host_name": socket.gethostname(),
         "pid": os.getpid(),
         "worker": _worker_of(os.environ.get("TF_CONFIG")) or _worker_at(local_task),
-        "command_line": as_utf8(to_json(sys.orig_argv)),
+        "command_line": to_json(sys.orig_argv),
         "working_directory": _working_directory(),
         "tensor_debug_mode": settings.mode.name,
         "circular_buffer_size": settings.circular_buffer_size,
@@ -103,6 +102,6 @@ def _worker_at(task: str) -> str | None:
 
 def _working_directory() -> str:
     try:
-        return as_utf8(os.getcwd())
+        return os.getcwd()
     except OSError:
         return ""

@@ -1,0 +1,29 @@
+"""Database: opens DuckDB databases with the settings that all of them have."""
+
+from __future__ import annotations
+
+import duckdb
+
+
+def open_database(path: str = ":memory:", **settings: str | bool) -> duckdb.DuckDBPyConnection:
+    """Opens a database that downloads nothing and prints nothing.
+
+    Args:
+        path: The file; by default, the database is in memory.
+        settings: More settings, by DuckDB's names.
+    """
+    connection = duckdb.connect(
+        path, config={"autoinstall_known_extensions": False, "autoload_known_extensions": False, **settings}
+    )
+    hide_progress_bar(connection)
+    return connection
+
+
+def hide_progress_bar(connection: duckdb.DuckDBPyConnection) -> None:
+    """Turns off the progress bar of one connection, in which DuckDB turns it on in notebooks.
+
+    Without the package ipywidgets, DuckDB does not turn it on, and every statement that changes it is an error. The
+    setting is not one of `duckdb.connect`, because each connection has its own.
+    """
+    if connection.execute("SELECT current_setting('enable_progress_bar')").fetchall() == [(True,)]:
+        connection.execute("SET enable_progress_bar = false")

@@ -1,0 +1,51 @@
+"""Keeps our frames out of what the program sees: out of its tracebacks, and of the depth that it may recurse to."""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import TracebackType
+
+PACKAGE_DIRECTORY = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
+"""The directory of this package, as code objects of it name it."""
+_OURS, _ALL = 2, 7
+"""At most this share of the frames is ours: nested layers of Keras have two frames of ours and five others each."""
+_ROOM = 100
+"""What the recorder itself uses on top, to describe a graph or to import a module."""
+_MAX_LIMIT = 2**31 - 1
+"""The greatest limit that Python accepts."""
+
+
+def without_own_frames(traceback: TracebackType | None) -> TracebackType | None:
+    """Returns a traceback that starts at the outermost frame that is not ours; None if there is none."""
+    while traceback is not None and traceback.tb_frame.f_code.co_filename.startswith(PACKAGE_DIRECTORY):
+        traceback = traceback.tb_next
+    return traceback
+
+
+def leave_out_own_frames(error: BaseException) -> None:
+    """Removes the frames of a hook from the traceback of an exception that passes through the hook.
+
+    Call it in the hook, before a bare `raise`, which adds no frame. An exception that we raised keeps its traceback.
+    """
+    error.__traceback__ = without_own_frames(error.__traceback__) or error.__traceback__
+
+
+class RecursionRoom:
+    """Raises Python's recursion limit during a recording, so that the program can recurse as deep as without one."""
+
+    def __init__(self) -> None:
+        self._before = sys.getrecursionlimit()
+        self._raised = min(_MAX_LIMIT, self._before * _ALL // (_ALL - _OURS) + _ROOM)
+
+    def take(self) -> None:
+        """Raises the limit."""
+        sys.setrecursionlimit(self._raised)
+
+    def give_back(self) -> None:
+        """Restores the limit, unless the program changed it, or is deeper than that."""
+        if sys.getrecursionlimit() == self._raised:
+            try:
+                sys.setrecursionlimit(self._before)
+            except RecursionError:
+                return

@@ -1,0 +1,46 @@
+"""Reads the source code of the program's files, and names the cells of notebooks."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import stat
+import sys
+import tokenize
+
+_MAX_SOURCE_BYTES = 8 << 20
+"""No file that a person wrote is larger. The recording keeps the text in memory, and stores it in the logdir."""
+
+
+def source_lines(path: str) -> list[str]:
+    """Returns all lines of a source file; an empty list if it cannot be read.
+
+    The cells of notebooks, and other code that is in no file, are in linecache. It is not asked to read a file: reading
+    a pipe could wait forever, or take what the program is about to read.
+
+    Args:
+        path: The file's name in a code object. As in a traceback, a relative name is also sought in `sys.path`.
+    """
+    cached = linecache.cache.get(path)
+    if cached is not None and len(cached) == 4:
+        return list(cached[2])
+    directories = () if os.path.isabs(path) else sys.path
+    for candidate in (path, *(os.path.join(directory, path) for directory in directories)):
+        try:
+            status = os.stat(candidate)
+        except (OSError, ValueError):  # ValueError: the name has a null character
+            continue
+        return _read_lines(candidate, status)
+    # Only the loader of a module knows its text, e.g. if the module is in a zip file.
+    return [] if cached is None else list(linecache.getlines(path))
+
+
+def _read_lines(path: str, status: os.stat_result) -> list[str]:
+    # A file of /proc is regular, but has no size, and may have no end.
+    if not stat.S_ISREG(status.st_mode) or not 0 < status.st_size <= _MAX_SOURCE_BYTES:
+        return []
+    try:
+        with tokenize.open(path) as file:
+            return file.readlines(status.st_size)
+    except (OSError, UnicodeDecodeError, SyntaxError):
+        return []
