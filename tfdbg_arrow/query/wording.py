@@ -11,11 +11,12 @@ from tfdbg_arrow.safe_text import number_of
 
 if TYPE_CHECKING:
     from tfdbg_arrow.query.alert_rules.answer import Alert
-    from tfdbg_arrow.query.bad_tensor import CallSite, Forward, InputTensor, NonFinite, Producer
+    from tfdbg_arrow.query.bad_tensor import InputTensor, NonFinite, Producer
     from tfdbg_arrow.query.coverage import ChangedOps, UnobservedOps
     from tfdbg_arrow.query.recorded import TensorHealth
     from tfdbg_arrow.query.stacks import Frame
     from tfdbg_arrow.query.trace_back import TensorHop
+    from tfdbg_arrow.query.user_places import CallSite, Forward
 
 _COUNTS = (
     ("num_nan", "NaN"),
@@ -256,9 +257,7 @@ def unobserved_text(group: UnobservedOps) -> str:
     """Returns how many outputs were not recorded, why, and how many of them could be bad."""
     text = f"{number_of(group.num_outputs, 'output')} of {number_of(len(group.ops), 'op')}: {group.reason}"
     if group.num_could_be_bad < group.num_outputs:
-        text += (
-            f"; {group.num_could_be_bad:,} of them could be bad" if group.num_could_be_bad else "; none could be bad"
-        )
+        text += f"; {group.num_could_be_bad:,} of them could be bad"
     return text
 
 
