@@ -77,8 +77,10 @@ def test_references_to_variables_leave_the_coverage_complete(tmp_path: Path) -> 
     assert (found.is_complete, [group.num_could_be_bad for group in found.unobserved]) == (True, [0, 0, 0])
     assert command("coverage", tmp_path) == (
         0,
-        "Every tensor that could be bad was looked at.\n"
-        "3 other outputs cannot be bad or are recorded at another op; --json lists them.\n",
+        (
+            "Every tensor that could be bad was looked at.\n"
+            "3 other outputs cannot be bad or are recorded at another op; --json lists them.\n"
+        ),
     )
     assert "unobserved_outputs" not in command("doctor", tmp_path, "--json")[1]
 
