@@ -68,6 +68,7 @@ class TensorContext:
     layer: str | None
     role: str | None
     program_ops: tuple[str, ...]
+    equal_lines: tuple[Frame, ...]
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -101,6 +102,8 @@ class NonFinite(TensorHealth):
         role: The purpose of the op: `forward`, `gradient`, `optimizer`, `loss`, `metric` or `input`.
         program_ops: The types of the program's ops that TensorFlow ran as this one op, in order of creation, such as
             `("Softmax", "Log")` for a LogSoftmax; empty if it ran the program's op itself.
+        equal_lines: The user's lines of other ops of the program that equal this one: TensorFlow's optimizer computed
+            them all as one op. Each of these lines may be the one to change.
         effect: Where the badness of an origin ends: `variable` (an op wrote it to a variable), `result` (it was
             returned to the program, and nothing computes with it any more), `metric` (only metrics took it),
             `absorbed` (everything computed from it is finite). None if it is unknown or the tensor is not an origin.
@@ -129,6 +132,7 @@ class NonFinite(TensorHealth):
     layer: str | None = None
     role: str | None = None
     program_ops: tuple[str, ...] = ()
+    equal_lines: tuple[Frame, ...] = ()
     effect: str | None = None
     is_expected: bool = False
     expected_reason: str | None = None
@@ -224,6 +228,7 @@ class BadTensorReader:
             layer=place.layer,
             role=self.flow.labels.of(event).role,
             program_ops=self.flow.program_ops(event),
+            equal_lines=place.equal_lines,
         )
 
     def origin_of(self, event: TensorEvent) -> TensorEvent:

@@ -66,6 +66,7 @@ class UserPlace:
     forward: Forward | None
     called_from: tuple[CallSite, ...]
     layer: str | None
+    equal_lines: tuple[Frame, ...]
 
 
 class UserPlaces:
@@ -98,13 +99,24 @@ class UserPlaces:
             *(line for _, line in calls),
             user_source(stack),
         ]
+        source = next((line for line in lines if line is not None), None)
         return UserPlace(
             stack=stack,
-            source=next((line for line in lines if line is not None), None),
+            source=source,
+            equal_lines=() if forward else self._equal_lines(event, source),
             forward=forward,
             called_from=called_from,
             layer=self._layer(label, forward, called_from),
         )
+
+    def _equal_lines(self, event: TensorEvent, source: Frame | None) -> tuple[Frame, ...]:
+        """Returns the lines of the ops that equal the op of a tensor, except its own line."""
+        ops = self._flow.equal_ops(event)
+        found = [self._own_line(self._stacks.stack(op.stack_trace_id), event.graph_id) for op in ops]
+        lines = {(line.file_path, line.lineno): line for line in found if line is not None}
+        if source is not None:
+            lines.pop((source.file_path, source.lineno), None)
+        return tuple(lines.values())
 
     def _layer(self, label: Label, forward: Forward | None, called_from: Iterable[CallSite]) -> str | None:
         layers = [label.layer, forward.layer if forward else None, *(call.layer for call in called_from)]
