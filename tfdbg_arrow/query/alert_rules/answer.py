@@ -311,7 +311,7 @@ def _with_culprits(
         for row in rows:
             alert = replace(_of_origin(_alert(rule, {}, row), culprit), message=_message_of_culprit(culprit))
             same = known.pop((run, *_op(alert)), None)
-            if same is not None and same.first_event_index == culprit.event_index:
+            if same is not None and same.first_event_index == culprit.event_index and not same.is_expected:
                 alert = same
             elif same is not None:
                 last = max(same.last_event_index or 0, culprit.event_index)
