@@ -28,6 +28,7 @@ import tensorflow as tf
 import tfdbg_arrow
 from tests.culprit.corpus import Program, programs
 from tests.programs.compiling import compiled
+from tfdbg_arrow.query import NonFinite, alerts, provenance
 
 SEED = 1
 
@@ -129,6 +130,7 @@ def answer(
         with compiled() if is_compiled else contextlib.nullcontext():
             error = run(program, recording, scratch=directory / "recorded")
         found = tfdbg_arrow.first_nonfinite(directory / "logdir")
+        error = error or contradiction(directory / "logdir", found)
     gc.collect()
     if found is None:
         return Answer(name=program.name, error=error, is_compiled=is_compiled)
@@ -148,6 +150,20 @@ def answer(
         error=error,
         is_compiled=is_compiled,
     )
+
+
+def contradiction(logdir: Path, culprit: NonFinite | None) -> str | None:
+    """Returns in what alerts and provenance contradict the answer of first_nonfinite, or None if they agree."""
+    found = alerts(logdir, kinds=["nonfinite_origin"]).alerts
+    errors = {(alert.run_id, alert.first_event_index): alert for alert in found if alert.severity == "error"}
+    if culprit is None or culprit.is_expected:
+        return f"alerts has an error, but nothing bad did harm: {list(errors.values())}" if errors else None
+    alert = errors.get((culprit.run_id, culprit.event_index))
+    if alert is None:
+        return f"alerts does not name the culprit: {found}"
+    (hop, *_) = provenance(logdir, culprit.event_index, run_id=culprit.run_id).hops
+    named = {(answer.source, answer.layer) for answer in (culprit, alert, hop)}
+    return None if len(named) == 1 else f"the answers name different lines or layers: {named}"
 
 
 def main() -> None:

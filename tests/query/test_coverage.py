@@ -68,6 +68,23 @@ def test_integer_outputs_and_changed_functions_leave_the_coverage_complete(tmp_p
     assert found.stats == (CaptureStat("run-a", "changed", "f", "runs without XLA", None),)
 
 
+def test_references_to_variables_leave_the_coverage_complete(tmp_path: Path) -> None:
+    """What ops write to the memory is recorded, so every value of a reference is."""
+    run = RunBuilder("run-a")
+    graph = run.graph("tf.Graph").op("VariableV2", not_recorded="reference").op("Enter", not_recorded="control_flow")
+    graph.op("Shape", dtypes=("int32",), not_recorded="dtype")
+    found = coverage(run.write(tmp_path))
+    assert (found.is_complete, [group.num_could_be_bad for group in found.unobserved]) == (True, [0, 0, 0])
+    assert command("coverage", tmp_path) == (
+        0,
+        (
+            "Every tensor that could be bad was looked at.\n"
+            "3 other outputs cannot be bad or are recorded at another op; --json lists them.\n"
+        ),
+    )
+    assert "unobserved_outputs" not in command("doctor", tmp_path, "--json")[1]
+
+
 def test_lost_events_are_summed_and_named_in_the_summary(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     stat(run, "dropped", "events", "no room", num_events=3)
@@ -109,6 +126,8 @@ def test_the_answer_for_a_healthy_run_names_unobserved_outputs(tmp_path: Path) -
     assert (code, text.splitlines()[0]) == (1, "Not looked at: 3 op outputs (xla)")
     assert "compiled: 3 outputs of 2 ops: xla" in text
     assert "Exp (Exp), Split (Split)" in text
+    assert "3 other outputs cannot be bad or are recorded at another op; --json lists them." in text
+    assert "dtype" not in text
     assert '"num_could_be_bad": 3' in command("coverage", tmp_path, "--json")[1]
 
 

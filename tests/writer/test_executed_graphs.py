@@ -23,7 +23,8 @@ import tfdbg_arrow
 from tests.programs.running import run_to_end
 from tests.sampling import mostly_slow
 from tfdbg_arrow.errors import SettingError
-from tfdbg_arrow.query import Logdir, read_reasons
+from tfdbg_arrow.query import Logdir, first_nonfinite, read_reasons
+from tfdbg_arrow.query.wording import headline_text, nonfinite_facts
 from tfdbg_arrow.writer.graphs.executed import ExecutedGraphs
 from tfdbg_arrow.writer.graphs.node_defs import MARK, OWN_NAME_PREFIX
 from tfdbg_arrow.writer.graphs.registry import GraphRegistry
@@ -645,6 +646,30 @@ def test_a_function_that_tensorflow_cannot_optimize_is_reported_as_unrecorded(tm
     logs = rows(tmp_path, "SELECT count(*) FROM tensor_health WHERE op_type = 'Log'")
     stats = rows(tmp_path, "SELECT stat, subject LIKE '%program%', reason LIKE 'ran unrecorded%' FROM capture_stat")
     assert (logs, stats) in [([(2,)], []), ([(0,)], [("unobservable", True, True)])]
+
+
+def test_the_answer_names_all_lines_that_tensorflow_computed_as_one_op(tmp_path: Path) -> None:
+    weights = tf.Variable([0.0, 0.0])
+
+    @tf.function
+    def step() -> Any:
+        x = weights.read_value()
+        accuracy = tf.reduce_mean(tf.exp(x / tf.reduce_sum(x)))  # first
+        loss = tf.reduce_sum(tf.exp(x / tf.reduce_sum(x)))  # second
+        other = tf.reduce_sum(tf.exp((x + 1.0) / tf.reduce_sum(x + 1.0)))
+        weights.assign_sub(tf.fill([2], loss))
+        return accuracy, other
+
+    record(tmp_path, step)
+    found = first_nonfinite(tmp_path)
+    assert found is not None
+    assert found.source is not None
+    lines = [line.code for line in (found.source, *found.equal_lines)]
+    assert found.op_type == "RealDiv"
+    assert [(line or "").rpartition("# ")[2] for line in lines] == ["first", "second"]
+    first, second = found.source.lineno, found.equal_lines[0].lineno
+    assert headline_text(found) == f"NaN in truediv:0 (RealDiv), computed once for lines {first} and {second}"
+    assert ("same op", f"{__file__}:{second}: {lines[1]}") in nonfinite_facts(found)
 
 
 def test_a_graph_without_nodes_of_the_program_has_no_rows() -> None:

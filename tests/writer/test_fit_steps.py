@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import tfdbg_arrow
 from tfdbg_arrow.writer.keras import MarkCallback
@@ -104,6 +105,33 @@ def test_a_fit_that_raises_is_over(tmp_path: Path) -> None:
             fit(net, callbacks=[keras.callbacks.LambdaCallback(on_train_batch_end=stop)])
         fit(net)
     assert steps(tmp_path) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("callbacks", [[], [MarkCallback()]])
+def test_a_step_ends_with_its_fit(callbacks: list[Any], tmp_path: Path) -> None:
+    net = model()
+    with tfdbg_arrow.capture(tmp_path):
+        fit(net, callbacks=callbacks)
+        tf.square(tf.constant(3.0))
+        tfdbg_arrow.mark(step=7)
+        tf.exp(tf.constant(3.0))
+    found = {row["op_type"]: row["step"] for row in rows(tmp_path) if row["scope"] == "execution"}
+    assert (found["Square"], found["Exp"]) == (None, 7)
+
+
+def test_what_follows_a_fit_is_outside_of_the_schedule(tmp_path: Path) -> None:
+    with tfdbg_arrow.capture(tmp_path, steps=[0]):
+        fit(model(), num_batches=3)
+        tf.square(tf.constant(3.0))
+    found = {row["op_type"]: row["step"] for row in rows(tmp_path) if row["scope"] == "execution"}
+    assert found["Square"] is None
+
+
+def test_a_recording_may_end_within_a_fit(tmp_path: Path) -> None:
+    stop = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: tfdbg_arrow.disable())
+    tfdbg_arrow.enable(tmp_path)
+    fit(model(), callbacks=[stop])
+    assert steps(tmp_path) == [0]
 
 
 def test_keras_is_restored_after_the_recording(tmp_path: Path) -> None:

@@ -24,6 +24,8 @@ def coverage(
 ) -> None:
     """Lists what was not looked at, and why: op outputs by run, graph and reason, and the entries of capture_stat.
 
+    Outputs that cannot be bad, such as integers, are counted; --json lists them.
+
     It also counts the ops and calls that raised an error: tensors of a failed call may be missing.
 
     Exit codes: 0 every tensor that could be bad was looked at, 1 some were not, 2 an error.
@@ -45,12 +47,19 @@ def _print_coverage(found: Coverage) -> None:
         out.print(styled("Every tensor that could be bad was looked at."))
     else:
         out.print(styled(("Not looked at: ", "bold"), found.summary))
-    for run_id, groups in groupby(found.unobserved, key=lambda group: group.run_id):
+    unobserved = [group for group in found.unobserved if group.num_could_be_bad]
+    for run_id, groups in groupby(unobserved, key=lambda group: group.run_id):
         out.print()
         out.print(styled(("run ", "dim"), (run_id, "bold")))
         for group in groups:
             out.print(styled(f"  {group.graph_name or f'graph {group.graph_id}'}: {unobserved_text(group)}"))
             out.print(styled((f"      {ops_text(group)}", "dim")))
+    num_others = sum(group.num_outputs for group in found.unobserved if not group.num_could_be_bad)
+    if num_others:
+        text = (
+            f"{number_of(num_others, 'other output')} cannot be bad or are recorded at another op; --json lists them."
+        )
+        out.print(styled((text, "dim")))
     if found.changed:
         out.print()
         out.print(styled(("changed by TensorFlow's optimizer, and recorded as executed", "bold")))

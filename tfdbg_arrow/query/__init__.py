@@ -25,7 +25,7 @@ from tfdbg_arrow.facade import lazy_names
 if TYPE_CHECKING:
     from tfdbg_arrow.query.alert_rules.answer import Alert, AlertFinding, Alerts, RuleSummary, alerts
     from tfdbg_arrow.query.alert_rules.rules import Parameter, Rule, builtin_rules
-    from tfdbg_arrow.query.bad_tensor import CallSite, Forward, InputTensor, NonFinite, Producer
+    from tfdbg_arrow.query.bad_tensor import InputTensor, NonFinite, Producer
     from tfdbg_arrow.query.capture_stats import CaptureStat
     from tfdbg_arrow.query.coverage import Coverage, UnobservedOp, UnobservedOps
     from tfdbg_arrow.query.explanation import Explanation, Growth, Reasons, read_reasons
@@ -73,11 +73,12 @@ if TYPE_CHECKING:
     from tfdbg_arrow.query.tensor_history import HistoryRow, history
     from tfdbg_arrow.query.trace_back import Hop, Provenance, TensorHop, provenance
     from tfdbg_arrow.query.trace_forward import Spread, SpreadHop, spread
+    from tfdbg_arrow.query.user_places import CallSite, Forward
 
 _NAMES_OF = {
     "tfdbg_arrow.query.alert_rules.answer": ["Alert", "AlertFinding", "Alerts", "RuleSummary", "alerts"],
     "tfdbg_arrow.query.alert_rules.rules": ["Parameter", "Rule", "builtin_rules"],
-    "tfdbg_arrow.query.bad_tensor": ["CallSite", "Forward", "InputTensor", "NonFinite", "Producer"],
+    "tfdbg_arrow.query.bad_tensor": ["InputTensor", "NonFinite", "Producer"],
     "tfdbg_arrow.query.capture_stats": ["CaptureStat"],
     "tfdbg_arrow.query.coverage": ["Coverage", "UnobservedOp", "UnobservedOps"],
     "tfdbg_arrow.query.explanation": ["Explanation", "Growth", "Reasons", "read_reasons"],
@@ -121,6 +122,7 @@ _NAMES_OF = {
         "WorstElement",
         "diff",
     ],
+    "tfdbg_arrow.query.user_places": ["CallSite", "Forward"],
     "tfdbg_arrow.query.stacks": ["Frame", "SourceLine", "source_lines", "user_source"],
     "tfdbg_arrow.query.tensor_history": ["HistoryRow", "history"],
     "tfdbg_arrow.query.trace_back": ["Hop", "Provenance", "TensorHop", "provenance"],

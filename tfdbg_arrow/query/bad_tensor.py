@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from tfdbg_arrow.query.capture_stats import gap_sentences, read_capture_stats
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow, Input
-from tfdbg_arrow.query.flow.events import Label
 from tfdbg_arrow.query.flow.origins import Effect, Effects, Origins
 from tfdbg_arrow.query.flow.sinks import Sinks
-from tfdbg_arrow.query.recorded import FLAT, EagerValue, TensorEvent, TensorHealth, health_facts
-from tfdbg_arrow.query.stacks import Frame, StackReader, user_source
-
-_GRADIENT_FUNCS = frozenset({"imperative_grad", "_GradientsHelper"})
-"""Functions of TensorFlow that call the code of gradients."""
+from tfdbg_arrow.query.recorded import FLAT, EagerValue, TensorEvent, TensorHealth, health_facts, read_events
+from tfdbg_arrow.query.stacks import Frame
+from tfdbg_arrow.query.user_places import CallSite, Forward, UserPlaces
 
 
 @dataclass(frozen=True)
@@ -60,44 +57,6 @@ class InputTensor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Forward:
-    """The op whose gradient an op computes.
-
-    Attributes:
-        op_type: Its type, or the name of the function that it called.
-        op_name: Its name in its graph; None outside graphs.
-        graph_name: That graph's name; None outside graphs.
-        layer: The Keras layer or module that it belongs to, as the user named it; None outside layers.
-        source: The user's innermost frame in the stack that created or executed it, or None.
-    """
-
-    op_type: str | None
-    op_name: str | None
-    graph_name: str | None
-    layer: str | None
-    source: Frame | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class CallSite:
-    """One call on the way from eager code to an op.
-
-    Attributes:
-        function: Name of the called graph.
-        op_name: The calling op in its graph; None for the call from eager code.
-        graph_name: That graph's name; None for the call from eager code.
-        layer: The Keras layer or module that called, as the user named it; None outside layers.
-        source: The user's innermost frame where the call was written, or None.
-    """
-
-    function: str | None
-    op_name: str | None
-    graph_name: str | None
-    layer: str | None
-    source: Frame | None
-
-
-@dataclass(frozen=True, kw_only=True)
 class TensorContext:
     """Where and for what purpose a tensor, bad or not, was computed. The attributes are those of NonFinite."""
 
@@ -109,6 +68,7 @@ class TensorContext:
     layer: str | None
     role: str | None
     program_ops: tuple[str, ...]
+    equal_lines: tuple[Frame, ...]
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -142,6 +102,8 @@ class NonFinite(TensorHealth):
         role: The purpose of the op: `forward`, `gradient`, `optimizer`, `loss`, `metric` or `input`.
         program_ops: The types of the program's ops that TensorFlow ran as this one op, in order of creation, such as
             `("Softmax", "Log")` for a LogSoftmax; empty if it ran the program's op itself.
+        equal_lines: The user's lines of other ops of the program that equal this one: TensorFlow's optimizer computed
+            them all as one op. Each of these lines may be the one to change.
         effect: Where the badness of an origin ends: `variable` (an op wrote it to a variable), `result` (it was
             returned to the program, and nothing computes with it any more), `metric` (only metrics took it),
             `absorbed` (everything computed from it is finite). None if it is unknown or the tensor is not an origin.
@@ -170,6 +132,7 @@ class NonFinite(TensorHealth):
     layer: str | None = None
     role: str | None = None
     program_ops: tuple[str, ...] = ()
+    equal_lines: tuple[Frame, ...] = ()
     effect: str | None = None
     is_expected: bool = False
     expected_reason: str | None = None
@@ -198,8 +161,8 @@ class BadTensorReader:
         logdir = logdir.of_run(run_id)
         self._logdir = logdir
         self._run_id = run_id
-        self._stacks = StackReader(logdir, run_id=run_id)
         self.flow = DataFlow.of(logdir, run_id=run_id)
+        self.places = UserPlaces(logdir, self.flow, run_id=run_id)
         self.origins = Origins(self.flow, kinds=kinds, is_allowed=is_allowed)
         self.sinks = Sinks(logdir, self.flow, run_id=run_id, kinds=kinds)
 
@@ -239,7 +202,7 @@ class BadTensorReader:
             wall_time_ns=event.wall_time_ns,
             op_type=event.op_type,
             op_name=event.op_name,
-            graph_name=self._graph_name(event.graph_id),
+            graph_name=self.places.graph_name(event.graph_id),
             iteration=event.iteration,
             output_slot=event.output_slot,
             device_name=None if event.device_id is None else self._devices.get(event.device_id),
@@ -255,95 +218,32 @@ class BadTensorReader:
 
     def context(self, event: TensorEvent) -> TensorContext:
         """Returns the inputs of the op of a tensor, the stack that made or ran the op, and the op's purpose."""
-        inputs = tuple(self._input(input_) for input_ in self.flow.inputs_of(event))
-        stack = self._stacks.stack(self.flow.stack_trace_id(event))
-        label = self.flow.labels.of(event)
-        forward = None if _is_users_gradient(stack) else self._forward(self.flow.label_of_maker(event))
-        calls = self._calls(event)
-        called_from = tuple(call for call, _ in calls)
-        lines = [
-            forward.source if forward else None,
-            self._own_line(stack, event.graph_id),
-            *(line for _, line in calls),
-            user_source(stack),
-        ]
+        place = self.places.place(event)
         return TensorContext(
-            inputs=inputs,
-            stack=stack,
-            source=next((line for line in lines if line is not None), None),
-            forward=forward,
-            called_from=called_from,
-            layer=self._layer(label, forward, called_from),
-            role=label.role,
+            inputs=tuple(self._input(input_) for input_ in self.flow.inputs_of(event)),
+            stack=place.stack,
+            source=place.source,
+            forward=place.forward,
+            called_from=place.called_from,
+            layer=place.layer,
+            role=self.flow.labels.of(event).role,
             program_ops=self.flow.program_ops(event),
+            equal_lines=place.equal_lines,
         )
-
-    def _layer(self, label: Label, forward: Forward | None, called_from: Iterable[CallSite]) -> str | None:
-        layers = [label.layer, forward.layer if forward else None, *(call.layer for call in called_from)]
-        return next((layer for layer in layers if layer is not None), None)
-
-    def _forward(self, label: Label) -> Forward | None:
-        """Returns the op whose gradient an op computes, or None."""
-        forward = self.flow.labels.forward_op(label)
-        if forward is None:
-            return None
-        return Forward(
-            op_type=forward.op_type,
-            op_name=forward.op_name,
-            graph_name=self._graph_name(forward.graph_id),
-            layer=forward.layer,
-            source=user_source(self._stacks.stack(forward.stack_trace_id)),
-        )
-
-    def _calls(self, event: TensorEvent) -> list[tuple[CallSite, Frame | None]]:
-        """Returns the calls that led to the op of a graph's tensor, innermost first, each with its own line."""
-        if event.scope != "graph" or event.graph_id is None:
-            return []
-        found = []
-        for level in reversed(self.flow.borders.levels(event.context, event.graph_id) or ()):
-            call = level.call
-            op = self.flow.graphs.op(call.graph_id, call.op_name)
-            stack = () if op is None else self._stacks.stack(op.stack_trace_id)
-            site = CallSite(
-                function=self._graph_name(call.callee_graph_id),
-                op_name=call.op_name,
-                graph_name=self._graph_name(call.graph_id),
-                layer=self.flow.labels.op(call.graph_id, call.op_name).layer,
-                source=user_source(stack),
-            )
-            found.append((site, self._own_line(stack, call.graph_id)))
-        index = event.execution_index
-        execution = None if index is None else self.flow.events.execution(index)
-        if index is not None and execution is not None:
-            site = CallSite(
-                function=self._graph_name(self.flow.graphs.function_graphs.get(execution.op_type)),
-                op_name=None,
-                graph_name=None,
-                layer=self.flow.labels.execution(index).layer,
-                source=user_source(self._stacks.stack(execution.stack_trace_id)),
-            )
-            found.append((site, site.source))
-        return found
-
-    def _own_line(self, stack: tuple[Frame, ...], graph_id: int | None) -> Frame | None:
-        """Returns the user's innermost frame in the stack of an op, or None if that frame is outside the op's function.
-
-        The stack of an op that TensorFlow or Keras created itself, as in a SavedModel, has the user's frames of the
-        call for which its function was traced. A different call may have led to its execution.
-        """
-        traced_at = [frame for frame in self._stacks.stack(self._graph_stack_ids.get(graph_id)) if frame.is_user]
-        own = [frame for frame in stack if frame.is_user]
-        return None if own == traced_at else user_source(stack)
-
-    @cached_property
-    def _graph_stack_ids(self) -> dict[int | None, int]:
-        query = "SELECT graph_id, stack_trace_id FROM graph WHERE run_id = ? AND stack_trace_id IS NOT NULL"
-        return dict(self._logdir.rows(query, [self._run_id]))
 
     def origin_of(self, event: TensorEvent) -> TensorEvent:
         """Returns the origin of a bad tensor."""
         with self.flow.lock:
             return self.origins.of(event)
+
+    def tensors_of_op(self, event: TensorEvent, *, limit: int) -> list[TensorEvent]:
+        """Returns the first bad outputs of the op that made a tensor; of eager ops, those of the same type."""
+        return read_events(
+            self._logdir,
+            "has_inf_or_nan AND graph_id IS NOT DISTINCT FROM ? AND op_name IS NOT DISTINCT FROM ? AND op_type IS NOT "
+            f"DISTINCT FROM ? AND output_slot IS NOT DISTINCT FROM ? ORDER BY event_index LIMIT {limit}",
+            [self._run_id, event.graph_id, event.op_name, event.op_type, event.output_slot],
+        )
 
     def _input(self, input_: Input) -> InputTensor:
         trace = input_.trace
@@ -363,7 +263,7 @@ class BadTensorReader:
         producer = Producer(
             op_type=write.op_type,
             op_name=write.op_name,
-            graph_name=self._graph_name(write.graph_id),
+            graph_name=self.places.graph_name(write.graph_id),
             output_slot=None,
             event_index=None,
             execution_index=write.execution_index,
@@ -389,22 +289,13 @@ class BadTensorReader:
         return Producer(
             op_type=None if op is None else op.op_type,
             op_name=trace.place.op_name,
-            graph_name=self._graph_name(trace.place.graph_id),
+            graph_name=self.places.graph_name(trace.place.graph_id),
             output_slot=trace.place.output_slot,
             event_index=event_index,
             execution_index=trace.place.context.execution_index,
             how=trace.how,
         )
 
-    def _graph_name(self, graph_id: int | None) -> str | None:
-        return None if graph_id is None else self.flow.graphs.names.get(graph_id)
-
 
 def _health(event: TensorEvent) -> TensorHealth:
     return TensorHealth(**health_facts(event))
-
-
-def _is_users_gradient(stack: tuple[Frame, ...]) -> bool:
-    """Returns whether the user wrote a gradient (`tf.custom_gradient`), so that TensorFlow called the user's code."""
-    user = next((depth for depth, frame in enumerate(stack) if frame.is_user), len(stack))
-    return any(frame.func in _GRADIENT_FUNCS and frame.owner == "framework" for frame in stack[user:])

@@ -14,6 +14,9 @@ from tfdbg_arrow.query.info import check_run
 from tfdbg_arrow.query.logdir import opened
 
 _NEVER_BAD = tuple(sorted(NEVER_BAD | {"resource", "variant"}))
+_RECORDED_ELSEWHERE = ("reference", "control_flow")
+"""Reasons for which the values of an output are recorded at another op: the one that writes to the memory, or the one
+whose output enters a loop as a constant."""
 _FAILED = """
 SELECT run_id, op_type, error_type, count(*),
     graph_id IS NOT NULL AND error_type NOT IN ('OutOfRangeError', 'StopIteration') AS is_lossy
@@ -52,7 +55,9 @@ class UnobservedOps:
         graph_name: Its name; None if unknown.
         reason: `not_recorded_reason` of graph_op_output.
         num_outputs: Number of these outputs.
-        num_could_be_bad: Number of these outputs that can hold an infinity or a NaN, according to their dtype.
+        num_could_be_bad: Number of these outputs that can hold an infinity or a NaN that was not looked at: their dtype
+            allows it, and their values are not recorded at another op. The values of a reference to a variable's memory
+            are recorded at the ops that write to it.
         ops: The ops, by name.
     """
 
@@ -178,10 +183,11 @@ def coverage(logdir: Engine | str | Path, *, run_id: str | None = None) -> Cover
         open_ = open_ if run_id is None else open_.of_run(run_id)
         rows = open_.rows(
             "SELECT run_id, graph_id, any_value(graph_name), reason, op_name, any_value(op_type), count(*), "
-            f"count(*) FILTER (WHERE dtype NOT IN ({', '.join('?' * len(_NEVER_BAD))})) FROM unobserved_output "
+            f"count(*) FILTER (WHERE dtype NOT IN ({', '.join('?' * len(_NEVER_BAD))}) "
+            f"AND coalesce(reason, '') NOT IN ({', '.join('?' * len(_RECORDED_ELSEWHERE))})) FROM unobserved_output "
             "WHERE (run_id = ? OR ? IS NULL) GROUP BY run_id, graph_id, reason, op_name "
             "ORDER BY run_id, graph_id, reason NULLS LAST, op_name",
-            [*_NEVER_BAD, run_id, run_id],
+            [*_NEVER_BAD, *_RECORDED_ELSEWHERE, run_id, run_id],
         )
         return Coverage(
             path=str(open_.path),

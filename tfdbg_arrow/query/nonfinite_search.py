@@ -18,8 +18,10 @@ from tfdbg_arrow.query.flow.origins import Effect
 from tfdbg_arrow.query.flow.sinks import EFFECTS
 from tfdbg_arrow.query.info import check_run
 from tfdbg_arrow.query.logdir import Logdir, opened
-from tfdbg_arrow.query.recorded import KINDS, bad_condition
+from tfdbg_arrow.query.recorded import KINDS, TensorEvent, bad_condition
 
+_MAX_TENSORS_OF_OP = 20
+"""Number of bad tensors of an op whose effects are determined."""
 IsAllowed = Callable[[str | None, str | None], bool]
 """Takes the type and the name of an op (None if it has no name), and returns whether it may make bad values."""
 
@@ -179,22 +181,28 @@ def origins_of(logdir: Engine | str | Path, event_indexes: Iterable[int], *, run
     return list(found.values())
 
 
-def expected_reasons(logdir: Engine | str | Path, event_indexes: Iterable[int], *, run_id: str) -> dict[int, str]:
-    """Returns why origins of a run are expected, by event_index. Origins that are not expected are omitted.
+def judged_origins(
+    logdir: Engine | str | Path, event_indexes: Iterable[int], *, run_id: str, culprit: NonFinite | None
+) -> dict[int, NonFinite | None]:
+    """Returns the origins of a run with their lines and effects, by event_index. They agree with `first_nonfinite`.
 
-    If a bad value did harm in the run, only infinities that the program wrote itself are known to be harmless. For the
-    others, a later tensor of the same op may have done the harm.
+    If a bad value did harm in the run, an origin counts as expected only if all bad tensors of its op are, or if the
+    program wrote it as a constant. Otherwise a later tensor of the op may have done the harm.
 
     Args:
         logdir: An open logdir or its path.
-        event_indexes: The origins, as rows of tensor_health.
+        event_indexes: The origins, as rows of tensor_health. Rows that are missing are omitted.
         run_id: The run.
+        culprit: What `first_nonfinite` returns for the run.
+
+    Returns:
+        The origins; None for a tensor that took its bad values from another one.
 
     Raises:
         LogdirError: The path is not a readable logdir.
         BrokenPartError: A part cannot be read.
     """
-    found: dict[int, str] = {}
+    found: dict[int, NonFinite | None] = {}
     with opened(logdir) as open_:
         reader = BadTensorReader(open_, run_id=run_id, kinds=KINDS)
         with reader.flow.lock:
@@ -202,11 +210,22 @@ def expected_reasons(logdir: Engine | str | Path, event_indexes: Iterable[int], 
                 event = reader.flow.events.event(event_index)
                 if event is None:
                     continue
-                is_judged = reader.sinks.has_none or reader.origins.is_literal(event)
-                reason = reader.effects.of(event).expected_reason if is_judged else None
-                if reason is not None:
-                    found[event_index] = reason
+                is_passed_on = bool(reader.origins.verdict(event).causes)
+                effect = None if is_passed_on else _judged_effect(reader, event, culprit)
+                found[event_index] = None if is_passed_on else reader.describe(event, effect=effect)
     return found
+
+
+def _judged_effect(reader: BadTensorReader, event: TensorEvent, culprit: NonFinite | None) -> Effect | None:
+    """Returns the effect of an origin, or None if a later tensor of its op may have another one."""
+    effect = reader.effects.of(event)
+    if culprit is not None and culprit.is_expected:
+        return effect if effect.expected_reason else Effect(effect.name, culprit.expected_reason)
+    if effect.expected_reason is None or event.op_type in ("Const", None) or reader.origins.is_literal(event):
+        return effect
+    tensors = reader.tensors_of_op(event, limit=_MAX_TENSORS_OF_OP)
+    are_expected = all(reader.effects.of(each).expected_reason is not None for each in tensors)
+    return effect if are_expected and len(tensors) < _MAX_TENSORS_OF_OP else None
 
 
 def nonfinite(

@@ -308,12 +308,13 @@ def _coverage(found: Coverage) -> Iterator[str]:
         yield _line("Every tensor that could be bad was looked at.")
     else:
         yield _line(("Not looked at: ", "font-weight:bold"), found.summary)
-    if found.unobserved:
+    unobserved = [each for each in found.unobserved if each.num_could_be_bad]
+    if unobserved:
         rows = (
             (each.run_id, each.graph_name or f"graph {each.graph_id}", unobserved_text(each), ops_text(each))
-            for each in found.unobserved
+            for each in unobserved
         )
-        yield _table(("run", "graph", "not recorded", "ops"), rows, len(found.unobserved), max_bytes=7_000)
+        yield _table(("run", "graph", "not recorded", "ops"), rows, len(unobserved), max_bytes=7_000)
     if found.changed:
         yield _title("changed by TensorFlow's optimizer, and recorded as executed")
         changed = ((each.graph_name or f"graph {each.graph_id}", changed_text(each)) for each in found.changed)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
 
 from tfdbg_arrow.query.engine import Engine
 
 _MAX_AT_ONCE = 1000
+_MAX_KEPT = 10_000
+"""Number of stacks that are kept in memory."""
 
 
 @dataclass(frozen=True)
@@ -49,11 +50,31 @@ class StackReader:
     def __init__(self, logdir: Engine, *, run_id: str) -> None:
         self._logdir = logdir
         self._run_id = run_id
-        self._stack = lru_cache(maxsize=10_000)(self._read_stack)
+        self._stacks: dict[int, tuple[Frame, ...]] = {}
 
     def stack(self, stack_trace_id: int | None) -> tuple[Frame, ...]:
         """Returns the frames, innermost first; an empty tuple for None."""
-        return () if stack_trace_id is None else self._stack(stack_trace_id)
+        if stack_trace_id is None:
+            return ()
+        self.read([stack_trace_id])
+        return self._stacks[stack_trace_id]
+
+    def read(self, stack_trace_ids: Iterable[int]) -> None:
+        """Reads the stacks that were not read before, all together."""
+        if len(self._stacks) > _MAX_KEPT:
+            self._stacks.clear()
+        unread = sorted(set(stack_trace_ids) - self._stacks.keys())
+        for start in range(0, len(unread), _MAX_AT_ONCE):
+            some = unread[start : start + _MAX_AT_ONCE]
+            frames: dict[int, list[Frame]] = {stack_trace_id: [] for stack_trace_id in some}
+            rows = self._logdir.rows(
+                "SELECT stack_trace_id, file_path, lineno, func, code, owner FROM stack WHERE run_id = ? "
+                f"AND stack_trace_id IN ({', '.join('?' * len(some))}) ORDER BY stack_trace_id, depth",
+                [self._run_id, *some],
+            )
+            for stack_trace_id, *frame in rows:
+                frames[stack_trace_id].append(Frame(*frame))
+            self._stacks.update((stack_trace_id, tuple(found)) for stack_trace_id, found in frames.items())
 
     def user_sources(self, stack_trace_ids: Iterable[int]) -> dict[int, Frame]:
         """Returns the user's innermost frame of each stack that has one, all read together."""
@@ -70,14 +91,6 @@ class StackReader:
             for stack_trace_id, *frame in rows:
                 found.setdefault(stack_trace_id, Frame(*frame))
         return found
-
-    def _read_stack(self, stack_trace_id: int) -> tuple[Frame, ...]:
-        rows = self._logdir.rows(
-            "SELECT file_path, lineno, func, code, owner FROM stack "
-            "WHERE run_id = ? AND stack_trace_id = ? ORDER BY depth",
-            [self._run_id, stack_trace_id],
-        )
-        return tuple(Frame(*row) for row in rows)
 
 
 def user_source(stack: tuple[Frame, ...]) -> Frame | None:

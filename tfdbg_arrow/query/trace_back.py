@@ -20,7 +20,8 @@ from tfdbg_arrow.query.flow.origins import Origins
 from tfdbg_arrow.query.info import check_one_run
 from tfdbg_arrow.query.logdir import opened
 from tfdbg_arrow.query.recorded import KINDS, TensorEvent, TensorHealth, health_facts
-from tfdbg_arrow.query.stacks import Frame, StackReader
+from tfdbg_arrow.query.stacks import Frame
+from tfdbg_arrow.query.user_places import UserPlaces
 
 DEFAULT_LIMIT = 1000
 
@@ -51,8 +52,7 @@ class TensorHop(TensorHealth):
         op_role: The purpose of the op: `forward`, `gradient`, `optimizer`, `loss`, `metric` or `input`.
         forward_op_type: For a gradient, the type of the op whose gradient it computes.
         forward_op_name: That op's name in its graph; None outside graphs.
-        source: The user's innermost frame in the stack that created the op, or for a gradient in that of its forward
-            op, if it has one; or None.
+        source: The line to look at, as in `NonFinite.source`.
     """
 
     hop_index: int
@@ -81,15 +81,12 @@ class HopReader:
 
     def __init__(self, logdir: Engine, flow: DataFlow, *, run_id: str) -> None:
         self._flow = flow
-        self._stacks = StackReader(logdir, run_id=run_id)
-        self._stack_ids: dict[int, list[int]] = {}
+        self._places = UserPlaces(logdir, flow, run_id=run_id)
+        self._events: dict[int, TensorEvent] = {}
 
     def facts(self, event: TensorEvent) -> dict[str, Any]:
-        """Returns the attributes of a TensorHop that depend only on the tensor. `source` is filled in later."""
-        label = self._flow.labels.of(event)
-        forward = self._flow.labels.forward_op(self._flow.label_of_maker(event))
-        ids = [None if forward is None else forward.stack_trace_id, self._flow.stack_trace_id(event)]
-        self._stack_ids[event.event_index] = [each for each in ids if each is not None]
+        """Returns the attributes of a TensorHop that depend only on the tensor. `with_sources` fills in the others."""
+        self._events[event.event_index] = event
         return {
             **health_facts(event),
             "execution_index": event.execution_index,
@@ -97,24 +94,30 @@ class HopReader:
             "iteration": event.iteration,
             "op_type": event.op_type,
             "op_name": event.op_name,
-            "graph_name": None if event.graph_id is None else self._flow.graphs.names.get(event.graph_id),
+            "graph_name": self._places.graph_name(event.graph_id),
             "output_slot": event.output_slot,
             "program_ops": self._flow.program_ops(event),
-            "layer": label.layer or (None if forward is None else forward.layer),
-            "op_role": label.role,
-            "forward_op_type": None if forward is None else forward.op_type,
-            "forward_op_name": None if forward is None else forward.op_name,
+            "layer": None,
+            "op_role": self._flow.labels.of(event).role,
+            "forward_op_type": None,
+            "forward_op_name": None,
             "source": None,
         }
 
     def with_sources(self, hops: Iterable[_Hop]) -> tuple[_Hop, ...]:
-        """Returns hops that were made from `facts` with their source lines, which are read together."""
+        """Returns hops that were made from `facts` with their source lines, layers and forward ops."""
         hops = tuple(hops)
-        ids = {hop.event_index: self._stack_ids.get(hop.event_index, ()) for hop in hops}
-        sources = self._stacks.user_sources(each for some in ids.values() for each in some)
-        return tuple(
-            replace(hop, source=next((sources[each] for each in ids[hop.event_index] if each in sources), None))
-            for hop in hops
+        self._places.read_stacks(self._events[hop.event_index] for hop in hops)
+        return tuple(self._with_source(hop) for hop in hops)
+
+    def _with_source(self, hop: _Hop) -> _Hop:
+        place = self._places.place(self._events[hop.event_index])
+        return replace(
+            hop,
+            layer=place.layer,
+            forward_op_type=place.forward.op_type if place.forward else None,
+            forward_op_name=place.forward.op_name if place.forward else None,
+            source=place.source,
         )
 
 

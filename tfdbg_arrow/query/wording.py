@@ -11,11 +11,12 @@ from tfdbg_arrow.safe_text import number_of
 
 if TYPE_CHECKING:
     from tfdbg_arrow.query.alert_rules.answer import Alert
-    from tfdbg_arrow.query.bad_tensor import CallSite, Forward, InputTensor, NonFinite, Producer
+    from tfdbg_arrow.query.bad_tensor import InputTensor, NonFinite, Producer
     from tfdbg_arrow.query.coverage import ChangedOps, UnobservedOps
     from tfdbg_arrow.query.recorded import TensorHealth
     from tfdbg_arrow.query.stacks import Frame
     from tfdbg_arrow.query.trace_back import TensorHop
+    from tfdbg_arrow.query.user_places import CallSite, Forward
 
 _COUNTS = (
     ("num_nan", "NaN"),
@@ -66,7 +67,17 @@ _MAX_OPS = 8
 def headline_text(found: NonFinite) -> str:
     """Returns a one-line summary, such as `NaN in Sqrt_grad:0 (SqrtGrad), the gradient of Sqrt, line 9`."""
     gradient = "" if found.forward is None else f", {gradient_text(found.forward)}"
-    return f"{bad_kinds_text(found)} in {tensor_text(found)}{gradient}"
+    return f"{bad_kinds_text(found)} in {tensor_text(found)}{gradient}{_equal_lines_text(found)}"
+
+
+def _equal_lines_text(found: NonFinite) -> str:
+    """Returns the lines that TensorFlow computed as one op, such as `, computed once for lines 8 and 12`."""
+    if not found.equal_lines or found.source is None:
+        return ""
+    lines = (found.source, *found.equal_lines)
+    is_one_file = len({line.file_path for line in lines}) == 1
+    *first, last = (str(line.lineno) if is_one_file else f"{line.file_path}:{line.lineno}" for line in lines)
+    return f", computed once for {'lines ' if is_one_file else ''}{', '.join(first)} and {last}"
 
 
 def gradient_text(forward: Forward) -> str:
@@ -122,6 +133,7 @@ def nonfinite_facts(found: NonFinite) -> list[tuple[str, str]]:
         ("graph", graph_text(found)),
         *label_facts(found),
         ("tensor", facts_text(found)),
+        *(("same op", f"{line.file_path}:{line.lineno}: {line.code or ''}") for line in found.equal_lines),
         ("device", found.device_name),
         ("worker", found.worker),
         ("event", f"{found.event_index}, {_time_text(found.wall_time_ns)}, run {found.run_id}"),
@@ -256,9 +268,7 @@ def unobserved_text(group: UnobservedOps) -> str:
     """Returns how many outputs were not recorded, why, and how many of them could be bad."""
     text = f"{number_of(group.num_outputs, 'output')} of {number_of(len(group.ops), 'op')}: {group.reason}"
     if group.num_could_be_bad < group.num_outputs:
-        text += (
-            f"; {group.num_could_be_bad:,} of them could be bad" if group.num_could_be_bad else "; none could be bad"
-        )
+        text += f"; {group.num_could_be_bad:,} of them could be bad"
     return text
 
 

@@ -384,6 +384,13 @@ def mark(step: int | None = None, **labels: object) -> None:
     recording.mark(None if step is None else as_step(step), labels)
 
 
+def end_step() -> None:
+    """Ends the training step: the events that follow have none, until the next mark with a step."""
+    recording = _active
+    if recording is not None:
+        recording.end_step()
+
+
 def is_recording() -> bool:
     """Returns True if a recording is active in this process."""
     return _active is not None

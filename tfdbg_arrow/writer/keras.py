@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from tfdbg_arrow.writer.active_recording import mark
+from tfdbg_arrow.writer.active_recording import end_step, mark
 from tfdbg_arrow.writer.recording.marks import FitLabels
 
 
@@ -22,7 +22,7 @@ class MarkCallback(keras.callbacks.Callback):  # type: ignore[misc]
 
     def __init__(self) -> None:
         super().__init__()
-        self._labels = FitLabels(lambda step, labels: mark(step=step, **labels))
+        self._labels = FitLabels(lambda step, labels: mark(step=step, **labels), end_step)
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Stores that fit has begun."""

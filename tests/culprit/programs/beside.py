@@ -227,3 +227,21 @@ def checked_but_applied_all_the_same() -> None:
             loss = weight / divisor  # culprit
         num_bad.assign_add(tf.cast(tf.math.is_inf(loss), tf.int32))
         weight.assign_sub(0.1 * tape.gradient(loss, weight))
+
+
+@bug(op_type="Log", effect="variable")
+def constant_nan_beside_a_logarithm() -> None:
+    """The loss of an invalid label is a constant NaN that is never chosen; the last batch takes log(0)."""
+    weights = tf.Variable([[1.0, 0.5], [0.5, 1.0]])
+
+    @tf.function
+    def train_step(features: Any, labels: Any, scale: Any) -> Any:
+        with tf.GradientTape() as tape:
+            costs = -tf.gather(tf.nn.log_softmax(features @ weights), labels, batch_dims=1)
+            costs = tf.where((labels >= 0) & (labels < 2), costs, tf.constant(float("nan")))
+            loss = tf.reduce_mean(costs) - tf.math.log(scale * tf.reduce_mean(tf.square(weights)))  # culprit
+        weights.assign_sub(0.1 * tape.gradient(loss, weights))
+        return loss
+
+    for scale in (1.0, 1.0, 0.0):
+        train_step(tf.ones([3, 2]), tf.constant([0, 1, 0]), tf.constant(scale))

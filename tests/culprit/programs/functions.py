@@ -144,6 +144,28 @@ def custom_gradient_that_divides() -> None:
     weights.assign_sub(0.1 * tape.gradient(loss, weights))
 
 
+@bug(op_type="RealDiv", effect="variable")
+def custom_gradient_in_a_function() -> None:
+    """A gradient that the user wrote, in another line than the op whose gradient it is."""
+
+    @tf.custom_gradient
+    def scaled(x: Any) -> Any:
+        def gradient(upstream: Any) -> Any:
+            return upstream * (x / x)  # culprit
+
+        return tf.identity(x), gradient
+
+    weights = tf.Variable([1.0, 0.0])
+
+    @tf.function
+    def train_step() -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(scaled(weights * 1.0))
+        weights.assign_sub(0.1 * tape.gradient(loss, weights))
+
+    train_step()
+
+
 @bug(op_type="SqrtGrad", role="gradient", forward="Sqrt", effect="result")
 def jacobian_at_zero() -> Any:
     """tape.jacobian, whose gradients pfor converts."""

@@ -475,3 +475,28 @@ def labels_that_are_missing_on_distributed_batches() -> None:
     batches = tf.data.Dataset.from_tensor_slices((features, labels)).batch(4)
     for features, labels in strategy.experimental_distribute_dataset(batches):
         train_step(features, labels)
+
+
+def _chosen_costs(labels: Any, costs: Any) -> Any:
+    """Returns NaN for labels that no class has, as TensorFlow's sparse cross-entropy does under op determinism."""
+    return tf.where((labels >= 0) & (labels < 2), costs, tf.constant(float("nan")))
+
+
+@harmless
+def constant_nan_that_is_never_chosen() -> None:
+    """A function trains with it, and eager code evaluates with it."""
+    weights = tf.Variable([[1.0, 0.5], [0.5, 1.0]])
+
+    def loss(features: Any, labels: Any) -> Any:
+        costs = -tf.gather(tf.nn.log_softmax(features @ weights), labels, batch_dims=1)
+        return tf.reduce_mean(_chosen_costs(labels, costs))
+
+    @tf.function
+    def train_step(features: Any, labels: Any) -> None:
+        with tf.GradientTape() as tape:
+            value = loss(features, labels)
+        weights.assign_sub(0.1 * tape.gradient(value, weights))
+
+    for _ in range(3):
+        train_step(tf.ones([3, 2]), tf.constant([0, 1, 0]))
+        loss(tf.ones([3, 2]), tf.constant([0, 1, 0]))

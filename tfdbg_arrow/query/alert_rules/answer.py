@@ -16,7 +16,7 @@ from tfdbg_arrow.query.displayed import Displayed
 from tfdbg_arrow.query.engine import MAX_ROWS, Engine
 from tfdbg_arrow.query.info import check_run
 from tfdbg_arrow.query.logdir import Logdir, opened
-from tfdbg_arrow.query.nonfinite_search import expected_reasons, first_nonfinite
+from tfdbg_arrow.query.nonfinite_search import first_nonfinite, judged_origins
 from tfdbg_arrow.query.stacks import Frame
 
 DEFAULT_LIMIT = 100
@@ -135,7 +135,8 @@ class Alerts(Displayed):
 
     Attributes:
         findings: The alerts grouped by rule, run, layer and line, using the first MAX_ROLLED_UP alerts of each rule.
-        alerts: The single alerts, ordered by severity, then rule, then first event.
+        alerts: The single alerts, ordered by severity, then rule, then first event. The culprits that
+            `first_nonfinite` names in the runs come first.
         num_found: Total number of alerts, by rule, for each rule that was run.
         num_cut: How many of them are not in `alerts` because of the limit.
         not_run: The rules that the memory limit stopped, with the error message.
@@ -228,12 +229,13 @@ def alerts(
                 continue
             num_found[rule.kind] = number
             found += [_alert(rule, given.get(rule.kind, {}), row) for row in rows]
-        found = _judged(open_, found)
         origin_rule = next((rule for rule in rules if rule.kind == ORIGIN_RULE and rule.kind in num_found), None)
         if origin_rule is not None:
-            missed = _missed_origins(open_, origin_rule, found, run_id=run_id)
-            num_found[ORIGIN_RULE] += len(missed)
-            found += missed
+            before = len(found)
+            culprits = _culprits(open_, run_id=run_id)
+            found = _judged(open_, found, culprits)
+            found = _with_culprits(open_, origin_rule, found, culprits)
+            num_found[ORIGIN_RULE] += len(found) - before
     found.sort(key=lambda alert: SEVERITIES.index(alert.severity))
     listed = _first_of_each(found, limit)
     return Alerts(
@@ -245,34 +247,59 @@ def alerts(
     )
 
 
-def _judged(logdir: Engine, alerts: list[Alert]) -> list[Alert]:
-    """Returns the alerts. Alerts about harmless origins get the severity `info` and a message with the reason."""
-    expected: dict[tuple[str, int], str] = {}
-    for run_id in {alert.run_id for alert in alerts if alert.kind == ORIGIN_RULE}:
-        firsts = [a.first_event_index for a in alerts if a.kind == ORIGIN_RULE and a.run_id == run_id]
-        indexes = [index for index in firsts if index is not None][:_MAX_JUDGED]
-        reasons = expected_reasons(logdir, indexes, run_id=run_id)
-        expected |= {(run_id, index): reason for index, reason in reasons.items()}
-    return [_with_reason(alert, expected.get((alert.run_id, alert.first_event_index or -1))) for alert in alerts]
-
-
-def _missed_origins(logdir: Engine, rule: Rule, found: Sequence[Alert], *, run_id: str | None) -> list[Alert]:
-    """Returns an alert for the culprit of each run in which the rule about origins found no harmful origin.
-
-    The rule does not find an op that creates a NaN from the infinities of a mask, or a bad value whose origin was not
-    recorded. `first_nonfinite` follows the data and finds both.
-    """
-    harmful = {alert.run_id for alert in found if alert.kind == ORIGIN_RULE and not alert.is_expected}
-    known = {(alert.run_id, alert.first_event_index) for alert in found if alert.kind == ORIGIN_RULE}
+def _culprits(logdir: Engine, *, run_id: str | None) -> dict[str, NonFinite | None]:
+    """Returns what `first_nonfinite` names in each run with a bad value."""
     runs = logdir.rows(
         "SELECT DISTINCT run_id FROM tensor_health WHERE has_inf_or_nan AND (run_id = ? OR ? IS NULL) "
         f"ORDER BY run_id LIMIT {_MAX_JUDGED}",
         [run_id, run_id],
     )
-    missed = []
-    for (run,) in runs:
-        culprit = None if run in harmful else first_nonfinite(logdir, run_id=run)
-        if culprit is None or culprit.is_expected or (run, culprit.event_index) in known:
+    return {run: first_nonfinite(logdir, run_id=run) for (run,) in runs}
+
+
+def _judged(logdir: Engine, alerts: list[Alert], culprits: Mapping[str, NonFinite | None]) -> list[Alert]:
+    """Returns the alerts with the origins, effects and lines that `first_nonfinite` determines.
+
+    Alerts about harmless origins get the severity `info` and a message with the reason. Those about tensors that took
+    their bad values from another one are left out.
+    """
+    judged: dict[tuple[str, int | None], NonFinite | None] = {}
+    for run_id, culprit in culprits.items():
+        firsts = [a.first_event_index for a in alerts if a.kind == ORIGIN_RULE and a.run_id == run_id]
+        indexes = [index for index in firsts if index is not None][:_MAX_JUDGED]
+        origins = judged_origins(logdir, indexes, run_id=run_id, culprit=culprit)
+        judged |= {(run_id, index): origin for index, origin in origins.items()}
+    found = []
+    for alert in alerts:
+        key = (alert.run_id, alert.first_event_index)
+        if alert.kind != ORIGIN_RULE or key not in judged:
+            found.append(alert)
+        elif (origin := judged[key]) is not None:
+            found.append(_of_origin(alert, origin))
+    return found
+
+
+def _of_origin(alert: Alert, origin: NonFinite) -> Alert:
+    alert = replace(alert, source=origin.source, layer=origin.layer)
+    if not origin.is_expected:
+        return alert
+    message = f"This op created a bad value, which did no harm: {origin.expected_reason}."
+    return replace(alert, severity="info", message=message, is_expected=True)
+
+
+def _with_culprits(
+    logdir: Engine, rule: Rule, found: list[Alert], culprits: Mapping[str, NonFinite | None]
+) -> list[Alert]:
+    """Returns the alerts, beginning with one about the culprit of each run in which a bad value did harm.
+
+    The rule does not find an op that creates a NaN from the infinities of a mask, or a bad value whose origin was not
+    recorded. `first_nonfinite` follows the data and finds both. If the first bad value of the culprit's op did no harm,
+    the alert is about the one that did.
+    """
+    known = {(alert.run_id, *_op(alert)): alert for alert in found if alert.kind == ORIGIN_RULE}
+    added = []
+    for run, culprit in culprits.items():
+        if culprit is None or culprit.is_expected:
             continue
         select = (
             "SELECT run_id, graph_id, op_name, op_type, output_slot, event_index AS first_event_index, "
@@ -281,9 +308,22 @@ def _missed_origins(logdir: Engine, rule: Rule, found: Sequence[Alert], *, run_i
             f"FROM tensor_health WHERE event_index = {culprit.event_index}"
         )
         rows, _ = _run_select(logdir, select, run_id=run, limit=1)
-        message = _message_of_culprit(culprit)
-        missed += [replace(_alert(rule, {}, row), message=message) for row in rows]
-    return missed
+        for row in rows:
+            alert = replace(_of_origin(_alert(rule, {}, row), culprit), message=_message_of_culprit(culprit))
+            same = known.pop((run, *_op(alert)), None)
+            if same is not None and same.first_event_index == culprit.event_index and not same.is_expected:
+                alert = same
+            elif same is not None:
+                last = max(same.last_event_index or 0, culprit.event_index)
+                alert = replace(alert, num_events=same.num_events, last_event_index=last)
+            added.append(alert)
+    return [*added, *(alert for alert in found if alert.kind != ORIGIN_RULE or (alert.run_id, *_op(alert)) in known)]
+
+
+def _op(alert: Alert) -> tuple[object, ...]:
+    """Returns the op that an alert is about; of eager ops, also the tensor, because an alert is about all of a type."""
+    event_index = alert.first_event_index if alert.graph_id is None else None
+    return alert.graph_id, alert.op_name, alert.op_type, alert.output_slot, event_index
 
 
 def _message_of_culprit(culprit: NonFinite) -> str:
@@ -292,13 +332,6 @@ def _message_of_culprit(culprit: NonFinite) -> str:
     if any(taken.health is not None and taken.health.has_inf_or_nan for taken in culprit.inputs):
         return "This op created a bad value from infinities that the program wrote itself."
     return "This op created a bad value. Its inputs are not bad."
-
-
-def _with_reason(alert: Alert, reason: str | None) -> Alert:
-    if reason is None or alert.kind != ORIGIN_RULE:
-        return alert
-    message = f"This op created a bad value, which did no harm: {reason}."
-    return replace(alert, severity="info", message=message, is_expected=True)
 
 
 def _first_of_each(found: Iterable[Alert], limit: int) -> tuple[Alert, ...]:

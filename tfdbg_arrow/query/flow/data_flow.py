@@ -191,6 +191,11 @@ class DataFlow:
         """
         return tuple(op.op_type for _, op in self._computed_ops(event))
 
+    def equal_ops(self, event: TensorEvent) -> list[Op]:
+        """Returns the other ops of the program that equal the op of a tensor, so that TensorFlow ran only that one."""
+        own = self._own_place(event) if event.scope == "graph" else None
+        return [] if own is None or own.context.call_site is None else self.borders.executed.equal_ops(own)
+
     def is_computed_in_advance(self, event: TensorEvent) -> bool:
         """Returns whether a bad constant is the result of ops that took no bad constant.
 

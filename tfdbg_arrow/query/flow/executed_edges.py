@@ -48,6 +48,8 @@ _MAX_KEPT = 50_000
 """Number of cached answers of each kind."""
 _MAX_KEPT_LOOPS = 1_000
 """Maximum number of loops whose last iterations are cached."""
+_MAX_EQUAL = 4
+"""Maximum number of equal ops, one after the other, that are followed to one whose user has a node."""
 _MAX_WITNESSES = 8
 """Maximum number of users of a tensor that are searched for a replacement of it."""
 _MAX_USERS = 10_000
@@ -160,6 +162,50 @@ class ExecutedEdges:
             if source != user.of_op(*as_traced)
         }
         return next((source for _, source in others), None) if {traced for traced, _ in others} == {edge} else None
+
+    def equal_ops(self, place: GraphTensor) -> list[Op]:
+        """Returns the other ops of a graph that equal the op at a place, so that TensorFlow computed only this one."""
+        op = self._graphs.op(place.graph_id, place.op_name)
+        if op is None or op.made_for is not None or not self._graphs.executed(place.graph_id):
+            return []
+        graph = self._graphs.graph(place.graph_id)
+        alike = (each for each in graph.ops.values() if each.op_type == op.op_type and each is not op)
+        return [
+            each
+            for each in alike
+            if len(each.inputs) == len(op.inputs)
+            and each.made_for is None
+            and self._stands_for(place, place.of_op(each.op_name, place.output_slot), depth=_MAX_EQUAL)
+        ]
+
+    def _stands_for(self, place: GraphTensor, other: GraphTensor, *, depth: int) -> bool:
+        """Returns whether TensorFlow computed the tensor at a place instead of another one, which has no node.
+
+        An op that took the other one in the program takes this one, or was computed by an op that does.
+        """
+        if not self.is_absorbed(other):
+            return False
+        graph = self._graphs.graph(place.graph_id)
+        other_edge, edge = (other.op_name, other.output_slot), (place.op_name, place.output_slot)
+        for name in graph.users.get(other.op_name, ())[:_MAX_WITNESSES]:
+            user, node = graph.ops[name], self._node(place.of_op(name))
+            if node is not None and len(node.inputs) == len(user.inputs):
+                sources = self._sources(place.of_op(name), node)
+                if (other_edge, place) in zip(user.inputs, sources, strict=True):
+                    return True
+            elif node is None and depth:
+                equal_users = (
+                    graph.ops[equal]
+                    for equal in graph.users.get(place.op_name, ())[:_MAX_WITNESSES]
+                    if graph.ops[equal].op_type == user.op_type
+                    and (edge, other_edge) in zip(graph.ops[equal].inputs, user.inputs, strict=False)
+                )
+                if any(
+                    self._stands_for(place.of_op(equal.op_name), place.of_op(name), depth=depth - 1)
+                    for equal in equal_users
+                ):
+                    return True
+        return False
 
     def returned(self, context: Context, graph_id: int, output_index: int) -> GraphTensor | None:
         """Returns the tensor that the outermost graph of a call returned as a result, or None if it is not known."""

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tfdbg_arrow.query import Frame, Growth, Hop, InputTensor, Logdir
-from tfdbg_arrow.query.bad_tensor import CallSite, Forward
 from tfdbg_arrow.query.display.tensor_window import TensorFilter, TensorRow, neighbours, next_bad, read_tensor
 from tfdbg_arrow.query.nonfinite_search import tensor_context
+from tfdbg_arrow.query.user_places import CallSite, Forward
 from tfdbg_arrow.query.values import NUM_COLUMNS, NUM_ROWS, Histogram, TensorValues, read_histogram, read_values
 from tfdbg_arrow.viewer.page import NoSuchPageError, PageKind, Parameters, needed_run
 from tfdbg_arrow.viewer.source_text import Excerpt, read_excerpt

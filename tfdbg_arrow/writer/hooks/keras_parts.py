@@ -128,7 +128,11 @@ def _make_fit(observation: Observation, original: Any) -> Any:
             leave_out_own_frames(error)
             raise
         finally:
-            fit_marks.end()
+            if observation.is_active:
+                try:
+                    fit_marks.end()
+                except Exception as error:
+                    observation.observer.note_failure("labeling the end of fit", error)
 
     return fit
 

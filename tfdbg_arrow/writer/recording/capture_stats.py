@@ -146,8 +146,9 @@ class FunctionNotes:
     def not_optimized(self, function_name: str) -> None:
         """Reports that TensorFlow's optimizer failed for a function, which then ran without being recorded."""
         reason = (
-            "ran unrecorded: TensorFlow's graph optimizer, which makes functions record, did not run for it or failed "
-            "(see TensorFlow's log)"
+            "ran unrecorded, so a bad value in it was not seen: TensorFlow's graph optimizer, which makes functions "
+            "record, leaves out functions that call themselves, or it failed, for example at a rare dtype; with "
+            "tf.config.run_functions_eagerly(True), the ops of the function are recorded one by one"
         )
         self._stats.note("unobservable", function_name, reason)
 

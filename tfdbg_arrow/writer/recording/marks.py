@@ -49,6 +49,10 @@ class StepGate:
             self.num_skipped += not self.is_open
         return self.is_open
 
+    def leave(self) -> None:
+        """Ends a step; what follows is recorded, like everything before the first step."""
+        self.is_open = True
+
     @property
     def reason(self) -> str:
         """The reason why steps were not recorded."""
@@ -93,7 +97,7 @@ class Marks:
 
     @property
     def step(self) -> int:
-        """The training step of the events; NO_STEP before the first mark with a step."""
+        """The training step of the events; NO_STEP before the first mark with a step, and after a fit."""
         return NO_STEP if self._step is None else self._step
 
     def add(self, step: int | None, labels: dict[str, object]) -> None:
@@ -105,6 +109,19 @@ class Marks:
         """Labels the following events, unless the program labels its steps itself."""
         if not self._has_own_steps:
             self._add(step, labels)
+
+    def end_step(self) -> None:
+        """Ends the training step: the following events have none, until the next mark."""
+        self._step = None
+        self._backend.set_step(NO_STEP)
+        if self._gate is not None:
+            self._gate.leave()
+            self._set_paused(False)
+
+    def end_automatic_step(self) -> None:
+        """Ends the training step, unless the program labels its steps itself."""
+        if not self._has_own_steps:
+            self.end_step()
 
     def _add(self, step: int | None, labels: dict[str, object]) -> None:
         event_index = self._backend.num_events()
@@ -169,10 +186,12 @@ class FitLabels:
 
     Args:
         mark: Labels the events.
+        end_step: Ends the step; called when fit ends.
     """
 
-    def __init__(self, mark: AddMark) -> None:
+    def __init__(self, mark: AddMark, end_step: Callable[[], None]) -> None:
         self._mark = mark
+        self._end_step = end_step
         self._step = 0
         self._first_batch: int | None = None
         self._is_in_fit = False
@@ -187,6 +206,7 @@ class FitLabels:
         if self._first_batch is not None:
             self._step += 1
             self._first_batch = None
+        self._end_step()
 
     def epoch_begins(self, epoch: int) -> None:
         """Labels the epoch."""
@@ -221,10 +241,11 @@ class FitMarks:
 
     Args:
         mark: Labels the events.
+        end_step: Ends the step; called when a fit ends.
     """
 
-    def __init__(self, mark: AddMark) -> None:
-        self._labels = FitLabels(mark)
+    def __init__(self, mark: AddMark, end_step: Callable[[], None]) -> None:
+        self._labels = FitLabels(mark, end_step)
         self._lock = threading.Lock()
         self._thread: int | None = None
         self._callbacks: object = None
@@ -239,9 +260,11 @@ class FitMarks:
 
     def end(self) -> None:
         """Notes that the fit has ended."""
-        self._labels.train_ends()
-        with self._lock:
-            self._thread = self._callbacks = None
+        try:
+            self._labels.train_ends()
+        finally:
+            with self._lock:
+                self._thread = self._callbacks = None
 
     def labels_for(self, callbacks: object) -> FitLabels | None:
         """Returns the labels for a list of callbacks; None if the list belongs to a fit that is not labeled."""

@@ -175,7 +175,7 @@ class Recording:
             judge=judge,
             notes=notes,
             scopes=scopes,
-            fit_marks=FitMarks(self._marks.add_automatic),
+            fit_marks=FitMarks(self._marks.add_automatic, self._marks.end_automatic_step),
             note_failure=self._stats.note_failure,
             generation=self._generation,
             xla=self._xla,
@@ -287,6 +287,10 @@ class Recording:
     def mark(self, step: int | None, labels: dict[str, object]) -> None:
         """Labels the following events."""
         self._marks.add(step, labels)
+
+    def end_step(self) -> None:
+        """Ends the training step: the following events have none, until the next mark with a step."""
+        self._marks.end_step()
 
     def _choose_xla(self) -> str:
         """Returns how to treat functions with jit_compile=True: `inside`, `observe` or `keep`."""

@@ -43,7 +43,8 @@ from tfdbg_arrow.writer.rows import Append, to_json
 from tfdbg_arrow.writer.settings import Settings
 
 _NOT_OPTIMIZED = (
-    "is not recorded, because TensorFlow's graph optimizer did not run for it or failed (see TensorFlow's log)"
+    "is not recorded, so a bad value in it is not seen: TensorFlow's graph optimizer, which makes graphs record, "
+    "leaves out functions that call themselves, or it failed"
 )
 _SWITCHED_OFF = (
     "was created before enable(), with TensorFlow's graph optimizer switched off: what it computes is not recorded; "

@@ -1,0 +1,191 @@
+"""Which line of the user's code, which layer and which calls an answer names for a tensor.
+
+All answers take them from here, so that they name the same line for the same tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+from tfdbg_arrow.query.engine import Engine
+from tfdbg_arrow.query.flow.data_flow import DataFlow
+from tfdbg_arrow.query.flow.events import Label
+from tfdbg_arrow.query.recorded import TensorEvent
+from tfdbg_arrow.query.stacks import Frame, StackReader, user_source
+
+_GRADIENT_FUNCS = frozenset({"imperative_grad", "_GradientsHelper"})
+"""Functions of TensorFlow that call the code of gradients."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forward:
+    """The op whose gradient an op computes.
+
+    Attributes:
+        op_type: Its type, or the name of the function that it called.
+        op_name: Its name in its graph; None outside graphs.
+        graph_name: That graph's name; None outside graphs.
+        layer: The Keras layer or module that it belongs to, as the user named it; None outside layers.
+        source: The user's innermost frame in the stack that created or executed it, or None.
+    """
+
+    op_type: str | None
+    op_name: str | None
+    graph_name: str | None
+    layer: str | None
+    source: Frame | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallSite:
+    """One call on the way from eager code to an op.
+
+    Attributes:
+        function: Name of the called graph.
+        op_name: The calling op in its graph; None for the call from eager code.
+        graph_name: That graph's name; None for the call from eager code.
+        layer: The Keras layer or module that called, as the user named it; None outside layers.
+        source: The user's innermost frame where the call was written, or None.
+    """
+
+    function: str | None
+    op_name: str | None
+    graph_name: str | None
+    layer: str | None
+    source: Frame | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class UserPlace:
+    """Where the user's program computed a tensor. The attributes are those of NonFinite."""
+
+    stack: tuple[Frame, ...]
+    source: Frame | None
+    forward: Forward | None
+    called_from: tuple[CallSite, ...]
+    layer: str | None
+    equal_lines: tuple[Frame, ...]
+
+
+class UserPlaces:
+    """Finds the places of the tensors of one run."""
+
+    def __init__(self, logdir: Engine, flow: DataFlow, *, run_id: str) -> None:
+        self._logdir = logdir
+        self._flow = flow
+        self._run_id = run_id
+        self._stacks = StackReader(logdir, run_id=run_id)
+
+    def read_stacks(self, events: Iterable[TensorEvent]) -> None:
+        """Reads the stacks of tensors together, so that `place` need not read them one by one."""
+        found = []
+        for event in events:
+            forward = self._flow.labels.forward_op(self._flow.label_of_maker(event))
+            found += [self._flow.stack_trace_id(event), None if forward is None else forward.stack_trace_id]
+        self._stacks.read(each for each in found if each is not None)
+
+    def place(self, event: TensorEvent) -> UserPlace:
+        """Returns the line to look at, the layer and the calls of the op that made a tensor."""
+        stack = self._stacks.stack(self._flow.stack_trace_id(event))
+        label = self._flow.labels.of(event)
+        forward = None if _is_users_gradient(stack) else self._forward(self._flow.label_of_maker(event))
+        calls = self._calls(event)
+        called_from = tuple(call for call, _ in calls)
+        lines = [
+            forward.source if forward else None,
+            self._own_line(stack, event.graph_id),
+            *(line for _, line in calls),
+            user_source(stack),
+        ]
+        source = next((line for line in lines if line is not None), None)
+        return UserPlace(
+            stack=stack,
+            source=source,
+            equal_lines=() if forward else self._equal_lines(event, source),
+            forward=forward,
+            called_from=called_from,
+            layer=self._layer(label, forward, called_from),
+        )
+
+    def _equal_lines(self, event: TensorEvent, source: Frame | None) -> tuple[Frame, ...]:
+        """Returns the lines of the ops that equal the op of a tensor, except its own line."""
+        ops = self._flow.equal_ops(event)
+        found = [self._own_line(self._stacks.stack(op.stack_trace_id), event.graph_id) for op in ops]
+        lines = {(line.file_path, line.lineno): line for line in found if line is not None}
+        if source is not None:
+            lines.pop((source.file_path, source.lineno), None)
+        return tuple(lines.values())
+
+    def _layer(self, label: Label, forward: Forward | None, called_from: Iterable[CallSite]) -> str | None:
+        layers = [label.layer, forward.layer if forward else None, *(call.layer for call in called_from)]
+        return next((layer for layer in layers if layer is not None), None)
+
+    def _forward(self, label: Label) -> Forward | None:
+        """Returns the op whose gradient an op computes, or None."""
+        forward = self._flow.labels.forward_op(label)
+        if forward is None:
+            return None
+        return Forward(
+            op_type=forward.op_type,
+            op_name=forward.op_name,
+            graph_name=self.graph_name(forward.graph_id),
+            layer=forward.layer,
+            source=user_source(self._stacks.stack(forward.stack_trace_id)),
+        )
+
+    def _calls(self, event: TensorEvent) -> list[tuple[CallSite, Frame | None]]:
+        """Returns the calls that led to the op of a graph's tensor, innermost first, each with its own line."""
+        if event.scope != "graph" or event.graph_id is None:
+            return []
+        found = []
+        for level in reversed(self._flow.borders.levels(event.context, event.graph_id) or ()):
+            call = level.call
+            op = self._flow.graphs.op(call.graph_id, call.op_name)
+            stack = () if op is None else self._stacks.stack(op.stack_trace_id)
+            site = CallSite(
+                function=self.graph_name(call.callee_graph_id),
+                op_name=call.op_name,
+                graph_name=self.graph_name(call.graph_id),
+                layer=self._flow.labels.op(call.graph_id, call.op_name).layer,
+                source=user_source(stack),
+            )
+            found.append((site, self._own_line(stack, call.graph_id)))
+        index = event.execution_index
+        execution = None if index is None else self._flow.events.execution(index)
+        if index is not None and execution is not None:
+            site = CallSite(
+                function=self.graph_name(self._flow.graphs.function_graphs.get(execution.op_type)),
+                op_name=None,
+                graph_name=None,
+                layer=self._flow.labels.execution(index).layer,
+                source=user_source(self._stacks.stack(execution.stack_trace_id)),
+            )
+            found.append((site, site.source))
+        return found
+
+    def _own_line(self, stack: tuple[Frame, ...], graph_id: int | None) -> Frame | None:
+        """Returns the user's innermost frame in the stack of an op, or None if that frame is outside the op's function.
+
+        The stack of an op that TensorFlow or Keras created itself, as in a SavedModel, has the user's frames of the
+        call for which its function was traced. A different call may have led to its execution.
+        """
+        traced_at = [frame for frame in self._stacks.stack(self._graph_stack_ids.get(graph_id)) if frame.is_user]
+        own = [frame for frame in stack if frame.is_user]
+        return None if own == traced_at else user_source(stack)
+
+    @cached_property
+    def _graph_stack_ids(self) -> dict[int | None, int]:
+        query = "SELECT graph_id, stack_trace_id FROM graph WHERE run_id = ? AND stack_trace_id IS NOT NULL"
+        return dict(self._logdir.rows(query, [self._run_id]))
+
+    def graph_name(self, graph_id: int | None) -> str | None:
+        """Returns the name of a graph; None if it has none."""
+        return None if graph_id is None else self._flow.graphs.names.get(graph_id)
+
+
+def _is_users_gradient(stack: tuple[Frame, ...]) -> bool:
+    """Returns whether the user wrote a gradient (`tf.custom_gradient`), so that TensorFlow called the user's code."""
+    user = next((depth for depth, frame in enumerate(stack) if frame.is_user), len(stack))
+    return any(frame.func in _GRADIENT_FUNCS and frame.owner == "framework" for frame in stack[user:])
