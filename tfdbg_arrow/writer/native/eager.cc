@@ -503,7 +503,7 @@ void set_eager_handlers(PyObject* covers_op, PyObject* on_error, PyObject* on_no
 
 void set_watching(bool watching) { g_is_watching = watching; }
 
-void report_error(const char* what) {
+bool report_error(const char* what) {
   PyObject *type, *value, *traceback;
   PyErr_Fetch(&type, &value, &traceback);
   PyErr_NormalizeException(&type, &value, &traceback);
@@ -520,7 +520,7 @@ void report_error(const char* what) {
     Py_XDECREF(traceback);
     if (result != nullptr) {
       Py_DECREF(result);
-      return;
+      return false;
     }
     PyErr_Fetch(&type, &value, &traceback);  // the handler raises the errors of the program again
   }
@@ -530,6 +530,7 @@ void report_error(const char* what) {
   Py_XDECREF(type);
   Py_XDECREF(value);
   Py_XDECREF(traceback);
+  return true;
 }
 
 bool raise_held() {
