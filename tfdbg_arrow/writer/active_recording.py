@@ -423,7 +423,7 @@ def _end_at_exit() -> None:
     if ending is None:
         return
     try:
-        ending.was_active_at_exit |= ending.active is not None
+        ending.outlived_program |= ending.active is not None or ending.is_running()
         disable()
     except NonFiniteError as error:  # no code is left to catch it
         sys.stderr.write(f"tfdbg_arrow: {error}\n")
@@ -439,7 +439,7 @@ def _keep_exit_status() -> None:
     the first time at the end of a recording can compile text themselves.
     """
     is_interrupted = getattr(sys, "last_type", None) is KeyboardInterrupt and not hasattr(sys, "ps1")
-    if _ending is not None and _ending.was_active_at_exit and is_interrupted:
+    if _ending is not None and _ending.outlived_program and is_interrupted:
         with contextlib.suppress(KeyboardInterrupt):
             exec("raise KeyboardInterrupt")
 

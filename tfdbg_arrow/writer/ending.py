@@ -31,12 +31,12 @@ class Ending:
     Attributes:
         recording: As given; None when everything is written.
         has_begun: Whether the end has begun, so that nothing more is recorded.
-        was_active_at_exit: Whether the process ended before the recording.
+        outlived_program: Whether the program ended before everything was written.
     """
 
     def __init__(self, recording: Recording) -> None:
         self.recording: Recording | None = recording
-        self.has_begun = self.was_active_at_exit = False
+        self.has_begun = self.outlived_program = False
         self._what = f"the recording to {recording.settings.shown_logdir}"
         self._orders: queue.SimpleQueue[bool] = queue.SimpleQueue()  # a signal handler may put while its thread does
         self._are_hooks_removed = self._is_stopped = self._is_over = False
@@ -120,6 +120,7 @@ class Ending:
             self._error = error  # for the one who waits
         finally:
             self.recording = None
+            self.outlived_program |= not threading.main_thread().is_alive()
             self._are_hooks_removed = self._is_stopped = self._is_over = True
 
     def _write(self) -> None:
