@@ -259,9 +259,10 @@ def disable(*, wait: bool = True) -> None:
     If there is no active recording, it waits until the one before is written, or does nothing.
 
     Functions that were traced during the recording are traced again, without recording, at their next call.
-    It may be called from anywhere, also from a signal handler, a finalizer or a function that is being traced. If it
-    interrupted the recorder itself, another thread writes the remaining events, and disable() waits for it for five
-    seconds at most. The next enable() and the end of the process wait for that thread.
+    A thread of the recording writes the remaining events, and disable() waits for it. A KeyboardInterrupt meanwhile
+    reaches the program, and the thread goes on. The next enable() and the end of the process wait for that thread.
+    disable() may be called from anywhere, also from a signal handler, a finalizer or a function that is being traced.
+    If it interrupted the recorder itself, it waits for five seconds at most.
 
     After many events, this can take long. If it takes more than ten seconds, a line on stderr says how much is done.
 
