@@ -13,6 +13,7 @@ import gc
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -146,6 +147,14 @@ def _raise_in_handler() -> None:
         _print(f"caught {error}")
 
 
+def _interrupt_often(pauses_s: list[float]) -> None:
+    """Gets SIGINT, and again after each of the pauses, so that the last ones come while the process ends."""
+    signals = "; ".join(f"sleep {pause}; kill -INT {os.getpid()}" for pause in pauses_s)
+    quiet = subprocess.DEVNULL
+    subprocess.Popen(["sh", "-c", signals], stdin=quiet, stdout=quiet, stderr=quiet)
+    os.kill(os.getpid(), signal.SIGINT)
+
+
 def _step_clock(seconds: int) -> None:
     """Moves the wall clock."""
     ctypes.CDLL(None).chaos_step_clock(seconds)
@@ -184,6 +193,26 @@ class _Recorder:
         os.kill(os.getpid(), signal.SIGUSR2)
         self.restart()
 
+    def interrupt_enable(self, cpu_seconds: float) -> None:
+        """Ends the recording, and interrupts the start of the next one after some time; then starts one."""
+        if self._logdir is None:
+            return
+
+        def interrupt(*_: Any) -> None:
+            raise KeyboardInterrupt
+
+        self.disable()
+        signal.signal(signal.SIGVTALRM, interrupt)
+        try:
+            signal.setitimer(signal.ITIMER_VIRTUAL, cpu_seconds)
+            self.enable()
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
+        except KeyboardInterrupt:
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
+        if not tfdbg_arrow.is_recording():
+            self._number -= 1
+            self.enable()
+
     def fill_disk(self, first: int, end: int, error: int) -> None:
         if self._logdir is not None:
             Shim().arm(self._logdir, first=first, end=end, error=error)
@@ -201,11 +230,13 @@ def main() -> None:
         "collect": gc.collect,
         "restart": recorder.restart,
         "disable_in_handler": recorder.disable_in_handler,
+        "interrupt_enable": recorder.interrupt_enable,
         "full_disk": lambda first, number: recorder.fill_disk(first, first + number, errno.ENOSPC),
         "disk_that_stays_full": lambda first: recorder.fill_disk(first, FOR_EVER, errno.ENOSPC),
         "short_writes": lambda first: recorder.fill_disk(first, FOR_EVER, SHORT),
         "clock": _step_clock,
         "interrupt": lambda: os.kill(os.getpid(), signal.SIGINT),
+        "interrupt_often": _interrupt_often,
         "terminate": lambda: os.kill(os.getpid(), signal.SIGTERM),
         "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
         "abort": os.abort,

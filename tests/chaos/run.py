@@ -2,8 +2,9 @@
 
 `python -m tests.chaos.run --minutes 60` prints its seed, each failure, and the counts. `--seed S --case N` runs one
 case again. A case is one of the trainings of `tests.chaos.program`, settings of the recording, and disturbances at some
-of its steps: signals, errors, exits and kills, forks, threads, a disk that is full or takes only a part of each write,
-a wall clock that jumps, and recordings that end and start again. A reader asks the logdir all the time.
+of its steps: signals, also several in a moment or while a recording starts, errors, exits and kills, forks, threads, a
+disk that is full or takes only a part of each write, a wall clock that jumps, and recordings that end and start again.
+A reader asks the logdir all the time.
 
 The recorded training must print the same numbers, end with the same status and the same error, and not hang. The logdir
 must be readable while it is written and afterwards, be intact, and hold the rows of all steps, or say what is missing.
@@ -37,9 +38,19 @@ from tfdbg_arrow.storage.layout import MARKER_NAME
 REPOSITORY = Path(__file__).resolve().parents[2]
 TRAININGS = ("eager", "function", "keras_model", "pipeline")
 MODES = ("CURT_HEALTH", "CONCISE_HEALTH", "FULL_HEALTH", "SHAPE", "FULL_NUMERICS", "FULL_TENSOR", "NO_TENSOR")
-HARMLESS = ("fork", "thread", "timer", "raise_in_handler", "collect", "restart", "disable_in_handler", "clock")
+HARMLESS = (
+    "fork",
+    "thread",
+    "timer",
+    "raise_in_handler",
+    "collect",
+    "restart",
+    "disable_in_handler",
+    "interrupt_enable",
+    "clock",
+)
 DISKS = ("full_disk", "disk_that_stays_full", "short_writes")
-ENDS = ("interrupt", "terminate", "kill", "abort", "fail", "exit", "exit_at_once")
+ENDS = ("interrupt", "interrupt_often", "terminate", "kill", "abort", "fail", "exit", "exit_at_once")
 KILLED = frozenset({"terminate", "kill", "abort", "exit_at_once"})
 """Ends after which no code of the recording can run."""
 FORWARD, BACK = (3, 3_600, 31_536_000), (-5, -86_400)
@@ -62,6 +73,7 @@ def make_case(seed: int, number: int) -> Case:
         name = rng.choice(HARMLESS if rng.random() < 0.8 else DISKS)
         arguments: dict[str, list[Any]] = {
             "timer": [rng.random() < 0.7],
+            "interrupt_enable": [rng.uniform(0.001, 0.2)],
             "clock": [rng.choice(FORWARD if training == "pipeline" else [*FORWARD, *BACK])],
             "full_disk": [rng.randint(0, 30), rng.randint(1, 200)],
             "disk_that_stays_full": [rng.randint(0, 60)],
@@ -69,7 +81,10 @@ def make_case(seed: int, number: int) -> Case:
         }
         disturbances.setdefault(str(rng.randrange(steps)), []).append([name, *arguments.get(name, [])])
     if rng.random() < 0.6:
-        disturbances.setdefault(str(rng.randrange(1, steps)), []).append([rng.choice(ENDS)])
+        end = rng.choice(ENDS)
+        pauses_s = [rng.uniform(0.0, 0.3) for _ in range(rng.randint(1, 4))]
+        arguments = {"interrupt_often": [[round(pause, 3) for pause in pauses_s]]}
+        disturbances.setdefault(str(rng.randrange(1, steps)), []).append([end, *arguments.get(end, [])])
     settings: dict[str, Any] = {
         "tensor_debug_mode": rng.choice(MODES),
         "graphs": rng.choice(["auto", "executed"]),
@@ -217,7 +232,7 @@ def missing_steps(case: Case, logdirs: Path, recorded: Ended) -> list[str]:
     names = names_in(case)
     last = max(marked, default=0)
     expected = marked - ({last} if set(names) & {*ENDS} else set())
-    if "disable_in_handler" in names or "restart" in names or "steps" in case["settings"]:
+    if {"disable_in_handler", "restart", "interrupt_enable"} & set(names) or "steps" in case["settings"]:
         return []  # marks between two recordings, and of steps left out, are not recorded
     is_told = is_loss_noted or set(names) & {*DISKS}
     return [] if expected <= found or is_told else [f"the marks of the steps {sorted(expected - found)} are missing"]

@@ -10,7 +10,7 @@ from tests.durability.dead_process import RUN_ID, DeadProcess
 from tests.durability.files_on_disk import failing, num_descriptors
 from tfdbg_arrow.spool.journal import RunFiles, held_if_dead
 from tfdbg_arrow.storage.layout import spool_paths
-from tfdbg_arrow.writer.recover import discard_spool_files, remove_spool_files
+from tfdbg_arrow.writer.recover import remove_run, remove_spool_files
 
 
 def names(logdir: Path) -> list[str]:
@@ -65,7 +65,8 @@ def test_the_files_of_a_recording_that_could_not_begin_are_removed(tmp_path: Pat
     paths = spool_paths(tmp_path, run_id=RUN_ID)
     files = RunFiles(paths, run_id=RUN_ID)
     paths.values.touch()
-    discard_spool_files(paths, files)
+    files.close()
+    remove_run(tmp_path, run_id=RUN_ID)
     assert (names(tmp_path), num_descriptors()) == ([], before)
 
 
@@ -76,5 +77,6 @@ def test_a_failed_removal_does_not_keep_the_other_files(tmp_path: Path, monkeypa
     for path in (paths.spool, paths.values):
         path.touch()
     monkeypatch.setattr(Path, "unlink", failing(instead_of=Path.unlink))
-    discard_spool_files(paths, files)
+    files.close()
+    remove_run(tmp_path, run_id=RUN_ID)
     assert (names(tmp_path), num_descriptors()) == ([".spool"], before)

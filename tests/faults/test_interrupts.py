@@ -15,7 +15,7 @@ from tests.sampling import mostly_slow
 from tfdbg_arrow import open_logdir
 
 START = """
-import gc, os, signal, sys, threading, time, weakref
+import contextlib, gc, os, signal, sys, threading, time, weakref
 import tensorflow as tf
 import tfdbg_arrow
 from tfdbg_arrow.spool.journal import Journal
@@ -71,6 +71,66 @@ def test_uncaught_interrupt_ends_program_with_sigint(tmp_path: Path) -> None:
     assert done.returncode == -signal.SIGINT, done.stderr  # a shell shows 130
     with open_logdir(tmp_path) as logdir:
         assert logdir.rows("SELECT is_clean_end FROM run") == [(True,)]
+
+
+_INTERRUPTED_END = """
+from tfdbg_arrow.writer.sink.sink import Sink
+close = Sink.close
+def close_later(self, **settings):
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(1)
+    close(self, **settings)
+Sink.close = close_later
+"""
+"""Sends SIGINT while the end of a recording is written."""
+
+
+@pytest.mark.parametrize("how", mostly_slow(["enable", "capture"], fast=["enable"]))
+def test_a_second_interrupt_at_the_end_does_not_abort_the_program(tmp_path: Path, how: str) -> None:
+    done = run(
+        _INTERRUPTED_END
+        + textwrap.dedent(
+            f"""
+            with contextlib.ExitStack() as stack:
+                if "{how}" == "capture":
+                    stack.enter_context(tfdbg_arrow.capture(logdir))
+                else:
+                    tfdbg_arrow.enable(logdir)
+                tf.exp(tf.ones([2]))
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(60)
+            """
+        ),
+        tmp_path,
+    )
+    assert done.returncode == -signal.SIGINT, done.stderr
+    assert "terminate called" not in done.stderr
+    with open_logdir(tmp_path) as logdir:
+        assert logdir.rows("SELECT is_clean_end FROM run") == [(True,)]
+
+
+def test_an_interrupt_in_disable_reaches_the_program_and_the_end_is_written(tmp_path: Path) -> None:
+    done = run(
+        _INTERRUPTED_END
+        + textwrap.dedent(
+            """
+            tfdbg_arrow.enable(logdir)
+            tf.exp(tf.ones([2]))
+            try:
+                tfdbg_arrow.disable()
+            except KeyboardInterrupt:
+                print("arrived", tfdbg_arrow.is_recording(), tfdbg_arrow.is_writing())
+            Sink.close = close
+            tfdbg_arrow.enable(logdir)  # it waits for the end of the first recording
+            tf.exp(tf.ones([2]))
+            tfdbg_arrow.disable()
+            """
+        ),
+        tmp_path,
+    )
+    assert (done.returncode, done.stdout.split()) == (0, ["arrived", "False", "True"]), done.stderr
+    with open_logdir(tmp_path) as logdir:
+        assert logdir.rows("SELECT is_clean_end FROM run") == [(True,)] * 2
 
 
 @pytest.mark.parametrize(

@@ -684,7 +684,10 @@ def test_a_graph_without_nodes_of_the_program_has_no_rows() -> None:
     executed = ExecutedGraphs(
         optimizer,
         registry=GraphRegistry(),
-        append_columns=lambda table, columns: found.append((table, {name: list(columns[name]) for name in columns})),
+        append_columns=lambda table, columns, *notes: (
+            found.append((table, {name: list(columns[name]) for name in columns})),
+            [note() for note in notes],
+        ),
         generation=1,
         keeps_ops=False,
         judge=SimpleNamespace(),  # type: ignore[arg-type]
@@ -694,13 +697,13 @@ def test_a_graph_without_nodes_of_the_program_has_no_rows() -> None:
     executed.write()
     assert executed.has_run(own[0])
     assert found == [
+        ("executed_op_input", {
+            "executed_graph_id": [2, 2], "node_name": ["y", "y"], "input_index": [0, 1], "source_node_name": ["x", "z"],
+            "source_output_slot": [1, None], "is_control": [False, True],
+        }),
         ("executed_op", {
             "executed_graph_id": [2], "node_name": ["y"], "op_type": ["Log"], "graph_id": [3], "op_name": ["log"],
             "made_for": [None], "call_site": [""], "device_name": ["/CPU:0"], "interface_index": [None],
             "output_dtypes": ['["float32"]'],
-        }),
-        ("executed_op_input", {
-            "executed_graph_id": [2, 2], "node_name": ["y", "y"], "input_index": [0, 1], "source_node_name": ["x", "z"],
-            "source_output_slot": [1, None], "is_control": [False, True],
         }),
     ]  # fmt: skip

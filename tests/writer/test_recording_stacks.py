@@ -369,8 +369,8 @@ def test_generated_helpers_of_one_statement_are_one_frame() -> None:
     found: list[tuple[str, Any]] = []
     traces: list[tuple[str, Any]] = []
     table = StackTable(
-        lambda name, new: found.extend((name, row) for row in new),
-        lambda name, columns: traces.append((name, columns)),
+        lambda name, new, *notes: found.extend((name, row) for row in new),
+        lambda name, columns, *notes: traces.append((name, columns)),
         original_location=lambda path, lineno: ("user.py", 7, "f") if path == "generated.py" else None,
     )
     table.add(5, [code, code, compile("y = 1\n", "other.py", "exec")], [0, 0, 0])
@@ -381,13 +381,52 @@ def test_generated_helpers_of_one_statement_are_one_frame() -> None:
 def test_a_traceback_ends_before_the_command_line_that_ran_the_program() -> None:
     found: list[tuple[str, Any]] = []
     table = StackTable(
-        lambda name, new: found.extend((name, row) for row in new),
-        lambda name, columns: None,
+        lambda name, new, *notes: found.extend((name, row) for row in new),
+        lambda name, columns, *notes: None,
         original_location=lambda path, lineno: None,
     )
     runner = (EXECUTE_MAIN_CODE.co_filename, 1, EXECUTE_MAIN_CODE.co_name)
     table.add_traceback([("train.py", 3, "step"), ("train.py", 9, "<module>"), runner, ("tfdbg-arrow", 8, "<module>")])
     assert [row["file_path"] for name, row in found if name == "stack_frame"] == ["train.py", "train.py"]
+
+
+@pytest.mark.parametrize("interrupted", range(6))
+def test_an_interruption_while_a_stack_is_written_loses_no_row(interrupted: int) -> None:
+    """The interruption comes before the rows of one of three tables are added, or after that."""
+    tables: dict[str, list[dict[str, Any]]] = {"source_file": [], "stack_frame": [], "stack_trace": []}
+    num_calls = 0
+
+    def interrupt() -> None:
+        nonlocal num_calls
+        num_calls += 1
+        if num_calls == interrupted + 1:
+            raise KeyboardInterrupt
+
+    def append(table: str, new: Any, *notes: Any) -> None:
+        interrupt()
+        for row in new:
+            tables[table].append(row)
+        for note in notes:
+            note()
+        interrupt()
+
+    def append_columns(table: str, columns: Any, *notes: Any) -> None:
+        append(table, [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)], *notes)
+
+    table = StackTable(append, append_columns, original_location=lambda path, lineno: None)
+    first = [compile("x = 1\n", "first.py", "exec"), compile("y = 1\n", "second.py", "exec")]
+    second = [first[1], compile("z = 1\n", "third.py", "exec")]
+    with pytest.raises(KeyboardInterrupt):
+        table.add(0, first, [0, 0])
+    table.add(1, first, [0, 0])
+    table.add(2, second, [0, 0])
+    files = {row["source_file_id"]: row["file_path"] for row in tables["source_file"]}
+    frames = {row["stack_frame_id"]: files[row["source_file_id"]] for row in tables["stack_frame"]}
+    assert len(files) == len(tables["source_file"])
+    assert len(frames) == len(tables["stack_frame"])
+    found = [(row["stack_trace_id"], frames[row["stack_frame_id"]]) for row in tables["stack_trace"]]
+    expected = [(1, "first.py"), (1, "second.py"), (2, "second.py"), (2, "third.py")]
+    assert [row for row in found if row[0] > 0] == expected
 
 
 @pytest.mark.parametrize("redact", [None, "paths"])

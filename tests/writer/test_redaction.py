@@ -49,7 +49,7 @@ def train(x):
     return logarithm(x) + 1.0  # hush-comment in the program
 
 train(tf.constant([0.0, 1.0]))
-stats = tfdbg_arrow.writer.active_recording._active._stats
+stats = tfdbg_arrow.writer.active_recording._active()._stats
 stats.note_failure("a hook", FileNotFoundError(2, "No such file", elsewhere))
 train(tf.constant([2.0, 1.0]))
 if how == "wait":

@@ -86,7 +86,7 @@ def is_freed_at_its_end(logdir: Path | str, *, wait: bool = True, **settings: ob
     gc.disable()
     try:
         tfdbg_arrow.enable(logdir, **settings)  # type: ignore[arg-type]
-        recording = weakref.ref(active_recording._active)
+        recording = weakref.ref(active_recording._active())
         with tf.GradientTape() as tape:
             tape.watch(x := tf.constant(X))
             y = double(x)

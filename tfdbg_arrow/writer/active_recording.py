@@ -10,7 +10,7 @@ import shutil
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -28,6 +28,7 @@ from tfdbg_arrow.spool.records import RECORD_SIZE
 from tfdbg_arrow.storage.location import parse_location
 from tfdbg_arrow.writer.address_space import check_room
 from tfdbg_arrow.writer.ending import Ending
+from tfdbg_arrow.writer.interruptions import finish
 from tfdbg_arrow.writer.program import EXECUTE_MAIN_CODE
 from tfdbg_arrow.writer.recording.marks import as_step
 from tfdbg_arrow.writer.remote.uploader import (
@@ -43,15 +44,13 @@ if TYPE_CHECKING:
 
 _lock = threading.RLock()
 
-_active: Recording | None = None
-
 _ending: Ending | None = None
-"""The end of a recording that another thread writes."""
+"""The end of the newest recording: it is still to come, another thread writes it, or it is written."""
 
 _is_registered_at_exit = False
 
 _INTERRUPTED_END_S = 5.0
-"""How long the end waits for its thread, if the calling thread may hold what that thread waits for."""
+"""How long disable() waits, if the calling thread may hold what the thread that writes the end waits for."""
 
 
 _PACKAGE = os.path.dirname(os.path.dirname(__file__))
@@ -214,35 +213,47 @@ def _tensorflow() -> Any:
 
 
 def start(request: Request) -> str | None:
-    """Starts a recording; returns and raises the same as enable()."""
-    global _active
+    """Starts a recording; returns and raises the same as enable(). Whatever interrupts it undoes all of it."""
+    global _ending
     if is_turned_off():
         return None
     _tensorflow()
     _wait_for_end()
     with _lock:
-        if _active is not None:
+        recording = _active()
+        if recording is not None:
             raise RecordingError(
-                f"a recording to {_active.settings.shown_logdir} is active; call tfdbg_arrow.disable() before another"
+                f"a recording to {recording.settings.shown_logdir} is active; call tfdbg_arrow.disable() before another"
             )
         settings = check(request)
+        undo = ExitStack()
         try:
+            if settings.remote is not None:
+                undo.callback(shutil.rmtree, settings.logdir, ignore_errors=True)
             from tfdbg_arrow.writer.recording.recording import Recording  # loads TensorFlow's private API
 
             check_room(spool_bytes=settings.memory.spool_records * RECORD_SIZE)
-            recording = Recording(settings)
+            recording = Recording(settings, undo)
+            ending = Ending(recording)
+            undo.callback(ending.cancel)
+            ending.start()
             recording.start()
-        except Exception as error:
-            if settings.remote is not None:
-                shutil.rmtree(settings.logdir, ignore_errors=True)
+            _register_at_exit()
+            undo.callback(_forget)
+            _ending = ending
+            return recording.run_id
+        except BaseException as error:
+            finish(undo.close)
             if not isinstance(error, OSError) or isinstance(error, TfdbgArrowError):
                 raise
             raise LogdirError(
                 f"the logdir {settings.logdir} cannot be written: {error}; free space or choose another path"
             ) from error
-        _active = recording
-        _register_at_exit()
-        return recording.run_id
+
+
+def _forget() -> None:
+    global _ending
+    _ending = None
 
 
 def disable(*, wait: bool = True) -> None:
@@ -251,9 +262,10 @@ def disable(*, wait: bool = True) -> None:
     If there is no active recording, it waits until the one before is written, or does nothing.
 
     Functions that were traced during the recording are traced again, without recording, at their next call.
-    It may be called from anywhere, also from a signal handler, a finalizer or a function that is being traced. If it
-    interrupted the recorder itself, another thread writes the remaining events, and disable() waits for it for five
-    seconds at most. The next enable() and the end of the process wait for that thread.
+    A thread of the recording writes the remaining events, and disable() waits for it. A KeyboardInterrupt meanwhile
+    reaches the program, and the thread goes on. The next enable() and the end of the process wait for that thread.
+    disable() may be called from anywhere, also from a signal handler, a finalizer or a function that is being traced.
+    If it interrupted the recorder itself, it waits for five seconds at most.
 
     After many events, this can take long. If it takes more than ten seconds, a line on stderr says how much is done.
 
@@ -265,7 +277,7 @@ def disable(*, wait: bool = True) -> None:
     Raises:
         NonFiniteError: With `on_nonfinite="raise"`, there is a bad value that no op has used yet.
     """
-    recording = _active
+    recording = _active()
     try:
         if recording is not None and recording.stop is not None:
             recording.stop.at_boundary()
@@ -275,28 +287,31 @@ def disable(*, wait: bool = True) -> None:
 
 def end(*, wait: bool = True) -> None:
     """Ends the active recording as disable() does, but does not raise NonFiniteError."""
-    global _active, _ending
-    with _lock:
-        recording, _active = _active, None
-    if recording is None:
-        if wait and _ending is not None and _ending.is_running():
-            _ending.wait(_INTERRUPTED_END_S if _is_in_recorder() else None)
+    ending = _ending
+    if ending is None:
         return
+    recording = ending.recording
+    try:
+        if recording is not None:
+            recording.observe_thread()
+    finally:
+        ending.begin()
+    if recording is None:
+        return
+    # If a signal handler or a finalizer interrupted the recorder, or a function that is being traced called, this
+    # thread may hold what the end waits for.
     is_in_core = recording.is_in_core()
     is_interrupted = is_in_core or _is_in_recorder()
-    recording.remove_hooks()
-    ending = Ending(recording.write_rest, what=f"the recording to {recording.settings.shown_logdir}")
-    if wait and not is_interrupted:
-        ending.run()
-        return
-    if not is_interrupted:
-        recording.stop_recording()
-    # If a signal handler or a finalizer interrupted the recorder, or a function that is being traced called, this
-    # thread may hold what the end waits for, so another thread ends the recording.
-    _ending = ending
-    ending.start()
+    ending.wait_for_hooks()
     if wait and not is_in_core:
-        ending.wait(_INTERRUPTED_END_S)
+        ending.wait(_INTERRUPTED_END_S if is_interrupted else None)
+    elif not is_interrupted:
+        ending.wait_until_stopped()
+
+
+def _active() -> Recording | None:
+    ending = _ending
+    return None if ending is None else ending.active
 
 
 def _is_in_recorder() -> bool:
@@ -316,14 +331,15 @@ def _is_in_recorder() -> bool:
 
 
 def _wait_for_end() -> None:
-    """Waits until a recording that ends in another thread has ended."""
-    if _ending is not None:
-        _ending.wait()
+    """Waits until a recording whose end has begun is written."""
+    ending = _ending
+    if ending is not None and ending.is_running():
+        ending.wait()
 
 
 def stop_error() -> NonFiniteError | None:
     """Returns the first error that the active recording stopped the program with; None if there is none."""
-    recording = _active
+    recording = _active()
     return None if recording is None or recording.stop is None else recording.stop.first_error
 
 
@@ -333,7 +349,7 @@ def flush() -> None:
     Raises:
         NonFiniteError: With `on_nonfinite="raise"`, there is a bad value that no op has used yet.
     """
-    recording = _active
+    recording = _active()
     if recording is not None:
         recording.flush()
         if recording.stop is not None:
@@ -376,7 +392,7 @@ def mark(step: int | None = None, **labels: object) -> None:
         SettingError: The step is not an integer.
         NonFiniteError: With `on_nonfinite="raise"`, there is a bad value that no op has used yet.
     """
-    recording = _active
+    recording = _active()
     if recording is None:
         return
     if recording.stop is not None:
@@ -393,17 +409,18 @@ def end_step() -> None:
 
 def is_recording() -> bool:
     """Returns True if a recording is active in this process."""
-    return _active is not None
+    return _active() is not None
 
 
 def is_writing() -> bool:
     """Returns True while another thread writes the end of a recording; see `wait` of disable()."""
-    return _ending is not None and _ending.is_running()
+    ending = _ending
+    return ending is not None and ending.is_running()
 
 
 def run_id() -> str | None:
     """Returns the ID of the run that is being recorded; None if there is none."""
-    recording = _active
+    recording = _active()
     return None if recording is None else recording.run_id
 
 
@@ -413,15 +430,27 @@ def _shown_location(logdir: str | os.PathLike[str]) -> Path | str:
 
 
 def _end_at_exit() -> None:
-    was_active = _active is not None
+    ending = _ending
+    if ending is None:
+        return
     try:
+        ending.outlived_program |= ending.active is not None or ending.is_running()
         disable()
     except NonFiniteError as error:  # no code is left to catch it
         sys.stderr.write(f"tfdbg_arrow: {error}\n")
-    _wait_for_end()
-    if was_active and getattr(sys, "last_type", None) is KeyboardInterrupt and not hasattr(sys, "ps1"):
-        # Python ends with the status of SIGINT if the last code that was compiled from text raised KeyboardInterrupt.
-        # Modules that are imported for the first time at the end of a recording can compile text themselves.
+    finally:
+        ending.begin()
+        ending.outlast()  # Python must not end while the sink's thread runs C++ code
+
+
+def _keep_exit_status() -> None:
+    """Makes Python end with the status of SIGINT, if KeyboardInterrupt ended the program.
+
+    Python does so if the last code that was compiled from text raised KeyboardInterrupt. Modules that are imported for
+    the first time at the end of a recording can compile text themselves.
+    """
+    is_interrupted = getattr(sys, "last_type", None) is KeyboardInterrupt and not hasattr(sys, "ps1")
+    if _ending is not None and _ending.outlived_program and is_interrupted:
         with contextlib.suppress(KeyboardInterrupt):
             exec("raise KeyboardInterrupt")
 
@@ -429,23 +458,25 @@ def _end_at_exit() -> None:
 def _register_at_exit() -> None:
     global _is_registered_at_exit
     if not _is_registered_at_exit:
-        _is_registered_at_exit = True
-        atexit.register(_end_at_exit)
+        # Python runs them in reverse order. A signal can interrupt one; then its second run does what is left.
+        for function in (_keep_exit_status, _keep_exit_status, _end_at_exit, _end_at_exit):
+            atexit.register(function)
         os.register_at_fork(after_in_child=_after_fork_in_child, after_in_parent=_after_fork_in_parent)
+        _is_registered_at_exit = True
 
 
 def _after_fork_in_parent() -> None:
     """Notes in the parent's recording that the forked child is not recorded; the child itself cannot note it."""
-    recording = _active
+    recording = _active()
     if recording is not None:
         recording.note_fork()
 
 
 def _after_fork_in_child() -> None:
     """Abandons the recording in a forked child, because the spool and the sink's thread belong to the parent."""
-    global _active, _ending, _lock
-    recording, _active = _active, None
-    _ending = None
+    global _ending, _lock
+    ending, _ending = _ending, None
     _lock = threading.RLock()
+    recording = None if ending is None else ending.recording
     if recording is not None:
         recording.abandon()

@@ -129,7 +129,6 @@ class Backend:
             generation,
             settings.when_full == "wait",
         )
-        self.recording.set_journal(journal.descriptor)
         self.recording.set_keeps_inputs(settings.keeps_inputs)
         self.recording.set_histograms(settings.histograms)
         self.op_callback = core.op_callback
@@ -145,6 +144,11 @@ class Backend:
         # Reentrant, because a signal handler may end the recording while the same thread appends.
         self._append_lock = threading.RLock()
         self._is_open = False
+        self._journal = journal
+
+    def open_journal(self) -> None:
+        """Starts to write the strings that records refer to into the journal; close() ends it."""
+        self.recording.set_journal(self._journal.descriptor)
 
     def start(self, handlers: Handlers) -> None:
         """Starts to record events."""

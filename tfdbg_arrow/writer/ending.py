@@ -1,53 +1,105 @@
-"""Ending: the end of a recording, which writes what is left, in the calling thread or in another one."""
+"""Ending: the end of a recording, which writes what is left in a thread of its own."""
 
 from __future__ import annotations
 
 import contextlib
+import queue
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tfdbg_arrow.writer.recording.recording import Recording
 
 PATIENCE_S = 10.0
 """How many seconds the program waits before a line on stderr says what is being written."""
 _LINE_EVERY_S = 0.5
+_FIRST_PAUSE_S, _LAST_PAUSE_S = 0.0005, 0.02
 
 
 class Ending:
-    """The end of one recording.
+    """The end of one recording, in a thread that exists from start() on: none can be started while the process exits.
+
+    Whatever interrupts a thread that calls begin() or wait(), the end goes on.
 
     Args:
-        write: Writes what is left. It calls its argument with the share that is done, from 0 to 1, every second or so.
-        what: The recording, for the message to who waits.
+        recording: The recording.
+
+    Attributes:
+        recording: As given; None when everything is written.
+        has_begun: Whether the end has begun, so that nothing more is recorded.
+        outlived_program: Whether the program ended before everything was written.
     """
 
-    def __init__(self, write: Callable[[Callable[[float], None]], None], *, what: str) -> None:
-        self._write, self._what = write, what
-        self._thread: threading.Thread | None = None
+    def __init__(self, recording: Recording) -> None:
+        self.recording: Recording | None = recording
+        self.has_begun = self.outlived_program = False
+        self._what = f"the recording to {recording.settings.shown_logdir}"
+        self._orders: queue.SimpleQueue[bool] = queue.SimpleQueue()  # a signal handler may put while its thread does
+        self._are_hooks_removed = self._is_stopped = self._is_over = False
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="tfdbg_arrow-end", daemon=True)
         self._waits: list[float] = []
         """Since when each of those who wait does so."""
         self._told_at: float | None = None
 
-    def run(self) -> None:
-        """Writes in the calling thread."""
-        with self._waiting():
-            self._do()
-
     def start(self) -> None:
-        """Writes in another thread, for which the end of the process waits."""
-        self._thread = threading.Thread(target=self._do, name="tfdbg_arrow-end")
+        """Starts the thread, which waits for begin() or cancel()."""
         self._thread.start()
 
+    def begin(self) -> None:
+        """Begins the end, unless it has begun."""
+        self._orders.put(True)
+        self.has_begun = True
+
+    def cancel(self) -> None:
+        """Ends the thread, because the recording did not begin."""
+        self._orders.put(False)
+
+    @property
+    def active(self) -> Recording | None:
+        """The recording, unless its end has begun."""
+        return None if self.has_begun else self.recording
+
     def is_running(self) -> bool:
-        """Returns True while the other thread writes."""
-        return self._thread is not None and self._thread.is_alive()
+        """Returns True from begin() until everything is written."""
+        return self.has_begun and not self._is_over
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Waits until the other thread has written everything. That thread itself does not wait."""
-        if self._thread is not None and self._thread is not threading.current_thread():
-            with self._waiting():
-                self._thread.join(timeout_s)
+        """Waits until everything is written. Raises the error of the end, once."""
+        with self._waiting():
+            self._wait(lambda: self._is_over, timeout_s)
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def wait_until_stopped(self) -> None:
+        """Waits until nothing more is recorded."""
+        self._wait(lambda: self._is_stopped, None)
+
+    def wait_for_hooks(self) -> None:
+        """Waits until the hooks are removed, which never has to wait for the calling thread."""
+        self._wait(lambda: self._are_hooks_removed, None)
+
+    def outlast(self) -> None:
+        """Waits until everything is written, whatever interrupts the calling thread."""
+        while self.is_running():
+            with contextlib.suppress(BaseException):
+                self.wait()
+
+    def _wait(self, is_done: Callable[[], bool], timeout_s: float | None) -> None:
+        """Waits in naps: when an error interrupts Thread.join(), Python takes the thread for ended (bpo-45274)."""
+        if self._thread is threading.current_thread():
+            return
+        since, pause_s = time.monotonic(), _FIRST_PAUSE_S
+        while self.has_begun and not is_done():
+            if timeout_s is not None and time.monotonic() - since >= timeout_s:
+                return
+            time.sleep(pause_s)
+            pause_s = min(pause_s * 1.5, _LAST_PAUSE_S)
 
     @contextmanager
     def _waiting(self) -> Iterator[None]:
@@ -58,18 +110,34 @@ class Ending:
         finally:
             self._waits.remove(since)
 
-    def _do(self) -> None:
+    def _run(self) -> None:
+        """Runs the thread."""
         try:
-            self._write(self._note)
+            if self._orders.get():
+                self.has_begun = True
+                self._write()
+        except BaseException as error:
+            self._error = error  # for the one who waits
         finally:
-            self._write = lambda on_progress: None  # so that this object does not keep the recording
-            if self._told_at is not None and _is_terminal():
-                _tell(f"\rtfdbg_arrow: wrote {self._what}.\033[K\n")
+            self.recording = None
+            self.outlived_program |= not threading.main_thread().is_alive()
+            self._are_hooks_removed = self._is_stopped = self._is_over = True
+
+    def _write(self) -> None:
+        recording = self.recording
+        if recording is None:
+            return
+        with ExitStack() as steps:  # it takes each step, the last one first, even if one fails
+            steps.callback(recording.write_rest, self._note)
+            steps.callback(setattr, self, "_is_stopped", True)
+            steps.callback(recording.stop_recording)
+            steps.callback(setattr, self, "_are_hooks_removed", True)
+            steps.callback(recording.remove_hooks)
+        if self._told_at is not None and _is_terminal():
+            _tell(f"\rtfdbg_arrow: wrote {self._what}.\033[K\n")
 
     def _note(self, share: float) -> None:
         """Says what somebody waits for, if it takes long: once, or on a terminal again and again in the same line."""
-        if self._thread is not None and not self._waits and not threading.main_thread().is_alive():
-            self._waits.append(time.monotonic())  # the process ends, and waits for this thread
         now = time.monotonic()
         if not self._waits or now - min(self._waits) < PATIENCE_S:
             return

@@ -12,7 +12,6 @@ import contextlib
 import importlib.util
 import os
 import random
-import shutil
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -31,14 +30,13 @@ from tfdbg_arrow.errors import (
     TfdbgArrowError,
     install_command,
 )
-from tfdbg_arrow.schema import TABLES
-from tfdbg_arrow.storage.layout import manifest_path, part_directory
 from tfdbg_arrow.storage.location import parse_location
 from tfdbg_arrow.storage.manifest import read_live_parts
 from tfdbg_arrow.writer import active_recording
 from tfdbg_arrow.writer.backend import require_native_core
 from tfdbg_arrow.writer.hooks.patches import KERAS_PACKAGES, AfterImport
 from tfdbg_arrow.writer.program import Program, ProgramAborted, check_program, run_program
+from tfdbg_arrow.writer.recover import remove_run
 from tfdbg_arrow.writer.remote.upload_logdir import remove_run_if_empty
 from tfdbg_arrow.writer.settings import Request, Settings
 
@@ -294,10 +292,7 @@ class _Launch:
                     self.run_ids.pop()
             return
         if _is_empty(logdir, run_id=self.run_ids[-1]):
-            run_id = self.run_ids.pop()
-            (logdir / manifest_path(run_id)).unlink(missing_ok=True)
-            for table in TABLES:
-                shutil.rmtree(logdir / part_directory(table.name, run_id=run_id), ignore_errors=True)
+            remove_run(logdir, run_id=self.run_ids.pop())
 
 
 def _replace_everywhere(original: object, replacement: object) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -12,7 +13,15 @@ from tfdbg_arrow.schema import TABLES, arrow_schema
 from tfdbg_arrow.schema.version import check_writable_version
 from tfdbg_arrow.spool.journal import RunFiles, held_if_dead
 from tfdbg_arrow.spool.recovery import SealedRows, recovered
-from tfdbg_arrow.storage.layout import MARKER_NAME, OwnFiles, SpoolPaths, manifest_path, spool_paths, spooled_run_ids
+from tfdbg_arrow.storage.layout import (
+    MARKER_NAME,
+    OwnFiles,
+    SpoolPaths,
+    manifest_path,
+    part_directory,
+    spool_paths,
+    spooled_run_ids,
+)
 from tfdbg_arrow.storage.location import parse_location
 from tfdbg_arrow.storage.manifest import spool_progress
 from tfdbg_arrow.storage.marker import check_logdir
@@ -133,9 +142,10 @@ def remove_spool_files(events: EventFiles, files: RunFiles, *, is_all_written: b
     return reason
 
 
-def discard_spool_files(paths: SpoolPaths, files: RunFiles) -> None:
-    """Removes the files of a recording that could not begin, as far as possible."""
-    for path in paths.all():
+def remove_run(logdir: Path, *, run_id: str) -> None:
+    """Removes all files of a run, as far as possible: nothing happened in it, or it could not begin."""
+    for path in (*spool_paths(logdir, run_id=run_id).all(), logdir / manifest_path(run_id)):
         with contextlib.suppress(OSError):
             path.unlink()
-    files.close()
+    for table in TABLES:
+        shutil.rmtree(logdir / part_directory(table.name, run_id=run_id), ignore_errors=True)

@@ -16,6 +16,7 @@ import socket
 import sysconfig
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from tfdbg_arrow.errors import SettingError
 
@@ -29,11 +30,23 @@ Row = dict[str, object]
 Columns = Mapping[str, Sequence[object]]
 """Rows as one or more columns of equal length, by name."""
 
-AppendColumns = Callable[[str, Columns], None]
-"""A function of (table, columns) that adds rows to write."""
 
-Append = Callable[[str, Sequence[Row]], None]
-"""A function of (table, rows) that adds rows to write."""
+class AppendColumns(Protocol):
+    """Adds rows to write, given as columns; see Append."""
+
+    def __call__(self, table: str, columns: Columns, /, *notes: Callable[[], object]) -> None:
+        """Adds rows to a table, and calls the notes in the same step."""
+
+
+class Append(Protocol):
+    """Adds rows to write.
+
+    Notes are functions of C code, such as partials of `dict.update`, that note the rows' IDs or that the rows exist.
+    Nothing interrupts the program between them and the rows. So there is no ID without its row, and no row twice.
+    """
+
+    def __call__(self, table: str, rows: Sequence[Row], /, *notes: Callable[[], object]) -> None:
+        """Adds rows to a table, and calls the notes in the same step."""
 
 
 _JSON = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, default=str)

@@ -166,6 +166,7 @@ class Scopes:
     def _id(self, text: str) -> int:
         known = self._ids.get(text)
         if known is None:
-            known = self._ids[text] = self._backend.intern_string(text)
+            known = self._backend.intern_string(text)
             self._texts[known] = text
+            self._ids[text] = known
         return known

@@ -15,6 +15,7 @@ import sysconfig
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import CodeType
 
 from tfdbg_arrow.writer.own_frames import PACKAGE_DIRECTORY
@@ -95,10 +96,12 @@ class _Instruction:
 
 @dataclass
 class _NewRows:
-    """Rows that stacks refer to and that are written before the stacks."""
+    """Rows that stacks refer to and that are written before the stacks, and the IDs that are noted with them."""
 
     files: list[Row] = field(default_factory=list)
     frames: list[Row] = field(default_factory=list)
+    file_ids: dict[str, int] = field(default_factory=dict)
+    frame_ids: dict[Location, int] = field(default_factory=dict)
 
 
 class StackTable:
@@ -126,6 +129,9 @@ class StackTable:
         self._frame_ids: dict[Location, int] = {}
         self._file_ids: dict[str, int] = {}
         self._traceback_ids: dict[tuple[Location, ...], int] = {}
+        # An ID is never used again, even if an interruption kept it from being noted.
+        self._next_frame_id, self._next_file_id = itertools.count(), itertools.count()
+        self._next_traceback_id = itertools.count(_FIRST_TRACEBACK_ID)
         self._lock = threading.RLock()  # a finalizer may add a stack while the same thread does
         self._lines: dict[str, list[str]] = {}
         """The text of each file when it was first seen, because a file can change while the program runs."""
@@ -159,16 +165,18 @@ class StackTable:
         with self._lock:
             stack_id = self._traceback_ids.get(kept)
             if stack_id is None:
-                stack_id = self._traceback_ids[kept] = _FIRST_TRACEBACK_ID + len(self._traceback_ids)
+                stack_id = next(self._next_traceback_id)
                 new = _NewRows()
                 self._write(stack_id, [self._frame_id(location, new) for location in kept], new)
+                self._traceback_ids[kept] = stack_id
             return stack_id
 
     def _write(self, stack_id: int, frame_ids: Sequence[int], new: _NewRows) -> None:
         """Writes a stack, given as the ids of its frames, after the rows that it refers to."""
-        for table, rows in (("source_file", new.files), ("stack_frame", new.frames)):
-            if rows:
-                self._append(table, rows)
+        if new.files:
+            self._append("source_file", new.files, partial(self._file_ids.update, new.file_ids))
+        if new.frames:
+            self._append("stack_frame", new.frames, partial(self._frame_ids.update, new.frame_ids))
         if frame_ids:
             num_frames = len(frame_ids)
             columns = {
@@ -206,8 +214,8 @@ class StackTable:
                 continue  # helper functions that AutoGraph made from one statement of the user
             last = location
             if known.frame_id is None:
-                known.frame_id = self._frame_id(location, new)
-            frame_ids.append(known.frame_id)
+                known.frame_id = self._frame_ids.get(location)  # None if its row is new
+            frame_ids.append(self._frame_id(location, new) if known.frame_id is None else known.frame_id)
         return frame_ids
 
     def _location(self, code: CodeType, instruction: int) -> tuple[Location | None, bool]:
@@ -229,15 +237,15 @@ class StackTable:
         return location
 
     def _frame_id(self, location: Location, new: _NewRows) -> int:
-        frame_id = self._frame_ids.get(location)
+        frame_id = self._frame_ids.get(location, new.frame_ids.get(location))
         if frame_id is not None:
             return frame_id
         path, lineno, func = location
-        frame_id = self._frame_ids[location] = len(self._frame_ids)
+        frame_id = new.frame_ids[location] = next(self._next_frame_id)
         lines = self._lines[path]
-        file_id = self._file_ids.get(path)
+        file_id = self._file_ids.get(path, new.file_ids.get(path))
         if file_id is None:
-            file_id = self._file_ids[path] = len(self._file_ids)
+            file_id = new.file_ids[path] = next(self._next_file_id)
             text = "".join(lines) if lines else None
             new.files.append({"source_file_id": file_id, "file_path": path, "source_text": text})
         code = lines[lineno - 1].strip() if 1 <= lineno <= len(lines) else ""

@@ -233,7 +233,18 @@ class CompiledFunctions:
         if known is not None:
             return known
         edit = self._edit(function_name)
-        self._plain_copies[function_name] = function_name
+        self._plain_copies[function_name] = function_name  # in case it calls itself
+        try:
+            is_changed = self._copy_calls(edit)
+            copy = self._add(edit, function_name + SUFFIX) if is_changed else function_name
+        except BaseException:
+            del self._plain_copies[function_name]
+            raise
+        self._plain_copies[function_name] = copy
+        return copy
+
+    def _copy_calls(self, edit: FunctionEdit) -> bool:
+        """Makes a function call copies of compiled functions; returns True if that changed anything."""
         is_changed = False
         for node in list(edit.function_def.node_def):
             if not runs_inline(node.op):
@@ -251,9 +262,7 @@ class CompiledFunctions:
                         rows = call_with_rows(edit, node, copy)
                         self._add_record_op(edit, [row.called_at(node.name) for row in copy.rows], rows)
                         is_changed = True
-        if is_changed:
-            self._plain_copies[function_name] = self._add(edit, function_name + SUFFIX)
-        return self._plain_copies[function_name]
+        return is_changed
 
     def _add_record_op(
         self, edit: FunctionEdit, rows: Sequence[Row], matrix: str, *, arguments: Covered | None = None

@@ -170,11 +170,11 @@ class RowCopies:
         if function_name not in self._copies:
             edit = self._edit(function_name)
             rows, matrix = self._add_rows(edit, function_name)
-            self._copies[function_name] = Copy(function_name, ())
+            name = function_name
             if rows:
                 edit.append_result(matrix, DOUBLE)
                 name = self._add(edit, function_name + self._suffix)
-                self._copies[function_name] = Copy(name, tuple(rows))
+            self._copies[function_name] = Copy(name, tuple(rows))
         copy = self._copies[function_name]
         return copy if copy.rows else None
 

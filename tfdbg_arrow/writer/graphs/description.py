@@ -11,7 +11,9 @@ import itertools
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import Any, Protocol
 
 from tfdbg_arrow.spool.names import TensorNode
@@ -162,15 +164,32 @@ class GraphDescriber:
             return None
         return ForwardOp(state.graph_id, op.name, state.layers.get(op.name))
 
+    @contextmanager
+    def describing(self, graph: Any) -> Iterator[GraphState]:
+        """Yields the state of a graph, to describe the graph under the lock.
+
+        If something interrupts that, some of the rows exist. Then the graph is described as another graph later.
+        """
+        with self.lock:
+            state = self.state(graph)
+            try:
+                yield state
+            except BaseException:
+                self._states.pop(graph, None)
+                raise
+
     def describe_graph(self, graph: Any, state: GraphState) -> None:
         """Adds the row of a graph if it has none yet."""
         if state.is_described:
             return
-        state.is_described = True
         stack_id = self._intern_stack()
         row = self._graph_row(graph, state)
-        self._undescribed.pop(state.graph_id, None)
-        self._append("graph", [row | {"stack_trace_id": stack_id if stack_id >= 0 else None}])
+        self._append(
+            "graph",
+            [row | {"stack_trace_id": stack_id if stack_id >= 0 else None}],
+            partial(setattr, state, "is_described", True),
+            partial(self._undescribed.pop, state.graph_id, None),
+        )
 
     def close(self) -> None:
         """Describes the outer graphs that TensorFlow never made a function of."""

@@ -12,11 +12,14 @@ program, because those tensors are computed before the op anyway.
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import math
+import operator
 import threading
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, Protocol
 
 from tfdbg_arrow.schema.dtypes import dtype_name
@@ -133,11 +136,14 @@ class ExecutedGraphs:
         self._judge = judge
         self._note_failure = note_failure
         self._failing = failing
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._is_writing = False
+        self._graphs: deque[list[ExecutedNode]] = deque()
+        """The graphs that TensorFlow optimized and that have no rows yet."""
+        self._graph_ids = itertools.count()
         self._keys: dict[int, dict[str, tuple[int, ...]]] = {}
         self._chosen: dict[int, set[str]] = {}
         self._op_names: dict[int, set[str]] = {}
-        self._num_graphs = 0
         self._marked: set[int] = set()
         self._runs_seen: set[str] = set()
         self._graphs_seen: set[int] = set()
@@ -233,27 +239,47 @@ class ExecutedGraphs:
     def write(self) -> None:
         """Adds the rows of the graphs that TensorFlow optimized since the last call."""
         with self._lock:
-            graphs = [self._without_own(nodes) for nodes in self._optimizer.take_executed_graphs()]
-            self._graphs_seen.update(node[3] for nodes in graphs for node in nodes)
-            num_unreadable = self._optimizer.take_unreadable_graphs()
-            for masked in self._optimizer.take_masked_outputs():
-                self._judge.note_masked(*masked)
-            first, self._num_graphs = self._num_graphs, self._num_graphs + len(graphs)
-        for executed_graph_id, nodes in enumerate(graphs, start=first):
-            if not nodes:  # all of its nodes are ours
-                continue
-            made_for = self._made_for(nodes)
-            for table, columns in (
-                ("executed_op", self._op_columns(nodes, made_for)),
-                ("executed_op_input", _input_columns(nodes)),
-            ):
-                num_rows = len(columns["node_name"])
-                if num_rows:
-                    self._append_columns(table, {"executed_graph_id": [executed_graph_id] * num_rows, **columns})
+            # What is taken waits here, so that an interruption loses nothing.
+            self._graphs.extend(chain.from_iterable(map(operator.call, [self._optimizer.take_executed_graphs])))
+            if self._is_writing or not self._graphs:  # a signal handler or a finalizer called this in the loop below
+                return
+            self._is_writing = True
+            try:
+                self._note_taken()
+                while self._graphs:
+                    self._write_graph(self._without_own(self._graphs[0]))
+            finally:
+                self._is_writing = False
+
+    def _note_taken(self) -> None:
+        for masked in self._optimizer.take_masked_outputs():
+            self._judge.note_masked(*masked)
+        num_unreadable = self._optimizer.take_unreadable_graphs()
         if num_unreadable:
             self._note_failure(
                 "optimized graphs", f"{num_unreadable} could not be read, so they run without being recorded"
             )
+
+    def _write_graph(self, nodes: Sequence[ExecutedNode]) -> None:
+        """Adds the rows of the graph that waits longest, given without our own nodes."""
+        self._graphs_seen.update(node[3] for node in nodes)
+        executed_graph_id = next(self._graph_ids)
+        if not nodes:  # all of its nodes are ours
+            self._graphs.popleft()
+            return
+        inputs = _input_columns(nodes)
+        num_inputs = len(inputs["node_name"])
+        # The ops last: without them, nobody sees the inputs.
+        if num_inputs:
+            self._append_columns("executed_op_input", {"executed_graph_id": [executed_graph_id] * num_inputs, **inputs})
+        self._append_columns(
+            "executed_op",
+            {
+                "executed_graph_id": [executed_graph_id] * len(nodes),
+                **self._op_columns(nodes, self._made_for(nodes)),
+            },
+            self._graphs.popleft,
+        )
 
     def _without_own(self, nodes: Sequence[ExecutedNode]) -> list[ExecutedNode]:
         """Returns the nodes of a graph without the ops that Python added, and notes the runs that these stand for."""

@@ -208,7 +208,7 @@ class PlainFunctions:
     def __init__(self, library: RuntimeFunctions, *, on_error: Callable[[str, object], None]) -> None:
         self._library = library
         self._on_error = on_error
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._plain: dict[bytes, bytes] = {}
         self._made: set[str] = set()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,11 +43,8 @@ class GraphRegistry(GraphLinks):
 
     def __init__(self, journal: Journal | None = None) -> None:
         super().__init__(journal)
-        self._num_graphs = 0
+        self._graph_ids = itertools.count()
 
     def new_graph(self, creations: Any) -> GraphState:
         """Returns the state of a new graph, with the given Creations."""
-        with self._lock:
-            state = GraphState(graph_id=self._num_graphs, creations=creations)
-            self._num_graphs += 1
-            return state
+        return GraphState(graph_id=next(self._graph_ids), creations=creations)

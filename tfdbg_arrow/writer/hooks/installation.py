@@ -50,6 +50,10 @@ class Hooks:
             hook_errors(observation, patches)
         observation.begin()
 
+    def observe_thread(self) -> None:
+        """Observes the calling thread."""
+        self._observation.observe_thread()
+
     def remove(self) -> None:
         """Removes the hooks; functions that were created meanwhile keep working."""
         self._observation.is_active = False

@@ -28,8 +28,8 @@ from tfdbg_arrow.writer.scopes import LOSS, METRIC, OPTIMIZER, Scope, Scopes
 def hook_keras(observation: Observation, patches: Patches) -> None:
     """Installs the hooks that find layers, roles and steps, in each Keras that is or will be imported."""
     finder = AfterImport(KERAS_PACKAGES, lambda module: _hook(observation, patches, module))
-    finder.install()
     patches.when_removed(finder.remove)
+    finder.install()
     for package in KERAS_PACKAGES:
         module = sys.modules.get(package)
         if module is not None and hasattr(module, "Model"):

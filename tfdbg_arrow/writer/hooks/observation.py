@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 from collections.abc import Callable, Sequence
@@ -122,13 +123,13 @@ class Observation:
         self.observer = observer
         self.is_active = False
         self._callback_lists: list[list[Any]] = []
-        self._lock = threading.RLock()
-        self._are_others_elsewhere = False
+        self._has_begun = self._are_others_elsewhere = False
 
     def begin(self) -> None:
         """Observes the calling thread, and makes TensorFlow call its op callbacks."""
         is_on = execute.execute is not execute.quick_execute
         self._are_others_elsewhere = is_on and not eager_context.context().op_callbacks
+        self._has_begun = True
         self.observe_thread()
         execute.execute = execute.execute_with_callbacks
 
@@ -138,24 +139,25 @@ class Observation:
         Ours is the first in the list, so that it gets the op's own outputs, even if another callback raises.
         """
         callbacks = eager_context.context().op_callbacks
-        callback = self.observer.op_callback
-        if callback not in callbacks:
-            with self._lock:
-                if self.is_active:
-                    callbacks.insert(0, callback)
-                    self._callback_lists.append(callbacks)
+        if self.is_active and self.observer.op_callback not in callbacks:
+            # Without a lock, which the thread that calls end() must not wait for: either it sees this list, or this
+            # thread sees that the recording has ended.
+            self._callback_lists.append(callbacks)
+            callbacks.insert(0, self.observer.op_callback)
+            self._remove_if_ended(callbacks)
 
     def end(self) -> None:
-        """Removes our op callback from all threads."""
-        callback = self.observer.op_callback
-        with self._lock:
-            for callbacks in self._callback_lists:
-                if callback in callbacks:
-                    callbacks.remove(callback)
-            has_others = any(self._callback_lists) or bool(eager_context.context().op_callbacks)
-            self._callback_lists.clear()
-        keeps_callbacks = has_others or self._are_others_elsewhere
-        execute.execute = execute.execute_with_callbacks if keeps_callbacks else execute.quick_execute
+        """Removes our op callback from all threads; call it when `is_active` is False, from any thread."""
+        for callbacks in self._callback_lists:
+            self._remove_if_ended(callbacks)
+        if self._has_begun:
+            keeps_callbacks = any(self._callback_lists) or self._are_others_elsewhere
+            execute.execute = execute.execute_with_callbacks if keeps_callbacks else execute.quick_execute
+
+    def _remove_if_ended(self, callbacks: list[Any]) -> None:
+        if not self.is_active:
+            with contextlib.suppress(ValueError):  # it is not there, or another thread removes it
+                callbacks.remove(self.observer.op_callback)
 
 
 def hook_op_callbacks(observation: Observation, patches: Patches) -> None:

@@ -44,8 +44,9 @@ class Patches:
         """Replaces an attribute by the result of `make`, which gets the original."""
         original = getattr(owner, name)
         replacement = make(original)
-        setattr(owner, name, replacement)
+        # First the note, so that an interruption leaves nothing behind that remove() does not know.
         self._patches.append(_Patch(owner=owner, name=name, original=original, replacement=replacement))
+        setattr(owner, name, replacement)
 
     def when_removed(self, then: Callable[[], object]) -> None:
         """Adds a function to call when the originals are restored."""

@@ -547,7 +547,7 @@ void set_device_counter(PyObject* count_on_device) {
 
 void set_watching(bool watching) { g_is_watching = watching; }
 
-void report_error(const char* what) {
+bool report_error(const char* what) {
   PyObject *type, *value, *traceback;
   PyErr_Fetch(&type, &value, &traceback);
   PyErr_NormalizeException(&type, &value, &traceback);
@@ -564,7 +564,7 @@ void report_error(const char* what) {
     Py_XDECREF(traceback);
     if (result != nullptr) {
       Py_DECREF(result);
-      return;
+      return false;
     }
     PyErr_Fetch(&type, &value, &traceback);  // the handler raises the errors of the program again
   }
@@ -574,6 +574,7 @@ void report_error(const char* what) {
   Py_XDECREF(type);
   Py_XDECREF(value);
   Py_XDECREF(traceback);
+  return true;
 }
 
 bool raise_held() {

@@ -23,8 +23,9 @@ void set_device_counter(PyObject* count_on_device);
 void set_watching(bool watching);
 
 // Takes the current exception: one of our own code goes to `on_error`, and the program never sees it. All other
-// exceptions, such as a KeyboardInterrupt or what a signal handler of the program raised, wait for raise_held().
-void report_error(const char* what);
+// exceptions, such as a KeyboardInterrupt or what a signal handler of the program raised, wait for raise_held(), and
+// it returns true.
+bool report_error(const char* what);
 // Raises the exception that waits in the calling thread; returns false if there is none. Every function that Python
 // calls, and that may have called report_error(), ends with it.
 bool raise_held();

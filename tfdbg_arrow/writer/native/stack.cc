@@ -30,9 +30,11 @@ std::unordered_map<Frames, int64_t, FramesHash>& ids() {
 int64_t g_next_id = 0;
 PyObject* g_on_new_stack = nullptr;
 
-// Passes a new stack to the handler.
-void tell(int64_t id, const Frames& frames) {
-  if (g_on_new_stack == nullptr) return;
+enum class Told { kYes, kFailed, kInterrupted };
+
+// Passes a new stack to the handler, which writes its rows. Returns kInterrupted if an exception of the program came up.
+Told tell(int64_t id, const Frames& frames) {
+  if (g_on_new_stack == nullptr) return Told::kYes;
   PyObject *type, *value, *traceback;
   PyErr_Fetch(&type, &value, &traceback);
   PyObject* handler = g_on_new_stack;
@@ -50,12 +52,14 @@ void tell(int64_t id, const Frames& frames) {
   }
   PyObject* result =
       is_complete ? PyObject_CallFunction(handler, "LOO", static_cast<long long>(id), codes, instructions) : nullptr;
-  if (result == nullptr) report_error("recording a stack");
+  Told told = Told::kYes;
+  if (result == nullptr) told = report_error("recording a stack") ? Told::kInterrupted : Told::kFailed;
   Py_XDECREF(result);
   Py_XDECREF(codes);
   Py_XDECREF(instructions);
   Py_DECREF(handler);
   PyErr_Restore(type, value, traceback);
+  return told;
 }
 
 }  // namespace
@@ -82,8 +86,12 @@ int64_t intern_stack(int skip) {
   for (auto& entry : frames) Py_INCREF(entry.first);
   Frames own = frames;  // while the handler runs, other threads walk their stacks, and this one may walk another
   int64_t id = g_next_id++;
-  tell(id, own);
-  auto [place, is_new] = ids().emplace(own, id);
+  const Told told = tell(id, own);
+  if (told == Told::kInterrupted) {  // its rows may be missing: write them, with another ID, the next time
+    for (auto& entry : own) Py_DECREF(entry.first);
+    return -1;
+  }
+  auto [place, is_new] = ids().emplace(own, told == Told::kYes ? id : -1);
   if (!is_new) {  // another thread added the same stack meanwhile: use its ID
     for (auto& entry : own) Py_DECREF(entry.first);
   }

@@ -10,7 +10,7 @@ namespace tfdbg_arrow {
 
 // Walks the calling thread's Python stack from the innermost frame, without the first `skip` frames, and returns its
 // ID, which is the same for the same stack. Returns -1 if there is no frame. The code objects of a new stack are held
-// until forget_stacks(), because their addresses are part of the key.
+// until forget_stacks(), because their addresses are part of the key. Also returns -1 if the handler failed.
 int64_t intern_stack(int skip);
 
 // Sets the handler for new stacks, called as (ID, code objects, byte offsets of their instructions) before the ID is

@@ -154,8 +154,7 @@ class FunctionObserver:
                 return "remote"
             return unobserved_for
 
-        with self._describer.lock:
-            state = self._describer.state(graph)
+        with self._describer.describing(graph) as state:
             self._registry.add_function(function_name, state.graph_id)
             self._describer.describe_graph(graph, state)
             batches = self._describer.describe_ops(graph, state, reasons=reason)

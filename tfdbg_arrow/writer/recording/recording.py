@@ -9,6 +9,7 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -34,7 +35,7 @@ from tfdbg_arrow.writer.recording.function_observer import FunctionObserver
 from tfdbg_arrow.writer.recording.marks import FitMarks, Marks, StepGate
 from tfdbg_arrow.writer.recording.run_row import run_row
 from tfdbg_arrow.writer.recording.session_runs import SessionRuns
-from tfdbg_arrow.writer.recover import discard_spool_files, remove_spool_files
+from tfdbg_arrow.writer.recover import remove_run, remove_spool_files
 from tfdbg_arrow.writer.remote.uploader import (
     LOCAL_FLUSH_INTERVAL_S,
     REMOTE_FLUSH_INTERVAL_S,
@@ -57,6 +58,7 @@ class Recording:
 
     Args:
         settings: The settings.
+        undo: Takes what undoes each step of the creation and of start(), if the recording cannot begin.
 
     Attributes:
         settings: As given.
@@ -64,12 +66,13 @@ class Recording:
         stop: Stops the program at bad values; None means that nothing does.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, undo: ExitStack) -> None:
         self.settings = settings
         self._generation = next(_generations)
         redaction = Redaction(settings.redact, logdir=settings.logdir)
         self._start_ns = time.time_ns()
         self.run_id = make_run_id(self._start_ns, host_name=redaction.host_name, pid=os.getpid())
+        undo.callback(remove_run, settings.logdir, run_id=self.run_id)
         self._uploader = (
             Uploader(
                 settings.remote,
@@ -80,6 +83,8 @@ class Recording:
             if settings.remote is not None
             else None
         )
+        if self._uploader is not None:
+            undo.callback(self._uploader.discard)
         paths = spool_paths(settings.logdir, run_id=self.run_id)
         dump_after = settings.dump_after if settings.dump_on is not None else None
         # These files must exist before the spool: a spool without them counts as left by a dead process.
@@ -90,14 +95,11 @@ class Recording:
             circular_buffer_size=settings.circular_buffer_size,
             dump_after=dump_after,
         )
-        try:
-            self._backend = choose_backend(
-                settings, paths=paths, journal=self._files.names, generation=self._generation
-            )
-            optimizer = self._backend.load_optimizer(records_others=settings.op_regex is None)
-        except BaseException:
-            discard_spool_files(paths, self._files)
-            raise
+        undo.callback(self._files.close)
+        self._backend = choose_backend(settings, paths=paths, journal=self._files.names, generation=self._generation)
+        undo.callback(self._backend.close)
+        self._backend.open_journal()
+        optimizer = self._backend.load_optimizer(records_others=settings.op_regex is None)
         self._stats = CaptureStats(_weakly(self._append), num_events=self._backend.num_events)
         self._coverage = Coverage(settings, stats=self._stats)
         registry = GraphRegistry(self._files.names)
@@ -121,6 +123,7 @@ class Recording:
             on_records=None if self.stop is None else self.stop.see_records,
             redact=redaction.rows if settings.redact else None,
         )
+        undo.callback(self._sink.discard)
         if self._counts_on_device:
             self._note_left_out_on_device()
         self._backend.stack_table = StackTable(
@@ -184,21 +187,15 @@ class Recording:
         )
         self._hooks = Hooks(observer)
         self._session_hooks = SessionHooks(self._session_runs)
+        undo.callback(self.stop_recording)
+        undo.callback(self.remove_hooks)
 
     def start(self) -> None:
         """Starts to record."""
-        try:
-            if self._uploader is not None:
-                self._uploader.start()
-            self._sink.append("run", [self._run_row(is_clean_end=False)])
-            self._sink.start()
-        except Exception:
-            self._backend.stop()
-            self._backend.close()
-            discard_spool_files(spool_paths(self.settings.logdir, run_id=self.run_id), self._files)
-            if self._uploader is not None:
-                self._uploader.discard()
-            raise
+        if self._uploader is not None:
+            self._uploader.start()
+        self._sink.append("run", [self._run_row(is_clean_end=False)])
+        self._sink.start()
         handlers = Handlers(
             covers_op=self._coverage.level_of_op if self.settings.has_op_filter else None,
             on_error=self._stats.note_failure,
@@ -216,8 +213,12 @@ class Recording:
         """Returns True while the core records something in the calling thread."""
         return self._backend.is_recording()
 
+    def observe_thread(self) -> None:
+        """Observes the calling thread, so that remove_hooks() keeps the op callbacks that others have added in it."""
+        self._hooks.observe_thread()
+
     def remove_hooks(self) -> None:
-        """Removes the hooks from TensorFlow and from the calling thread."""
+        """Removes the hooks from TensorFlow and from all threads."""
         self._session_hooks.remove()
         self._hooks.remove()
 
@@ -227,17 +228,18 @@ class Recording:
         self._backend.stop()
 
     def write_rest(self, on_progress: Callable[[float], None]) -> None:
-        """Writes the remaining events and ends the run; call it after remove_hooks(), from any thread.
+        """Writes the remaining events and ends the run; call it after stop_recording(), from any thread.
 
         Args:
             on_progress: Called with the share of the work that is done, from 0 to 1.
         """
-        self.stop_recording()
         on_progress(0.0)
-        self._executed.write()
-        self._describer.close()
-        self._marks.close()
-        self._sink.close(run_row=self._run_row(is_clean_end=True), on_progress=on_progress)
+        try:
+            self._executed.write()
+            self._describer.close()
+            self._marks.close()
+        finally:
+            self._sink.close(run_row=self._run_row(is_clean_end=True), on_progress=on_progress)
         is_all_written = self._sink.is_all_written
         is_in_place = self._files.is_in_place()
         reason = remove_spool_files(self._backend, self._files, is_all_written=is_all_written)
@@ -345,8 +347,8 @@ class Recording:
         self._backend.set_paused(paused)
         self._session_runs.set_paused(paused)
 
-    def _append(self, table: str, rows: Sequence[Row]) -> None:
-        self._sink.append(table, rows)
+    def _append(self, table: str, rows: Sequence[Row], /, *notes: Callable[[], object]) -> None:
+        self._sink.append(table, rows, *notes)
 
     def _run_row(self, *, is_clean_end: bool) -> Row:
         return run_row(

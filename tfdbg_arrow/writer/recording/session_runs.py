@@ -10,6 +10,7 @@ are its arguments, the fetches its results.
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -152,8 +153,8 @@ class SessionRuns:
         self._note = note
         self._events = SessionEvents(settings, backend=backend, step=step)
         self._generation = generation
-        self._num_sessions = 0
-        self._num_plans = 0
+        # A number is never used again, even after an interruption.
+        self._session_indexes, self._plan_numbers = itertools.count(), itertools.count()
         self._has_noted_partial_run = False
         self._not_optimized: set[str] = set()
         self._lock = threading.RLock()
@@ -245,17 +246,17 @@ class SessionRuns:
     def _plan_anew(self, session: Any, request: RunRequest) -> RunPlan | None:
         known: _SessionRecord | None = attached(session, self._generation)
         if known is None:
-            known = _SessionRecord(session_index=self._num_sessions)
+            known = _SessionRecord(session_index=next(self._session_indexes))
             attach(session, self._generation, known)
-            self._num_sessions += 1
             self._note_what_is_unobservable(session)
         if request not in known.plans:
-            plan = None
             try:
-                if not _is_remote(session):
-                    plan = self._make_plan(session, request, known.session_index)
-            finally:
-                known.plans[request] = plan  # after a failure, do not try again
+                plan = None if _is_remote(session) else self._make_plan(session, request, known.session_index)
+            except Exception as error:
+                pass_on(error)
+                known.plans[request] = None  # after a failure, do not try again
+                raise
+            known.plans[request] = plan
         return known.plans[request]
 
     def _note_what_is_unobservable(self, session: Any) -> None:
@@ -276,8 +277,7 @@ class SessionRuns:
             record = _GraphRecord()
             attach(graph, self._generation, record)
         self._prepare(graph, record)
-        function_name = f"{_FUNCTION_NAME}_{self._num_plans}"
-        self._num_plans += 1
+        function_name = f"{_FUNCTION_NAME}_{next(self._plan_numbers)}"
         ops: list[Any] = []
         run_op, token = None, None
         if is_run_optimized(session) and not record.to_record.isdisjoint(computed_tensors(graph, request)):
@@ -305,9 +305,9 @@ class SessionRuns:
 
     def _prepare(self, graph: Any, record: _GraphRecord) -> None:
         """Describes the new ops of a graph, and makes the graph record."""
-        with self._describer.lock:
-            state = self._describer.state(graph)
-            record.graph_id = state.graph_id
+        with self._describer.describing(graph) as state:
+            if record.graph_id != state.graph_id:  # the first time, or after an interruption
+                record.graph_id, record.token = state.graph_id, None
             self._describer.describe_graph(graph, state)
             num_ops = len(graph.get_operations())
             if num_ops > state.num_described:

@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from typing import TypeVar
 
@@ -18,6 +19,7 @@ from tfdbg_arrow.spool.records import ValueReader
 from tfdbg_arrow.storage.disk import MIN_HOLE_BYTES
 from tfdbg_arrow.storage.manifest import ManifestEntry
 from tfdbg_arrow.writer.backend import Backend
+from tfdbg_arrow.writer.interruptions import at_once
 from tfdbg_arrow.writer.rows import Columns
 from tfdbg_arrow.writer.sink.budget import Budget
 from tfdbg_arrow.writer.sink.parts import PartWriter
@@ -192,26 +194,26 @@ class MetadataQueue:
         # Reentrant, because a finalizer may append while the same thread does.
         self._lock = threading.RLock()
 
-    def append(self, table: str, rows: Sequence[Mapping[str, object]]) -> None:
-        """Adds rows of a table; when this returns, the rows outlive the process."""
+    def append(self, table: str, rows: Sequence[Mapping[str, object]], /, *notes: Callable[[], object]) -> None:
+        """Adds rows of a table, and calls the notes (see Append); when this returns, the rows outlive the process."""
         if self._redact is not None:
             rows = self._redact(table, rows)
         with self._lock:
             for start in range(0, len(rows), _ROWS_AN_ENTRY):
                 self._journal.append(*_journal_entry(table, rows[start : start + _ROWS_AN_ENTRY]))
-            self._rows.extend((table, row) for row in rows)
+            at_once(partial(self._rows.extend, [(table, row) for row in rows]), *notes)
 
-    def append_columns(self, table: str, columns: Columns) -> None:
+    def append_columns(self, table: str, columns: Columns, /, *notes: Callable[[], object]) -> None:
         """Does the same as `append` for many rows, without the cost of one dictionary per row."""
         num_rows = len(next(iter(columns.values())))
         if self._redact is not None:
-            self.append(table, rows_of_columns(columns))
+            self.append(table, rows_of_columns(columns), *notes)
             return
         with self._lock:
             for start in range(0, num_rows, _ROWS_AN_ENTRY):
                 piece = {name: values[start : start + _ROWS_AN_ENTRY] for name, values in columns.items()}
                 self._journal.append("columns", table, piece)
-            self._columns.append((table, columns))
+            at_once(partial(self._columns.append, (table, columns)), *notes)
 
     def __len__(self) -> int:
         return len(self._rows) + len(self._columns)

@@ -131,7 +131,7 @@ class Sink:
         self._pace = Pace(recorder, stop=self._stop, flush_interval_s=flush_interval_s, flush_rows=self._flush_rows)
         self._closed = self._has_ended = False
 
-    def append(self, table: str, rows: Sequence[Mapping[str, object]]) -> None:
+    def append(self, table: str, rows: Sequence[Mapping[str, object]], /, *notes: Callable[[], object]) -> None:
         """Adds rows of a metadata table; they are written no later than events recorded after this call.
 
         When this returns, the rows outlive the process.
@@ -140,12 +140,13 @@ class Sink:
             table: Name of the table.
             rows: Mappings from column name to value. The sink sets `run_id`, and computes `wall_time` from
                 `wall_time_ns`.
+            *notes: Functions of C code to call in the same step (see Append).
         """
-        self._metadata.append(table, rows)
+        self._metadata.append(table, rows, *notes)
 
-    def append_columns(self, table: str, columns: Columns) -> None:
+    def append_columns(self, table: str, columns: Columns, /, *notes: Callable[[], object]) -> None:
         """Does the same as `append` for many rows, given as columns of equal length."""
-        self._metadata.append_columns(table, columns)
+        self._metadata.append_columns(table, columns, *notes)
 
     def start(self) -> None:
         """Marks the logdir, writes an empty part of every table and starts the thread.
@@ -219,6 +220,12 @@ class Sink:
             pa.default_memory_pool().release_unused()  # otherwise the pool keeps tens of MiB until somebody uses it
             self._closed = True
 
+    def discard(self) -> None:
+        """Stops without writing, because the recording cannot begin."""
+        self._stop.set()
+        with self._lock:
+            self._closed = True
+
     @property
     def is_all_written(self) -> bool:
         """Whether the run has ended and is completely in sealed parts."""
@@ -238,6 +245,8 @@ class Sink:
         while True:
             try:
                 with self._lock:
+                    if self._closed:
+                        return
                     self._take_all()
                     self._write()
                 self._files.touch()

@@ -1,0 +1,57 @@
+"""Raises an error at a line of the package, as the handler of a signal can do at any line of the main thread."""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import FrameType, TracebackType
+from typing import Any
+
+import tfdbg_arrow
+
+_PACKAGE = os.path.join(os.path.dirname(tfdbg_arrow.__file__), "")
+
+Line = tuple[str, int]
+"""File path relative to the package, and line number."""
+
+
+class Interruption(BaseException):
+    """What is raised, in place of KeyboardInterrupt, which pytest would take for its own."""
+
+
+class Lines:
+    """Notes the lines of the package that the calling thread runs in the block, and interrupts it at one of them.
+
+    Args:
+        target: Where to raise an Interruption, once. None means nowhere.
+
+    Attributes:
+        seen: The lines that ran, in order, each once.
+        has_raised: Whether the target was reached.
+    """
+
+    def __init__(self, target: Line | None = None, *, error: type[BaseException] = Interruption) -> None:
+        self._target, self._error = target, error
+        self.seen: dict[Line, None] = {}
+        self.has_raised = False
+
+    def __enter__(self) -> Lines:
+        sys.settrace(self._on_call)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        sys.settrace(None)
+
+    def _on_call(self, frame: FrameType, event: str, argument: Any) -> Any:
+        return self._on_line if frame.f_code.co_filename.startswith(_PACKAGE) else None
+
+    def _on_line(self, frame: FrameType, event: str, argument: Any) -> Any:
+        if event == "line":
+            line = (frame.f_code.co_filename.removeprefix(_PACKAGE), frame.f_lineno)
+            self.seen.setdefault(line)
+            if line == self._target and not self.has_raised:
+                self.has_raised = True
+                raise self._error(f"at {line[0]}:{line[1]}")
+        return self._on_line
