@@ -402,7 +402,7 @@ def mark(step: int | None = None, **labels: object) -> None:
 
 def end_step() -> None:
     """Ends the training step: the events that follow have none, until the next mark with a step."""
-    recording = _active
+    recording = _active()
     if recording is not None:
         recording.end_step()
 
