@@ -1,7 +1,7 @@
 """The backends of a recording, which measure tensors and spool events.
 
-Backend measures in the compiled core. `tensorflow_backend` counts large tensors with TensorFlow's own ops, on the device
-where a tensor is. `choose_backend` picks one.
+Backend measures in the compiled core. `tensorflow_backend` counts large tensors with TensorFlow's own ops, on the
+device where a tensor is. `choose_backend` picks one.
 """
 
 from __future__ import annotations
