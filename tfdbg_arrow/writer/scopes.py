@@ -98,9 +98,13 @@ class Scopes:
             return self._thread.scope
         return Scope(role=GRADIENT, layer=self._texts.get(eager.layer), forward_execution=eager.forward_execution)
 
+    def here(self) -> Entered:
+        """Returns the argument for a leave() that restores what holds now."""
+        return Entered(self._thread.scope, self._backend.current_scope())
+
     def enter(self, scope: Scope) -> Entered:
         """Enters a scope in the calling thread; returns the argument for leave()."""
-        outer = Entered(self._thread.scope, self._backend.current_scope())
+        outer = self.here()
         self._thread.scope = scope
         layer = 0 if scope.layer is None else self._id(scope.layer)
         self._backend.set_scope(layer, self._id(scope.role), scope.forward_execution)

@@ -66,8 +66,9 @@ def put(observation: Observation, patches: Patches, owner: Any, name: str, make:
 def run_in(observation: Observation, scope: Scope, function: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Runs a function in a scope."""
     scopes = observation.observer.scopes
-    outer = scopes.enter(scope)
+    outer = scopes.here()
     try:
+        scopes.enter(scope)  # inside, so that an interruption in it leaves no scope behind
         return function(*args, **kwargs)
     finally:
         scopes.leave(outer)
