@@ -113,8 +113,16 @@ class _ModuleScope(framework_ops.name_scope_v2):  # type: ignore[misc]
     def __enter__(self) -> Any:
         scopes = self._observation.observer.scopes
         entered = super().__enter__()
-        scope = found(self._observation, lambda: scopes.in_layer(self._module, self._module.name))
-        self._outer.append(None if scope is None else scopes.enter(scope))
+        outer = scopes.here()
+        try:
+            scope = found(self._observation, lambda: scopes.in_layer(self._module, self._module.name))
+            if scope is not None:
+                scopes.enter(scope)
+            self._outer.append(None if scope is None else outer)
+        except BaseException as error:  # then __exit__() is not called
+            scopes.leave(outer)
+            super().__exit__(type(error), error, error.__traceback__)
+            raise
         return entered
 
     def __exit__(self, *error: object) -> Any:
@@ -206,13 +214,14 @@ def _make_gradient_function(observation: Observation, original: Any) -> Any:
 
     @functools.wraps(original)
     def gradient_function(op_name: str, attrs: object, *rest: Any) -> Any:
-        outer = scopes.enter_gradient(op_name, attrs) if observation.is_active else None
-        if outer is None:
-            return of_graph_op(op_name, attrs, *rest)
-        try:
-            return original(op_name, attrs, *rest)
-        finally:
-            scopes.leave(outer)
+        if observation.is_active:
+            outer = scopes.here()
+            try:
+                if scopes.enter_gradient(op_name, attrs):
+                    return original(op_name, attrs, *rest)
+            finally:
+                scopes.leave(outer)
+        return of_graph_op(op_name, attrs, *rest)
 
     pywrap_tfe.TFE_Py_RegisterGradientFunction(gradient_function)
     return gradient_function
