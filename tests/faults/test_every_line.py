@@ -268,6 +268,7 @@ with open(os.path.join(logdirs, "results"), "w") as results:
             seen = [tuple(line) for line in json.load(open(os.path.join(logdirs, "seen")))]
             targets += seen[every // 2 :: every] if every > 1 else seen
         results.write(json.dumps([targets[number], number, os.waitstatus_to_exitcode(status)]) + "\n")
+        results.flush()  # or a child writes it again
         number += 1
 if child != 0:
     sys.exit(0)
@@ -292,8 +293,8 @@ if how == "interrupted":
 """
 
 
-@pytest.mark.parametrize("how", ["finished", pytest.param("interrupted", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("every", [pytest.param(40, id="some"), ALL])
+@pytest.mark.parametrize("how", ["finished", "interrupted"])
+@pytest.mark.parametrize("every", [pytest.param(40, id="some", marks=pytest.mark.slow), ALL])
 def test_exit(every: int, how: str, tmp_path: Path) -> None:
     subprocess.run(
         [sys.executable, "-c", _EXITS, str(tmp_path), str(every), how],

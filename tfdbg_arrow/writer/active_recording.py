@@ -438,6 +438,8 @@ def _end_at_exit() -> None:
         disable()
     except NonFiniteError as error:  # no code is left to catch it
         sys.stderr.write(f"tfdbg_arrow: {error}\n")
+    except KeyboardInterrupt:
+        pass  # no code is left that it could interrupt; Python would print and ignore it
     finally:
         ending.begin()
         ending.outlast()  # Python must not end while the sink's thread runs C++ code

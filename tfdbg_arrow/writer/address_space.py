@@ -15,8 +15,8 @@ from tfdbg_arrow.errors import RecordingError
 _POOL_VARIABLE = "ARROW_DEFAULT_MEMORY_POOL"
 _RESERVED_BYTES = 1 << 30
 """Address space that pyarrow's default allocator reserves when it is used first."""
-_FIXED_BYTES = 160 << 20
-"""What a recording maps in addition to the spool: libraries, and the stack and the heap of the sink's thread."""
+_FIXED_BYTES = 240 << 20
+"""What a recording maps in addition to the spool: libraries, and the stacks and heaps of two threads."""
 
 
 _PROGRAM_BYTES = 1 << 30

@@ -98,30 +98,31 @@ class Scopes:
             return self._thread.scope
         return Scope(role=GRADIENT, layer=self._texts.get(eager.layer), forward_execution=eager.forward_execution)
 
-    def enter(self, scope: Scope) -> Entered:
-        """Enters a scope in the calling thread; returns the argument for leave()."""
-        outer = Entered(self._thread.scope, self._backend.current_scope())
+    def here(self) -> Entered:
+        """Returns the argument for a leave() that restores what holds now."""
+        return Entered(self._thread.scope, self._backend.current_scope())
+
+    def enter(self, scope: Scope) -> None:
+        """Enters a scope in the calling thread."""
         self._thread.scope = scope
         layer = 0 if scope.layer is None else self._id(scope.layer)
         self._backend.set_scope(layer, self._id(scope.role), scope.forward_execution)
-        return outer
 
     def leave(self, outer: Entered) -> None:
-        """Restores the calling thread's scope from before enter() or enter_gradient()."""
+        """Restores the calling thread's scope, as here() returned it."""
         self._thread.scope = outer.scope
         self._backend.restore_scope(outer.eager)
 
-    def enter_gradient(self, op_type: str, attrs: object) -> Entered | None:
-        """Enters the scope of an execution's gradient function; returns the argument for leave().
+    def enter_gradient(self, op_type: str, attrs: object) -> bool:
+        """Enters the scope of an execution's gradient function.
 
-        This is the fast path for eager ops. It does nothing and returns None if the execution is unknown.
+        This is the fast path for eager ops. It does nothing and returns False if the execution is unknown.
 
         Args:
             op_type: The execution's op type.
             attrs: The same object that was passed to the tape.
         """
-        outer = self._backend.current_scope()
-        return Entered(self._thread.scope, outer) if self._backend.enter_gradient(op_type, attrs) else None
+        return self._backend.enter_gradient(op_type, attrs)
 
     def in_layer(self, owner: object, name: str) -> Scope:
         """Returns the scope of a layer or module that is called here; a layer that calls itself keeps its scope."""

@@ -170,13 +170,17 @@ class GraphDescriber:
 
         If something interrupts that, some of the rows exist. Then the graph is described as another graph later.
         """
-        with self.lock:
-            state = self.state(graph)
-            try:
-                yield state
-            except BaseException:
-                self._states.pop(graph, None)
-                raise
+        with self.lock, self._forgotten_if_interrupted(graph) as state:
+            yield state
+
+    @contextmanager
+    def _forgotten_if_interrupted(self, graph: Any) -> Iterator[GraphState]:
+        state = self.state(graph)
+        try:
+            yield state
+        except BaseException:
+            self._states.pop(graph, None)
+            raise
 
     def describe_graph(self, graph: Any, state: GraphState) -> None:
         """Adds the row of a graph if it has none yet."""

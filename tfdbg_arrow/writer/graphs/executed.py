@@ -241,15 +241,17 @@ class ExecutedGraphs:
         with self._lock:
             # What is taken waits here, so that an interruption loses nothing.
             self._graphs.extend(chain.from_iterable(map(operator.call, [self._optimizer.take_executed_graphs])))
-            if self._is_writing or not self._graphs:  # a signal handler or a finalizer called this in the loop below
-                return
+            if not self._is_writing:  # a signal handler or a finalizer can call this in _write_waiting()
+                self._write_waiting()
+
+    def _write_waiting(self) -> None:
+        try:
             self._is_writing = True
-            try:
-                self._note_taken()
-                while self._graphs:
-                    self._write_graph(self._without_own(self._graphs[0]))
-            finally:
-                self._is_writing = False
+            self._note_taken()
+            while self._graphs:
+                self._write_graph(self._without_own(self._graphs[0]))
+        finally:
+            self._is_writing = False
 
     def _note_taken(self) -> None:
         for masked in self._optimizer.take_masked_outputs():

@@ -119,8 +119,8 @@ def _call_options(observation: Observation, ctx: Any, name: bytes) -> Iterator[N
     if wanted is None:
         yield
         return
-    ctx.function_call_options = wanted
     try:
+        ctx.function_call_options = wanted
         yield
     finally:
         ctx.function_call_options = options

@@ -71,8 +71,9 @@ def put(observation: Observation, patches: Patches, owner: Any, name: str, make:
 def run_in(observation: Observation, scope: Scope, function: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Runs a function in a scope."""
     scopes = observation.observer.scopes
-    outer = scopes.enter(scope)
+    outer = scopes.here()
     try:
+        scopes.enter(scope)  # inside, so that an interruption in it leaves no scope behind
         return function(*args, **kwargs)
     except BaseException as error:
         leave_out_own_frames(error)
@@ -120,8 +121,16 @@ class _ModuleScope(framework_ops.name_scope_v2):  # type: ignore[misc]
     def __enter__(self) -> Any:
         scopes = self._observation.observer.scopes
         entered = super().__enter__()
-        scope = found(self._observation, lambda: scopes.in_layer(self._module, self._module.name))
-        self._outer.append(None if scope is None else scopes.enter(scope))
+        outer = scopes.here()
+        try:
+            scope = found(self._observation, lambda: scopes.in_layer(self._module, self._module.name))
+            if scope is not None:
+                scopes.enter(scope)
+            self._outer.append(None if scope is None else outer)
+        except BaseException as error:  # then __exit__() is not called
+            scopes.leave(outer)
+            super().__exit__(type(error), error, error.__traceback__)
+            raise
         return entered
 
     def __exit__(self, *error: object) -> Any:
@@ -217,15 +226,18 @@ def _make_gradient_function(observation: Observation, original: Any) -> Any:
 
     @functools.wraps(original)
     def gradient_function(op_name: str, attrs: object, *rest: Any) -> Any:
-        outer = scopes.enter_gradient(op_name, attrs) if observation.is_active else None
         try:
-            return of_graph_op(op_name, attrs, *rest) if outer is None else original(op_name, attrs, *rest)
+            if observation.is_active:
+                outer = scopes.here()
+                try:
+                    if scopes.enter_gradient(op_name, attrs):
+                        return original(op_name, attrs, *rest)
+                finally:
+                    scopes.leave(outer)
+            return of_graph_op(op_name, attrs, *rest)
         except BaseException as error:
             leave_out_own_frames(error)
             raise
-        finally:
-            if outer is not None:
-                scopes.leave(outer)
 
     pywrap_tfe.TFE_Py_RegisterGradientFunction(gradient_function)
     return gradient_function

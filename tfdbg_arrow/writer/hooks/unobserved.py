@@ -119,10 +119,11 @@ def unobserved() -> Iterator[None]:
     """Hides ops and functions that we run or create within it from op callbacks and gradient tapes."""
     thread_data = eager_context.context()._thread_local_data
     callbacks = thread_data.op_callbacks
-    was_unobserved, this_thread.is_unobserved = this_thread.is_unobserved, True
-    # Do not change the list itself: remove() may remove our callback from it meanwhile.
-    thread_data.op_callbacks = []
+    was_unobserved = this_thread.is_unobserved
     try:
+        this_thread.is_unobserved = True
+        # Do not change the list itself: remove() may remove our callback from it meanwhile.
+        thread_data.op_callbacks = []
         with tape_record.stop_recording():
             yield
     finally:
@@ -133,8 +134,9 @@ def unobserved() -> Iterator[None]:
 @contextmanager
 def traced_for(reason: str | None) -> Iterator[None]:
     """Excludes all graphs from recording within it; `reason` is a `not_recorded_reason`, or None to exclude nothing."""
-    was, this_thread.reason_unobserved = this_thread.reason_unobserved, reason
+    was = this_thread.reason_unobserved
     try:
+        this_thread.reason_unobserved = reason
         yield
     finally:
         this_thread.reason_unobserved = was
