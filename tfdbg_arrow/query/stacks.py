@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -9,6 +10,13 @@ from functools import lru_cache
 from tfdbg_arrow.query.engine import Engine
 
 _MAX_AT_ONCE = 1000
+_CELL = re.compile(r"Cell In\[\d+\]")
+"""The path of a notebook's cell."""
+
+
+def line_text(file_path: str, lineno: int | str) -> str:
+    """Returns a line of a file as text, such as `/home/me/train.py:9`, or `Cell In[2], line 9` in a notebook."""
+    return f"{file_path}, line {lineno}" if _CELL.fullmatch(file_path) else f"{file_path}:{lineno}"
 
 
 @dataclass(frozen=True)
@@ -28,6 +36,11 @@ class Frame:
     func: str
     code: str | None
     owner: str
+
+    @property
+    def place(self) -> str:
+        """The line as a text; see `line_text`."""
+        return line_text(self.file_path, self.lineno)
 
     @property
     def is_user(self) -> bool:
