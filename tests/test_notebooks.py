@@ -22,7 +22,7 @@ from tfdbg_arrow.query.engine import Answers
 
 Cells = list[nbformat.NotebookNode]
 
-MODEL = """
+MODEL = """\
 import tensorflow as tf
 import tfdbg_arrow
 from tfdbg_arrow import query
@@ -156,7 +156,7 @@ def test_every_public_answer_in_a_kernel(tmp_path: Path, monkeypatch: pytest.Mon
     assert sizes["logdir"] < 90_000
     assert sizes["logdir.show()"] < 250_000
     (first,) = (shown(cell) for cell in cells if cell.source.startswith("first = "))
-    line = f"Cell In[{cells[0].execution_count}], line 8"
+    line = f"Cell In[{cells[0].execution_count}], line 7"
     assert line in first["text/html"]
     assert first["text/plain"].endswith(f"{line}>")
     (history,) = (shown(cell) for cell in cells if cell.source == "logdir.show()")
