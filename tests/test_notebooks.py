@@ -22,7 +22,7 @@ from tfdbg_arrow.query.engine import Answers
 
 Cells = list[nbformat.NotebookNode]
 
-MODEL = """
+MODEL = """\
 import tensorflow as tf
 import tfdbg_arrow
 from tfdbg_arrow import query
@@ -152,6 +152,15 @@ def test_every_public_answer_in_a_kernel(tmp_path: Path, monkeypatch: pytest.Mon
     printed = [(cell.source, output) for cell in cells for output in cell.outputs if output.output_type == "stream"]
     assert [(source, output.text) for source, output in printed if output.name == "stdout"] == []
     assert {kind for cell in cells for kind in shown(cell)} <= {"text/plain", "text/html"}  # no widget
+    sizes = {cell.source: len(shown(cell)["text/html"]) for cell in cells if cell.source in ("logdir", "logdir.show()")}
+    assert sizes["logdir"] < 90_000
+    assert sizes["logdir.show()"] < 250_000
+    (first,) = (shown(cell) for cell in cells if cell.source.startswith("first = "))
+    line = f"Cell In[{cells[0].execution_count}], line 7"
+    assert line in first["text/html"]
+    assert first["text/plain"].endswith(f"{line}>")
+    (history,) = (shown(cell) for cell in cells if cell.source == "logdir.show()")
+    assert line in history["text/html"]
 
 
 @pytest.mark.slow

@@ -271,7 +271,7 @@ def _alert_text(alert: Alert) -> str:
     op = alert.op_name or alert.op_type or alert.graph_name or "a tensor from outside"
     lines = [f"{alert.severity} {alert.kind}: {op}: {alert.message}"]
     if alert.source is not None:
-        lines.append(f"  source   {alert.source.file_path}:{alert.source.lineno}")
+        lines.append(f"  source   {alert.source.place}")
     return _printable(lines)
 
 

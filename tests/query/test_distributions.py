@@ -116,11 +116,13 @@ def test_the_sums_are_those_of_the_elements(
     tmp_path_factory: pytest.TempPathFactory, tensors: list[Tensor], chosen: set[int]
 ) -> None:
     path = write(tmp_path_factory.mktemp("log"), tensors)
-    found = distributions(path, "|".join(f"x{op}" for op in sorted(chosen)), max_buckets=3000)
+    pattern = "|".join(f"x{op}" for op in sorted(chosen))
     selected = [tensor for tensor in tensors if tensor.op in chosen]
     if not selected:
-        assert found is None
+        with pytest.raises(QueryError, match="no recorded tensor"):
+            distributions(path, pattern)
         return
+    found = distributions(path, pattern, max_buckets=3000)
     assert found is not None
     expected = plain(selected)
     if not expected:  # no tensor has a step, so the columns are executions, which graph tensors of this run lack
@@ -154,10 +156,13 @@ def test_the_sums_are_those_of_the_elements(
 )
 def test_selections(tmp_path: Path, arguments: dict[str, Any], ops: set[int]) -> None:
     path = write(tmp_path, [Tensor(op, 0, [2.0**op], True) for op in range(5)])
+    if not ops:
+        with pytest.raises(QueryError, match="no recorded tensor"):
+            distributions(path, **arguments)
+        return
     found = distributions(path, **arguments)
-    positive = () if found is None else found.positive[0]
-    shown = set() if found is None else {e for e, number in zip(found.exponents, positive, strict=True) if number}
-    assert shown == ops
+    assert found is not None
+    assert {e for e, number in zip(found.exponents, found.positive[0], strict=True) if number} == ops
 
 
 def test_columns_and_buckets_can_cover_several_steps_and_powers(tmp_path: Path) -> None:
@@ -251,6 +256,9 @@ def test_arguments_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         ({"max_columns": 0}, "max_columns is 0"),
         ({"max_buckets": 0}, "max_buckets is 0; expected 1 or more"),
         ({"run_id": "run-x"}, "run 'run-x' is not in"),
+        ({"pattern": "x00"}, "no recorded tensor of run run-a matches the pattern 'x00'; similar names: x0"),
+        ({"pattern": "typo"}, "matches the pattern 'typo'.$"),
+        ({"layer": "typo", "side": "gradient"}, "belongs to the layer or role 'typo' and is on the side 'gradient'.$"),
     ):
         with pytest.raises(QueryError, match=message):
             distributions(path, **arguments)  # type: ignore[arg-type]

@@ -32,9 +32,9 @@ def test_a_cell_that_ends_in_a_logdir_shows_its_report(tmp_path: Path) -> None:
         page.goto(notebook.as_uri())
         for frame in (page.frame_locator("iframe").first, page.frame_locator("iframe").nth(1)):
             expect(frame.get_by_role("heading", level=1).first).to_contain_text("-Inf came up in Log:0")
-            frame.locator("a[href='#tensor-0']").first.click()
-            expect(frame.locator("#tensor-0")).to_have_attribute("open", "")
             expect(frame.get_by_role("heading", name="cells")).to_have_count(0)
+        frame.locator("a[href='#tensor-0']").first.click()
+        expect(frame.locator("#tensor-0")).to_have_attribute("open", "")
         assert (
             page.frames[1].evaluate("(() => { try { return parent.document.title } catch { return null } })()") is None
         )
@@ -44,9 +44,9 @@ def test_a_hostile_logdir_stays_in_its_frame(tmp_path: Path) -> None:
     with open_logdir(logdirs.hostile(tmp_path / "logdir")) as logdir:
         cell = logdir._repr_html_()
     assert cell is not None
-    assert cell.startswith('<iframe sandbox="allow-scripts" srcdoc="')
+    assert cell.startswith('<iframe sandbox="allow-scripts" srcdoc=\'')
     assert cell.count("<") == 2  # the tags of the iframe element
-    assert cell.count('"') == 8
+    assert cell.count("'") == 2
 
 
 def test_without_the_packages_of_the_viewer_there_is_no_report(tmp_path: Path) -> None:

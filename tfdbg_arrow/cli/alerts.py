@@ -245,4 +245,4 @@ def _print_alert(alert: Alert) -> None:
 def _print_source(source: Frame | None) -> None:
     if source is not None:
         code = "" if source.code is None else f"  {printable_line(source.code)}"
-        console().print(styled((f"    {source.file_path}:{source.lineno}{code}", "dim")))
+        console().print(styled((f"    {source.place}{code}", "dim")))

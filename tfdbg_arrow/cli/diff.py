@@ -226,7 +226,7 @@ def _print_divergence(found: Divergence) -> None:
         out.print(styled(f"     {facts_text(side)}{_magnitudes(side)}"))
         if side.source is not None:
             code = "" if side.source.code is None else f"  {printable_line(side.source.code)}"
-            out.print(styled((f"     {side.source.file_path}:{side.source.lineno}{code}", "dim")))
+            out.print(styled((f"     {side.source.place}{code}", "dim")))
     if worst is not None:
         out.print(styled(f"  furthest apart: {worst}"))
     for note in found.notes:
@@ -268,7 +268,7 @@ def _print_unaligned(found: Diff) -> None:
             if op.side != side:
                 continue
             graph = "" if op.graph_name is None else f" in {op.graph_name}"
-            where = "" if op.source is None else f"  {op.source.file_path}:{op.source.lineno}"
+            where = "" if op.source is None else f"  {op.source.place}"
             times = " in executions that only this run has" if op.is_in_other else ""
             out.print(styled(f"  {diff_name(op)}{graph}: {number_of(op.num_tensors, 'tensor')}{times}", (where, "dim")))
     if found.is_cut:

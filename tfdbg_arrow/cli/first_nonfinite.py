@@ -121,7 +121,7 @@ def print_nonfinite(found: NonFinite, lines: Sequence[SourceLine], *, reasons: R
             out.print(styled(f"  {printable_line(call)}"))
     if found.source is not None and lines:
         out.print()
-        out.print(styled(("source ", "bold"), f"{found.source.file_path}:{found.source.lineno}"))
+        out.print(styled(("source ", "bold"), found.source.place))
         width = len(str(lines[-1].lineno))
         for line in lines:
             is_it = line.lineno == found.source.lineno
@@ -145,7 +145,7 @@ def _print_stack(stack: Sequence[Frame], out: Console) -> None:
     out.print(styled(("stack", "bold"), ", innermost first"))
     for frame in stack:
         if frame.is_user:
-            out.print(styled(f"  {frame.file_path}:{frame.lineno} in {frame.func}"))
+            out.print(styled(f"  {frame.place} in {frame.func}"))
             if frame.code:
                 out.print(styled((f"      {printable_line(frame.code)}", "bold")))
     folded = {

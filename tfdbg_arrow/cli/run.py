@@ -409,7 +409,7 @@ def _in_one_line(found: NonFinite) -> str:
     graph = graph_text(found)
     text = headline_text(found) + (f" in {graph}" if graph is not None else "")
     if found.source is not None:
-        text += f", {found.source.file_path}:{found.source.lineno}"
+        text += f", {found.source.place}"
         if found.source.code:
             text += f": {found.source.code}"
     return text

@@ -249,6 +249,6 @@ def _print_hop(hop: TensorHop, *, note: str | None, indent: str) -> None:
     out.print(styled(*head))
     out.print(styled(indent, "    ", facts_text(hop)))
     if hop.source is not None:
-        line = f"{hop.source.file_path}:{hop.source.lineno}"
+        line = hop.source.place
         code = "" if hop.source.code is None else f"  {printable_line(hop.source.code)}"
         out.print(styled(indent, "    ", (line + code, "dim")))

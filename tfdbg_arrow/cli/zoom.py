@@ -91,5 +91,5 @@ def _text(found: NonFinite) -> str:
     from tfdbg_arrow.query.wording import headline_text
 
     step = "" if found.step is None else f", step {found.step}"
-    source = "" if found.source is None else f", {found.source.file_path}:{found.source.lineno}"
+    source = "" if found.source is None else f", {found.source.place}"
     return f"{headline_text(found)}{step}{source}"

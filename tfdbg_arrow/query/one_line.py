@@ -43,7 +43,7 @@ def text_of(answer: object) -> str:
 
 def place_text(source: Frame | None) -> str:
     """Returns a line of code, such as `/home/me/train.py:9`; an empty text if it is not known."""
-    return "" if source is None else f"{source.file_path}:{source.lineno}"
+    return "" if source is None else source.place
 
 
 def _joined(*facts: str | None) -> str:

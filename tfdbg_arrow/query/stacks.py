@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -10,6 +11,13 @@ from tfdbg_arrow.query.engine import Engine
 _MAX_AT_ONCE = 1000
 _MAX_KEPT = 10_000
 """Number of stacks that are kept in memory."""
+_CELL = re.compile(r"Cell In\[\d+\]")
+"""The path of a notebook's cell."""
+
+
+def line_text(file_path: str, lineno: int | str) -> str:
+    """Returns a line of a file as text, such as `/home/me/train.py:9`, or `Cell In[2], line 9` in a notebook."""
+    return f"{file_path}, line {lineno}" if _CELL.fullmatch(file_path) else f"{file_path}:{lineno}"
 
 
 @dataclass(frozen=True)
@@ -29,6 +37,11 @@ class Frame:
     func: str
     code: str | None
     owner: str
+
+    @property
+    def place(self) -> str:
+        """The line as a text; see `line_text`."""
+        return line_text(self.file_path, self.lineno)
 
     @property
     def is_user(self) -> bool:

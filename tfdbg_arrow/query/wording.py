@@ -95,7 +95,7 @@ def effect_text(found: NonFinite) -> str | None:
 
 def frame_text(frame: Frame) -> str:
     """Returns a frame on one line, such as `/home/me/train.py:9 in loss: y = tf.sqrt(x)`."""
-    return f"{frame.file_path}:{frame.lineno} in {frame.func}" + (f": {frame.code}" if frame.code else "")
+    return f"{frame.place} in {frame.func}" + (f": {frame.code}" if frame.code else "")
 
 
 def call_lines(found: NonFinite) -> list[str]:
@@ -109,7 +109,7 @@ def _call_text(call: CallSite) -> str:
     layer = "" if call.layer is None else f", layer {call.layer}"
     if call.source is not None:
         code = f": {call.source.code}" if call.source.code else ""
-        return f"{call.source.file_path}:{call.source.lineno} in {call.source.func}{layer}{code}"
+        return f"{call.source.place} in {call.source.func}{layer}{code}"
     if call.op_name is None:
         return f"eager code{layer}"
     return call.op_name + (f" in {call.graph_name}" if call.graph_name else "") + layer

@@ -277,6 +277,6 @@ def _parsed(line: str) -> tuple[ast.AST | None, int]:
 
 def diff_lines(old: str, new: str, frame: Frame | None) -> tuple[str, ...]:
     """Returns a change of one line as a unified diff."""
-    name = "the script" if frame is None else f"{frame.file_path}:{frame.lineno}"
+    name = "the script" if frame is None else frame.place
     found = difflib.unified_diff([printable_line(old)], [printable_line(new)], name, name, n=0, lineterm="")
     return tuple(printable_line(line) for line in found if not line.startswith("@@"))

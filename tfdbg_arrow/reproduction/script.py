@@ -186,7 +186,7 @@ def _header(content: ScriptContent, npz_name: str) -> str:
         *(comment(f"  {line}") for line in facts.lines),
     ]
     if facts.source is not None:
-        lines += ["#", comment(f"{facts.source.file_path}:{facts.source.lineno} in {facts.source.func}")]
+        lines += ["#", comment(f"{facts.source.place} in {facts.source.func}")]
         width = len(str(facts.source_lines[-1][0])) if facts.source_lines else 0
         for number, text in facts.source_lines:
             lines.append(comment(f"  {'>' if number == facts.source.lineno else ' '} {number:>{width}} | {text}"))
@@ -238,7 +238,7 @@ class _Body:
                 call = self.replaced.format_map(self._expressions(op))
             if op.source is not None:
                 code = "" if op.source.code is None else f": {op.source.code}"
-                self.lines.append(comment(f"{op.source.file_path}:{op.source.lineno}{code}", 4))
+                self.lines.append(comment(f"{op.source.place}{code}", 4))
             if len(op.choices) > 1:
                 self.lines.append(
                     "    # The recording does not have all attributes of this op: these are tried in turn."

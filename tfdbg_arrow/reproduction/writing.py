@@ -267,7 +267,7 @@ def _facts(logdir: Engine, found: NonFinite, reasons: Reasons) -> Facts:
         lines.append(f"{gradient_text(forward)}{name}")
         if forward.source is not None:
             code = f": {forward.source.code}" if forward.source.code else ""
-            lines.append(f"the line of the forward op: {forward.source.file_path}:{forward.source.lineno}{code}")
+            lines.append(f"the line of the forward op: {forward.source.place}{code}")
     around: tuple[tuple[int, str], ...] = ()
     if found.source is not None:
         read = source_lines(logdir, found.source, run_id=found.run_id)

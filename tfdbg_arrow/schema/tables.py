@@ -113,7 +113,7 @@ SOURCE_FILE = Table(
         _RUN_ID,
         Column(2, "source_file_id", _BIGINT, "Identifies the file within the run."),
         Column(3, "file_path", _VARCHAR,
-            "Path that the interpreter used, or its replacement by `redact`; artificial for a notebook cell."),
+            "Path that the interpreter used, or its replacement by `redact`; `Cell In[2]` for a notebook cell."),
         _nullable(4, "source_text", _VARCHAR,
             "The full text; NULL if it could not be read or was left out by `redact`."),
     ),

@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Protocol
 
-from tfdbg_arrow.query import Alert
+from tfdbg_arrow.query import Alert, Frame
+from tfdbg_arrow.query.stacks import line_text
 from tfdbg_arrow.safe_text import parse_json
 
 BORDERS = {
@@ -112,6 +113,11 @@ def command_text(command_line: str | None) -> str | None:
     except ValueError:
         return command_line
     return " ".join(map(str, words)) if isinstance(words, list) else command_line
+
+
+def short_place(frame: Frame) -> str:
+    """Returns the line of a frame as text, with the name of the file only."""
+    return line_text(file_name(frame.file_path), frame.lineno)
 
 
 def file_name(file_path: str) -> str:

@@ -80,6 +80,7 @@ def _environment() -> Environment:
         device=naming.device_text,
         command=naming.command_text,
         file_name=naming.file_name,
+        short_place=naming.short_place,
         number=lambda value: f"{value:,}",
         value=_value_text,
         whole=lambda text: escape("\n".join(map(printable_line, text.split("\n")))),

@@ -10,7 +10,7 @@ import base64
 import contextlib
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +34,13 @@ _MAX_TENSORS = 40
 _NUM_ROWS = 8
 _MAP_COLUMNS = 100
 _RULES_BUDGET_S = 120.0
-_GLANCE_BYTES = 400_000
+_GLANCE_ALERTS = 3
+_NOT_IN_GLANCE = (
+    f"findings after the first {_GLANCE_ALERTS} of each rule, the map of the layers, the tensors, and the source "
+    "files: logdir.show() shows them"
+)
 _GLANCE_RULES_S = 2.0
-_SHOWN_BYTES = 5_000_000
+_SHOWN_BYTES = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +127,7 @@ def read_report(logdir: Logdir, *, run_id: str | None = None, rules_budget_s: fl
         rules_budget_s: Time limit for the alert rules, in seconds.
     """
     overview = read_overview(logdir, run_id=run_id, budget_s=rules_budget_s)
+    shell = Shell(logdir=str(logdir.path), runs=logdir.runs(), run_id=run_id)
     model = None
     if overview.training is not None and overview.training.is_finished:
         model = read_model(logdir, run_id=overview.training.run_id, columns=_MAP_COLUMNS)
@@ -153,7 +158,6 @@ def read_report(logdir: Logdir, *, run_id: str | None = None, rules_budget_s: fl
         page = read_source(logdir, run_id=run, file_path=file_path)
         if page.has_text:
             sources.append(SourceSection(id=f"source-{number}", page=page))
-    shell = Shell(logdir=str(logdir.path), runs=logdir.runs(), run_id=run_id)
     return Report(
         shell=shell,
         overview=overview,
@@ -165,17 +169,19 @@ def read_report(logdir: Logdir, *, run_id: str | None = None, rules_budget_s: fl
     )
 
 
-def render_report(report: Report, *, max_bytes: int = DEFAULT_MAX_BYTES) -> tuple[str, tuple[str, ...]]:
+def render_report(
+    report: Report, *, max_bytes: int = DEFAULT_MAX_BYTES, has_data: bool = True
+) -> tuple[str, tuple[str, ...]]:
     """Returns a report as HTML, and texts about omitted content.
 
     Args:
         report: The content.
         max_bytes: Maximum size in bytes. If the report is larger, it omits first the JSON, then source files and
             tensors, starting with the last. The overview and the alerts are always included.
+        has_data: Whether it has the JSON.
     """
     tensors, sources = list(report.tensors), list(report.sources)
     left_out = list(report.left_out)
-    has_data = True
     while True:
         text = _render(report, tensors, sources, tuple(left_out), has_data=has_data)
         size = len(text.encode("utf-8"))
@@ -261,25 +267,50 @@ def _files(overview: OverviewPage, alerts: AlertsPage, tensors: tuple[TensorSect
 
 
 def glance(logdir: Logdir) -> str:
-    """Returns the notebook representation of a logdir: a quickly made report of up to 400 kB."""
-    report = read_report(logdir, rules_budget_s=_GLANCE_RULES_S)
-    return _frame(render_report(report, max_bytes=_GLANCE_BYTES)[0], height=520)
+    """Returns the notebook representation of a logdir: the overview and the first alerts of each rule."""
+    report = Report(
+        shell=Shell(logdir=str(logdir.path), runs=logdir.runs(), run_id=None),
+        overview=read_overview(logdir, budget_s=_GLANCE_RULES_S),
+        model=None,
+        alerts=read_alerts(logdir, limit=_GLANCE_ALERTS, budget_s=_GLANCE_RULES_S),
+        tensors=(),
+        sources=(),
+        left_out=(_NOT_IN_GLANCE,),
+    )
+    return _frame(render_report(report, has_data=False)[0], height=520)
 
 
 def frame(logdir: Logdir, *, run_id: str | None, height: int) -> str:
-    """Returns a report of up to 5 MB as an HTML element for a notebook.
+    """Returns a report of up to 1 MB as an HTML element for a notebook.
 
     Args:
         logdir: The logdir.
         run_id: The run to show; None means all.
         height: Initial height in pixels. The reader can change it.
     """
-    return _frame(render_report(read_report(logdir, run_id=run_id), max_bytes=_SHOWN_BYTES)[0], height=height)
+    report = _without_libraries(read_report(logdir, run_id=run_id))
+    return _frame(render_report(report, max_bytes=_SHOWN_BYTES, has_data=False)[0], height=height)
+
+
+def _without_libraries(report: Report) -> Report:
+    """Returns a report whose stacks have the frames of the program alone; the others are most of its bytes."""
+    num_others = sum(not frame.is_user for section in report.tensors for frame in section.page.stack)
+    tensors = tuple(
+        replace(
+            section, page=replace(section.page, stack=tuple(frame for frame in section.page.stack if frame.is_user))
+        )
+        for section in report.tensors
+    )
+    others = f"{num_others:,} frames of the framework and libraries in the stacks of the tensors"
+    return replace(report, tensors=tensors, left_out=(*report.left_out, *([others] if num_others else [])))
 
 
 def _frame(document: str, *, height: int) -> str:
     # Scripts may run in the frame, but it has its own origin, so they cannot reach the notebook's cells or cookies.
-    return Markup(
-        '<iframe sandbox="allow-scripts" srcdoc="{}" title="tfdbg_arrow report" '
-        'style="width: 100%; height: {}px; border: 1px solid #c9d0d9; border-radius: 8px; resize: vertical"></iframe>'
-    ).format(document, int(height))
+    # In single quotes, because the document is full of double quotes, which would each take six bytes.
+    quoted = document.replace("&", "&amp;").replace("'", "&#39;").replace("<", "&lt;")
+    return (
+        f'<iframe sandbox="allow-scripts" srcdoc=\'{quoted}\' title="tfdbg_arrow report" '
+        f'style="width: 100%; height: {int(height)}px; border: 1px solid #c9d0d9; border-radius: 8px; '
+        'resize: vertical"></iframe>'
+    )

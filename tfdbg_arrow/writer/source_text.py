@@ -12,6 +12,19 @@ _MAX_SOURCE_BYTES = 8 << 20
 """No file that a person wrote is larger. The recording keeps the text in memory, and stores it in the logdir."""
 
 
+def cell_name(path: str) -> str | None:
+    """Returns the name of a notebook's cell, such as `Cell In[2]`, as in IPython's tracebacks; None for other code.
+
+    Args:
+        path: The file's name in a code object, which IPython makes up for a cell.
+    """
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    name_of = getattr(getattr(shell, "compile", None), "format_code_name", None)
+    label = None if name_of is None else name_of(path)
+    return None if label is None else " ".join(label)
+
+
 def source_lines(path: str) -> list[str]:
     """Returns all lines of a source file; an empty list if it cannot be read.
 

@@ -21,7 +21,7 @@ from types import CodeType
 from tfdbg_arrow.writer.own_frames import PACKAGE_DIRECTORY
 from tfdbg_arrow.writer.program import EXECUTE_MAIN_CODE
 from tfdbg_arrow.writer.rows import Append, AppendColumns, Row
-from tfdbg_arrow.writer.source_text import source_lines
+from tfdbg_arrow.writer.source_text import cell_name, source_lines
 
 Location = tuple[str, int, str]
 """File path, line number from 1, function name."""
@@ -230,11 +230,12 @@ class StackTable:
         return self._with_source(original or (path, lineno, code.co_qualname)), original is not None
 
     def _with_source(self, location: Location) -> Location:
-        """Returns a location, after its file was read."""
-        path, _, _ = location
-        if path not in self._lines:
-            self._lines.setdefault(path, source_lines(path))
-        return location
+        """Returns a location, after its file was read; a notebook's cell is named as the user knows it."""
+        path, lineno, func = location
+        name = cell_name(path) or path
+        if name not in self._lines:
+            self._lines.setdefault(name, source_lines(path))
+        return name, lineno, func
 
     def _frame_id(self, location: Location, new: _NewRows) -> int:
         frame_id = self._frame_ids.get(location, new.frame_ids.get(location))

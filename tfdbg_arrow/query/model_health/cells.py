@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.model_health.columns import Axis
+from tfdbg_arrow.query.stacks import line_text
 
 ROLES = ("forward", "gradient", "input", "loss", "metric", "optimizer")
 """The roles that a recording gives to ops."""
@@ -41,6 +42,9 @@ class RowKey:
     @property
     def name(self) -> str:
         """The last part of the path."""
+        if self.kind == "line":
+            path, _, lineno = self.path.rpartition(":")
+            return line_text(path.rpartition("/")[2], lineno)
         return self.path if self.kind == "role" else self.path.rpartition("/")[2]
 
     @property

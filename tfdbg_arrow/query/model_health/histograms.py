@@ -6,6 +6,7 @@ and column, so the result does not grow with the number of tensors.
 
 from __future__ import annotations
 
+import difflib
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -31,6 +32,8 @@ MAX_BUCKETS = 300
 _LEAST, _GREATEST = -1074, 1023
 """The least and the greatest exponent of a finite number of any dtype."""
 Counts = npt.NDArray[np.int64]
+_MAX_NAMES = 10_000
+"""Among how many names to look for similar ones: comparing more takes seconds."""
 _COUNTS = ("num_zero", "num_nan", "num_neg_inf", "num_pos_inf")
 
 
@@ -102,7 +105,7 @@ def distributions(
     max_columns: int = MAX_COLUMNS,
     max_buckets: int = MAX_BUCKETS,
 ) -> Distributions | None:
-    """Returns how the elements of tensors are distributed over the training; None if the run has no such tensors.
+    """Returns how the elements of tensors are distributed over the training; None if the run recorded no tensors.
 
     The run must have been recorded with `histograms=True`; otherwise the answer has columns without counts.
 
@@ -119,8 +122,8 @@ def distributions(
 
     Raises:
         LogdirError: The path is not a readable logdir.
-        QueryError: There is no such run, the pattern is not valid, `side` is unknown or without `layer`, or a number is
-            below 1.
+        QueryError: There is no such run or no such tensor, the pattern is not valid, `side` is unknown or without
+            `layer`, or a number is below 1.
         BrokenPartError: A part cannot be read.
     """
     if side not in (None, "forward", "gradient") or (side is not None and layer is None):
@@ -148,7 +151,7 @@ def distributions(
             condition, of_layer = row_condition(layer, side, run_id=run)
             conditions.append(condition)
             parameters += of_layer
-        return read_distributions(
+        found = read_distributions(
             open_.of_run(run),
             (" AND ".join(conditions), parameters),
             run_id=run,
@@ -156,6 +159,39 @@ def distributions(
             max_columns=max_columns,
             max_buckets=max_buckets,
         )
+        if found is None and (pattern is not None or layer is not None):
+            raise _no_such_tensor(open_.of_run(run), pattern, layer, side, run_id=run)
+        return found
+
+
+def _no_such_tensor(
+    logdir: Engine, pattern: str | None, layer: str | None, side: str | None, *, run_id: str
+) -> QueryError:
+    """Returns the error for a selection without tensors, with the names that are most like the given ones."""
+    wanted = " and ".join(
+        text
+        for text in (
+            None if pattern is None else f"matches the pattern {pattern!r}",
+            None if layer is None else f"belongs to the layer or role {layer!r}",
+            None if side is None else f"is on the side {side!r}",
+        )
+        if text is not None
+    )
+    near: list[str] = []
+    for given, columns in ((pattern, ("op_name", "op_type")), (layer, ("layer",))):
+        if given is not None:
+            names = [
+                name
+                for column in columns
+                for (name,) in logdir.rows(
+                    f"SELECT DISTINCT {column} FROM tensor_health WHERE run_id = ? AND {column} IS NOT NULL "
+                    f"ORDER BY {column} LIMIT {_MAX_NAMES}",
+                    [run_id],
+                )
+            ]
+            near += difflib.get_close_matches(given, names)
+    similar = f"; similar names: {', '.join(dict.fromkeys(near))}" if near else ""
+    return QueryError(f"no recorded tensor of run {run_id} {wanted}{similar}.")
 
 
 def read_distributions(

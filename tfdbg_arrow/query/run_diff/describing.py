@@ -166,5 +166,5 @@ def _only_one_has(
 
 
 def _alone(side: str, op: str, frame: Frame | None) -> str:
-    where = "" if frame is None else f", created at {frame.file_path}:{frame.lineno}"
+    where = "" if frame is None else f", created at {frame.place}"
     return f"Among its inputs, only {side.upper()} has {op}{where}."
