@@ -64,21 +64,50 @@ def reads_of_variables(*, frozen: Iterable[float], trained: Iterable[float]) -> 
     return build
 
 
-def update(*, size: float, of: float) -> Build:
+def update(*, sizes: Iterable[float], of: float) -> Build:
+    """Returns a program that reads a variable and subtracts from it, once for each size of the update."""
+
     def build(run: RunBuilder) -> None:
         graph = run.graph("train").op("variable", "Placeholder", dtypes=["resource"])
         graph.op("read", "ReadVariableOp", inputs=["variable"]).op("scaled", "Mul")
         graph.op("assign", "AssignSubVariableOp", inputs=["variable", "scaled"], dtypes=[])
-        run.tensor(graph, "read", numbers(mean=of, stddev=0.0))
-        run.tensor(graph, "scaled", numbers(mean=size, stddev=0.0))
+        for step, size in enumerate(sizes):
+            run.tensor(graph, "read", numbers(mean=of, stddev=0.0), step=step)
+            run.tensor(graph, "scaled", numbers(mean=size, stddev=0.0), step=step)
 
     return build
 
 
-def graphs(names: Iterable[str]) -> Build:
+def graphs(names: Iterable[str], *, num_calls: int = 1) -> Build:
     def build(run: RunBuilder) -> None:
-        for name in names:
-            run.tensor(run.graph(name).op("x", "Mul"), "x", CLEAN)
+        for number, name in enumerate(names):
+            graph = run.graph(name).op("x", "Mul")
+            for _ in range(num_calls):
+                run.execution(f"__inference_{name}_{number}", graph=graph)
+            run.tensor(graph, "x", CLEAN)
+
+    return build
+
+
+def product(op_type: str, tensors: Iterable[Mapping[str, Any]], *, of: Mapping[str, Any]) -> Build:
+    """Returns a program that computes an op of another tensor, once for each tensor."""
+
+    def build(run: RunBuilder) -> None:
+        graph = run.graph("model").op("before", "Relu").op("x", op_type, inputs=["before"])
+        for step, tensor in enumerate(tensors):
+            run.tensor(graph, "before", of, step=step)
+            run.tensor(graph, "x", tensor, step=step)
+
+    return build
+
+
+def beside_constant(op_type: str, magnitude: float, *, constant: float) -> Build:
+    """Returns a program with a constant and an op."""
+
+    def build(run: RunBuilder) -> None:
+        graph = run.graph("model").op("constant", "Const").op("x", op_type)
+        run.tensor(graph, "constant", numbers(max_abs=constant))
+        run.tensor(graph, "x", numbers(max_abs=magnitude))
 
     return build
 
@@ -102,6 +131,12 @@ CASES: list[tuple[str, Build, float, Build]] = [
     ("nonfinite_origin", edge(NAN, NAN, step_after=2), 1, series("Placeholder", [CLEAN])),
     ("nonfinite", series("Log", [CLEAN, INF, NAN]), 2, series("Log", [CLEAN])),
     ("overflow_near", series("Exp", [numbers(max_abs=1e38)]), 1e38, series("Exp", [numbers(max_abs=1e37)])),
+    (
+        "overflow_near",
+        beside_constant("AddV2", 1.5e38, constant=1e38),
+        1.5e38,
+        beside_constant("AddV2", 1.001e38, constant=1e38),
+    ),
     (
         "underflow",
         series("Mul", [numbers()] * 4 + [numbers(subnormal=30)] * 4),
@@ -147,20 +182,30 @@ CASES: list[tuple[str, Build, float, Build]] = [
     ),
     (
         "all_zero",
-        series("Mul", [numbers(zero=100)] * 3),
-        3,
-        series("Mul", [numbers(zero=100)] * 2 + [numbers(zero=99)]),
+        series("MatMul", [numbers(zero=100)] * 10),
+        10,
+        series("MatMul", [numbers(zero=100)] * 9 + [numbers(zero=99)]),
     ),
+    (
+        "all_zero",
+        product("Conv2D", [numbers(zero=100)] * 10, of=numbers(zero=99)),
+        10,
+        product("Conv2D", [numbers(zero=100)] * 10, of=numbers(zero=100)),
+    ),
+    ("all_zero", series("MatMul", [numbers(zero=100)] * 10), 10, series("Mul", [numbers(zero=100)] * 10)),
     (
         "unchanged_variable",
         reads_of_variables(frozen=[1.0] * 10, trained=range(10)),
         10,
         reads_of_variables(frozen=[1.0] * 10, trained=[1.0] * 10),
     ),
-    ("weight_update_ratio", update(size=2, of=4), 0.5, update(size=0.01, of=4)),
+    ("weight_update_ratio", update(sizes=[0.01] * 10 + [2] * 4 + [3], of=4), 0.5, update(sizes=[2] * 14 + [1.9], of=4)),
+    ("weight_update_ratio", update(sizes=[2] * 15, of=4), 0.5, update(sizes=[2] * 14, of=4)),
     ("poor_initialisation", series("MatMul", [numbers(stddev=1e4)]), 1e4, backward([numbers(stddev=1e4)])),
     ("shape_change", shapes([1, 2, 3, 4]), 4, shapes([1, 2, 3, 3])),
     ("retracing", graphs(["train"] * 6), 6, graphs(["train"] * 5)),
+    ("retracing", graphs(["train"] * 6, num_calls=2), 6, graphs(["train"] * 6, num_calls=3)),
+    ("retracing", graphs(["train"] * 6), 6, graphs(["train"] * 6, num_calls=0)),
 ]
 
 
@@ -185,7 +230,7 @@ def test_each_rule_fires_on_its_case_and_not_on_a_near_miss(
     assert found != ()
     assert found[-1].kind == kind
     assert math.isclose(found[-1].value, value, rel_tol=1e-9)
-    assert found[-1].op_name in ("x", "frozen", "scaled", None)
+    assert found[-1].op_name in ("x", "frozen", "read", None)
     assert alerts(write(nearly, tmp_path / "nearly"), kinds=[kind]).alerts == ()
 
 
