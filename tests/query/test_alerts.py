@@ -39,19 +39,26 @@ def numbers(
     }
 
 
-def series(op_type: str, tensors: Iterable[Mapping[str, Any]], *, op_name: str = "x", graph: str = "model") -> Build:
-    """Returns a program that runs one op once for each tensor."""
+def series(
+    op_type: str,
+    tensors: Iterable[Mapping[str, Any]],
+    *,
+    op_name: str = "x",
+    graph: str = "model",
+    is_loop: bool = False,
+) -> Build:
+    """Returns a program that runs one op once for each tensor, in one call each or in the iterations of one loop."""
 
     def build(run: RunBuilder) -> None:
         one = run.graph(graph).op(op_name, op_type)
         for step, tensor in enumerate(tensors):
-            run.tensor(one, op_name, tensor, step=step)
+            run.tensor(one, op_name, tensor, step=0 if is_loop else step, iteration=step if is_loop else 0)
 
     return build
 
 
-def backward(tensors: Iterable[Mapping[str, Any]]) -> Build:
-    return series("MatMul", tensors, graph="__backward_model_12")
+def backward(tensors: Iterable[Mapping[str, Any]], *, is_loop: bool = False) -> Build:
+    return series("MatMul", tensors, graph="__backward_model_12", is_loop=is_loop)
 
 
 def reads_of_variables(*, frozen: Iterable[float], trained: Iterable[float]) -> Build:
@@ -64,12 +71,12 @@ def reads_of_variables(*, frozen: Iterable[float], trained: Iterable[float]) -> 
     return build
 
 
-def update(*, sizes: Iterable[float], of: float) -> Build:
+def update(*, sizes: Iterable[float], of: float, role: str | None = None) -> Build:
     """Returns a program that reads a variable and subtracts from it, once for each size of the update."""
 
     def build(run: RunBuilder) -> None:
         graph = run.graph("train").op("variable", "Placeholder", dtypes=["resource"])
-        graph.op("read", "ReadVariableOp", inputs=["variable"]).op("scaled", "Mul")
+        graph.op("read", "ReadVariableOp", inputs=["variable"], role=role).op("scaled", "Mul")
         graph.op("assign", "AssignSubVariableOp", inputs=["variable", "scaled"], dtypes=[])
         for step, size in enumerate(sizes):
             run.tensor(graph, "read", numbers(mean=of, stddev=0.0), step=step)
@@ -163,6 +170,12 @@ CASES: list[tuple[str, Build, float, Build]] = [
         backward([numbers(stddev=1)] * 9 + [numbers(stddev=50)]),
     ),
     (
+        "gradient_norm_spike",
+        backward([numbers(stddev=1)] * 10 + [numbers(stddev=50)]),
+        50,
+        backward([numbers(stddev=1)] * 10 + [numbers(stddev=50)], is_loop=True),
+    ),
+    (
         "dead_relu",
         series("Relu", [numbers()] * 3 + [numbers(zero=99)] * 5),
         0.99,
@@ -201,6 +214,12 @@ CASES: list[tuple[str, Build, float, Build]] = [
     ),
     ("weight_update_ratio", update(sizes=[0.01] * 10 + [2] * 4 + [3], of=4), 0.5, update(sizes=[2] * 14 + [1.9], of=4)),
     ("weight_update_ratio", update(sizes=[2] * 15, of=4), 0.5, update(sizes=[2] * 14, of=4)),
+    (
+        "weight_update_ratio",
+        update(sizes=[2] * 15, of=4, role="forward"),
+        0.5,
+        update(sizes=[2] * 15, of=4, role="optimizer"),
+    ),
     ("poor_initialisation", series("MatMul", [numbers(stddev=1e4)]), 1e4, backward([numbers(stddev=1e4)])),
     ("shape_change", shapes([1, 2, 3, 4]), 4, shapes([1, 2, 3, 3])),
     ("retracing", graphs(["train"] * 6), 6, graphs(["train"] * 5)),

@@ -4,8 +4,9 @@
 -- parameter: min_events 5.0 Number of its last updates to examine.
 -- parameter: warm_up 10.0 Number of updates before these, in which a variable that began at zero may still grow.
 -- One row is one read of a variable whose last updates, which an op adds to it or subtracts from it, are all too large
--- compared with the variable's value as read in the same run of the graph. If the graph reads a variable several times, it
--- is the read whose name comes first. Needs the mode FULL_NUMERICS.
+-- compared with the variable's value as read in the same run of the graph. Variables that only an optimizer or a metric
+-- reads are its own state, which may change fast. If the graph reads a variable several times, it is the read whose name
+-- comes first. Needs the mode FULL_NUMERICS.
 WITH updates AS (
     SELECT
         v.run_id, v.graph_id, v.op_name, v.op_type, v.output_slot, v.event_index, w.op_name AS writer,
@@ -25,7 +26,7 @@ WITH updates AS (
         AND r_resource.source_op_name = w_resource.source_op_name AND NOT r_resource.is_control
     JOIN graph_op AS r
         ON r.run_id = w.run_id AND r.graph_id = w.graph_id AND r.op_name = r_resource.op_name
-        AND r.op_type = 'ReadVariableOp'
+        AND r.op_type = 'ReadVariableOp' AND coalesce(r.role, '') NOT IN ('optimizer', 'metric')
     JOIN tensor_health AS u
         ON u.run_id = w.run_id AND u.graph_id = w.graph_id
         AND u.op_name = w_value.source_op_name AND u.output_slot = w_value.source_output_slot
