@@ -29,19 +29,13 @@ COMMANDS = ("first-nonfinite", "check", "alerts", "why", "coverage", "doctor")
 
 def answers(logdir: Path) -> dict[str, Any]:
     """Returns the exit code of each command that does not exit with 0, and the errors and warnings of `alerts`."""
-    runner = CliRunner()
-    codes = {}
-    for command in COMMANDS:
-        result = runner.invoke(app, [command, str(logdir)])
-        if result.exit_code != 0:
-            codes[command] = result.stdout[:2000]
-    found = tfdbg_arrow.query.alerts(logdir).findings
+    results = {command: CliRunner().invoke(app, [command, str(logdir), "--json"]) for command in COMMANDS}
     warnings = [
-        f"{each.severity} {each.kind}: {each.num_alerts} x {each.first.op_name} ({each.first.op_type}): "
-        f"{each.first.message}"
-        for each in found
-        if each.severity != "info"
+        f"{each['severity']} {each['kind']}: {each['first']['op_name']}: {each['first']['message']}"
+        for each in json.loads(results["alerts"].stdout)["findings"]
+        if each["severity"] != "info"
     ]
+    codes = {command: result.stdout[:2000] for command, result in results.items() if result.exit_code != 0}
     return {"exit_codes": codes, "warnings": warnings}
 
 
