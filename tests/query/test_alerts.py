@@ -164,6 +164,12 @@ CASES: list[tuple[str, Build, float, Build]] = [
         backward([numbers(max_abs=1e-9)] * 3 + [numbers()]),
     ),
     (
+        "vanishing_gradient",
+        backward([numbers(max_abs=1e-9)] * 3),
+        1e-9,
+        series("Sum", [numbers(max_abs=1e-9)] * 3, graph="__backward_model_12"),
+    ),
+    (
         "gradient_norm_spike",
         backward([numbers(stddev=1)] * 10 + [numbers(stddev=50)]),
         50,
