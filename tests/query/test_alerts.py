@@ -360,6 +360,14 @@ def test_element_counts_are_not_exploding_gradients(tmp_path: Path) -> None:
     assert [alert.op_name for alert in found.alerts] == ["widened"]
 
 
+def test_a_scaled_loss_is_no_exploding_gradient(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    graph = run.graph("__backward_model_12").op("x", "MatMul").op("is_finite", "IsFinite", ["x"], dtypes=["bool"])
+    run.tensor(graph, "x", numbers(max_abs=1e38))
+    found = alerts(run.write(tmp_path / "logdir"), kinds=["exploding_gradient", "overflow_near"])
+    assert found.alerts == ()
+
+
 def test_the_recorded_role_decides_which_ops_are_gradients(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     graph = run.graph("train")

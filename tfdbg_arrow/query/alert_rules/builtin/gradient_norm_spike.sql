@@ -1,6 +1,6 @@
 -- severity: warning
 -- message: The norm of this gradient jumped to {value:,.4g} times the mean of the ten norms before it.
--- parameter: growth 10.0 Minimum ratio of the norm to the mean of the ten norms before it.
+-- parameter: growth 30.0 Minimum ratio of the norm to the mean of the ten norms before it.
 -- One row is one output of an op that TensorFlow created for a gradient, whose Euclidean norm jumps. Ops in loops and in
 -- functions with several call sites are excluded: their gradient differs from iteration to iteration in a sound training,
 -- too. Needs the mode FULL_NUMERICS.

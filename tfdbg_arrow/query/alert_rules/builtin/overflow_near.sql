@@ -3,7 +3,8 @@
 -- parameter: bits 4.0 Maximum number of doublings from the dtype's largest number.
 -- One row is one op output with a finite element that nearly overflows. A number that the program wrote itself, as into
 -- the mask of an attention, is no evidence: constants, tensors from outside, and outputs of the same graph that have the
--- magnitude of one of them, except for rounding, are excluded. Needs the mode FULL_NUMERICS.
+-- magnitude of one of them, except for rounding, are excluded. So are gradients in graphs with an IsFinite, which scale
+-- the loss as far as the dtype allows. Needs the mode FULL_NUMERICS.
 WITH large AS (
     SELECT
         run_id, graph_id, op_name, op_type, output_slot, dtype, event_index, max_abs_finite,
@@ -22,6 +23,11 @@ WITH large AS (
 ),
 written AS (
     SELECT DISTINCT run_id, dtype, max_abs_finite FROM large WHERE is_written = 1
+),
+scaled AS (
+    SELECT DISTINCT g.run_id, g.graph_id, g.op_name
+    FROM gradient_op AS g
+    JOIN graph_op AS t ON t.run_id = g.run_id AND t.graph_id = g.graph_id AND t.op_type = 'IsFinite'
 )
 SELECT
     h.run_id,
@@ -34,7 +40,9 @@ SELECT
     count(*) AS num_events,
     max(h.max_abs_finite) AS value
 FROM large AS h
+LEFT JOIN scaled AS s ON s.run_id = h.run_id AND s.graph_id = h.graph_id AND s.op_name = h.op_name
 WHERE h.is_written = 0
+    AND s.op_name IS NULL
     AND NOT EXISTS (
         SELECT 1 FROM written AS w
         WHERE w.run_id = h.run_id AND w.dtype = h.dtype
