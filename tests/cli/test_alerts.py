@@ -51,8 +51,8 @@ class TestAlerts:
         assert run_cli("check", bad).exit_code == 1
         clean = run_cli("check", healthy)
         assert (clean.exit_code, clean.stdout) == (0, "Nothing found by nonfinite_origin.\n")
-        assert run_cli("check", bad, "--rule", "retracing").exit_code == 0
-        assert run_cli("check", bad, "--rule", "retracing", "--set", "retracing.num_graphs=1").exit_code == 1
+        assert run_cli("check", bad, "--rule", "shape_change").exit_code == 0
+        assert run_cli("check", bad, "--rule", "shape_change", "--set", "shape_change.num_shapes=1").exit_code == 1
 
     def test_errors_give_exit_code_2(self, bad: Path) -> None:
         for arguments in (["--rule", "nope"], ["--set", "nope"], ["--set", "overflow_near.bits=x"]):

@@ -103,3 +103,19 @@ class TestWhy:
         result = run_cli("why", chain, "Nosuch")
         assert result.exit_code == 2
         assert "has no recorded tensor named Nosuch; see " in result.stderr
+
+    def test_values_that_did_no_harm_give_exit_code_0(self, tmp_path: Path) -> None:
+        run = RunBuilder("run-a")
+        graph = run.graph("loss").op("x", "Placeholder").op("log", "Log", inputs=["x"])
+        graph.op("safe", "SelectV2", inputs=["log"])
+        execution = run.execution("__loss", inputs=[1], graph=graph)
+        run.tensor(graph, "x", counts(zero=1), execution=execution)
+        run.tensor(graph, "log", counts(neg_inf=1), execution=execution)
+        run.tensor(graph, "safe", counts(pos=1), execution=execution)
+        logdir = run.write(tmp_path / "harmless")
+        result = run_cli("why", logdir)
+        assert result.stdout.startswith("None of the bad values did harm. The first of them:\n")
+        assert "log:0 (Log) in loss  <- it went bad here\n" in result.stdout
+        codes = {command: run_cli(command, logdir).exit_code for command in ("first-nonfinite", "check", "alerts")}
+        assert (result.exit_code, codes) == (0, {"first-nonfinite": 0, "check": 0, "alerts": 0})
+        assert run_cli("why", logdir, "log").exit_code == 1

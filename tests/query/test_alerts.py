@@ -39,19 +39,26 @@ def numbers(
     }
 
 
-def series(op_type: str, tensors: Iterable[Mapping[str, Any]], *, op_name: str = "x", graph: str = "model") -> Build:
-    """Returns a program that runs one op once for each tensor."""
+def series(
+    op_type: str,
+    tensors: Iterable[Mapping[str, Any]],
+    *,
+    op_name: str = "x",
+    graph: str = "model",
+    is_loop: bool = False,
+) -> Build:
+    """Returns a program that runs one op once for each tensor, in one call each or in the iterations of one loop."""
 
     def build(run: RunBuilder) -> None:
         one = run.graph(graph).op(op_name, op_type)
         for step, tensor in enumerate(tensors):
-            run.tensor(one, op_name, tensor, step=step)
+            run.tensor(one, op_name, tensor, step=0 if is_loop else step, iteration=step if is_loop else 0)
 
     return build
 
 
-def backward(tensors: Iterable[Mapping[str, Any]]) -> Build:
-    return series("MatMul", tensors, graph="__backward_model_12")
+def backward(tensors: Iterable[Mapping[str, Any]], *, is_loop: bool = False) -> Build:
+    return series("MatMul", tensors, graph="__backward_model_12", is_loop=is_loop)
 
 
 def reads_of_variables(*, frozen: Iterable[float], trained: Iterable[float]) -> Build:
@@ -64,21 +71,50 @@ def reads_of_variables(*, frozen: Iterable[float], trained: Iterable[float]) -> 
     return build
 
 
-def update(*, size: float, of: float) -> Build:
+def update(*, sizes: Iterable[float], of: float, role: str | None = None) -> Build:
+    """Returns a program that reads a variable and subtracts from it, once for each size of the update."""
+
     def build(run: RunBuilder) -> None:
         graph = run.graph("train").op("variable", "Placeholder", dtypes=["resource"])
-        graph.op("read", "ReadVariableOp", inputs=["variable"]).op("scaled", "Mul")
+        graph.op("read", "ReadVariableOp", inputs=["variable"], role=role).op("scaled", "Mul")
         graph.op("assign", "AssignSubVariableOp", inputs=["variable", "scaled"], dtypes=[])
-        run.tensor(graph, "read", numbers(mean=of, stddev=0.0))
-        run.tensor(graph, "scaled", numbers(mean=size, stddev=0.0))
+        for step, size in enumerate(sizes):
+            run.tensor(graph, "read", numbers(mean=of, stddev=0.0), step=step)
+            run.tensor(graph, "scaled", numbers(mean=size, stddev=0.0), step=step)
 
     return build
 
 
-def graphs(names: Iterable[str]) -> Build:
+def graphs(names: Iterable[str], *, num_calls: int = 1) -> Build:
     def build(run: RunBuilder) -> None:
-        for name in names:
-            run.tensor(run.graph(name).op("x", "Mul"), "x", CLEAN)
+        for number, name in enumerate(names):
+            graph = run.graph(name).op("x", "Mul")
+            for _ in range(num_calls):
+                run.execution(f"__inference_{name}_{number}", graph=graph)
+            run.tensor(graph, "x", CLEAN)
+
+    return build
+
+
+def product(op_type: str, tensors: Iterable[Mapping[str, Any]], *, of: Mapping[str, Any]) -> Build:
+    """Returns a program that computes an op of another tensor, once for each tensor."""
+
+    def build(run: RunBuilder) -> None:
+        graph = run.graph("model").op("before", "Relu").op("x", op_type, inputs=["before"])
+        for step, tensor in enumerate(tensors):
+            run.tensor(graph, "before", of, step=step)
+            run.tensor(graph, "x", tensor, step=step)
+
+    return build
+
+
+def beside_constant(op_type: str, magnitude: float, *, constant: float) -> Build:
+    """Returns a program with a constant and an op."""
+
+    def build(run: RunBuilder) -> None:
+        graph = run.graph("model").op("constant", "Const").op("x", op_type)
+        run.tensor(graph, "constant", numbers(max_abs=constant))
+        run.tensor(graph, "x", numbers(max_abs=magnitude))
 
     return build
 
@@ -103,6 +139,12 @@ CASES: list[tuple[str, Build, float, Build]] = [
     ("nonfinite", series("Log", [CLEAN, INF, NAN]), 2, series("Log", [CLEAN])),
     ("overflow_near", series("Exp", [numbers(max_abs=1e38)]), 1e38, series("Exp", [numbers(max_abs=1e37)])),
     (
+        "overflow_near",
+        beside_constant("AddV2", 1.5e38, constant=1e38),
+        1.5e38,
+        beside_constant("AddV2", 1.001e38, constant=1e38),
+    ),
+    (
         "underflow",
         series("Mul", [numbers()] * 4 + [numbers(subnormal=30)] * 4),
         0.3,
@@ -122,10 +164,22 @@ CASES: list[tuple[str, Build, float, Build]] = [
         backward([numbers(max_abs=1e-9)] * 3 + [numbers()]),
     ),
     (
+        "vanishing_gradient",
+        backward([numbers(max_abs=1e-9)] * 3),
+        1e-9,
+        series("Sum", [numbers(max_abs=1e-9)] * 3, graph="__backward_model_12"),
+    ),
+    (
         "gradient_norm_spike",
         backward([numbers(stddev=1)] * 10 + [numbers(stddev=50)]),
         50,
         backward([numbers(stddev=1)] * 9 + [numbers(stddev=50)]),
+    ),
+    (
+        "gradient_norm_spike",
+        backward([numbers(stddev=1)] * 10 + [numbers(stddev=50)]),
+        50,
+        backward([numbers(stddev=1)] * 10 + [numbers(stddev=50)], is_loop=True),
     ),
     (
         "dead_relu",
@@ -147,20 +201,36 @@ CASES: list[tuple[str, Build, float, Build]] = [
     ),
     (
         "all_zero",
-        series("Mul", [numbers(zero=100)] * 3),
-        3,
-        series("Mul", [numbers(zero=100)] * 2 + [numbers(zero=99)]),
+        series("MatMul", [numbers(zero=100)] * 10),
+        10,
+        series("MatMul", [numbers(zero=100)] * 9 + [numbers(zero=99)]),
     ),
+    (
+        "all_zero",
+        product("Conv2D", [numbers(zero=100)] * 10, of=numbers(zero=99)),
+        10,
+        product("Conv2D", [numbers(zero=100)] * 10, of=numbers(zero=100)),
+    ),
+    ("all_zero", series("MatMul", [numbers(zero=100)] * 10), 10, series("Mul", [numbers(zero=100)] * 10)),
     (
         "unchanged_variable",
         reads_of_variables(frozen=[1.0] * 10, trained=range(10)),
         10,
         reads_of_variables(frozen=[1.0] * 10, trained=[1.0] * 10),
     ),
-    ("weight_update_ratio", update(size=2, of=4), 0.5, update(size=0.01, of=4)),
+    ("weight_update_ratio", update(sizes=[0.01] * 10 + [2] * 4 + [3], of=4), 0.5, update(sizes=[2] * 14 + [1.9], of=4)),
+    ("weight_update_ratio", update(sizes=[2] * 15, of=4), 0.5, update(sizes=[2] * 14, of=4)),
+    (
+        "weight_update_ratio",
+        update(sizes=[2] * 15, of=4, role="forward"),
+        0.5,
+        update(sizes=[2] * 15, of=4, role="optimizer"),
+    ),
     ("poor_initialisation", series("MatMul", [numbers(stddev=1e4)]), 1e4, backward([numbers(stddev=1e4)])),
     ("shape_change", shapes([1, 2, 3, 4]), 4, shapes([1, 2, 3, 3])),
     ("retracing", graphs(["train"] * 6), 6, graphs(["train"] * 5)),
+    ("retracing", graphs(["train"] * 6, num_calls=2), 6, graphs(["train"] * 6, num_calls=3)),
+    ("retracing", graphs(["train"] * 6), 6, graphs(["train"] * 6, num_calls=0)),
 ]
 
 
@@ -185,7 +255,7 @@ def test_each_rule_fires_on_its_case_and_not_on_a_near_miss(
     assert found != ()
     assert found[-1].kind == kind
     assert math.isclose(found[-1].value, value, rel_tol=1e-9)
-    assert found[-1].op_name in ("x", "frozen", "scaled", None)
+    assert found[-1].op_name in ("x", "frozen", "read", None)
     assert alerts(write(nearly, tmp_path / "nearly"), kinds=[kind]).alerts == ()
 
 
@@ -288,6 +358,14 @@ def test_element_counts_are_not_exploding_gradients(tmp_path: Path) -> None:
         run.tensor(graph, op_name, numbers(max_abs=5000))
     found = alerts(run.write(tmp_path / "logdir"), kinds=["exploding_gradient"])
     assert [alert.op_name for alert in found.alerts] == ["widened"]
+
+
+def test_a_scaled_loss_is_no_exploding_gradient(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    graph = run.graph("__backward_model_12").op("x", "MatMul").op("is_finite", "IsFinite", ["x"], dtypes=["bool"])
+    run.tensor(graph, "x", numbers(max_abs=1e38))
+    found = alerts(run.write(tmp_path / "logdir"), kinds=["exploding_gradient", "overflow_near"])
+    assert found.alerts == ()
 
 
 def test_the_recorded_role_decides_which_ops_are_gradients(tmp_path: Path) -> None:

@@ -776,7 +776,9 @@ def test_update_ratios_are_those_of_the_alert_rule(tmp_path: Path) -> None:
     found, _ = answers(run, tmp_path)
     (rule,) = (rule for rule in builtin_rules() if rule.kind == "weight_update_ratio")
     with open_logdir(tmp_path / "logdir") as logdir:
-        ((value,),) = logdir.rows(f"SELECT max(value) FROM ({rule.sql({'limit': 0.0})}) AS rule")
+        ((value,),) = logdir.rows(
+            f"SELECT max(value) FROM ({rule.sql({'limit': 0.0, 'min_events': 1.0, 'warm_up': 0.0})}) AS rule"
+        )
     assert max(each or 0.0 for values in found.values["update_ratio"] for each in values) == value
 
 

@@ -62,14 +62,19 @@ def why(
     With --forward it shows where the bad values went: the bad tensors that were computed from the tensor, the variables
     that they were written to, and the functions that returned them to eager code.
 
-    Exit codes: 0 nothing is bad, 1 something is bad, 2 an error.
+    Exit codes: 0 nothing is bad, or without TENSOR no bad value did harm, 1 something is bad, 2 an error.
     """
     from tfdbg_arrow.query import Provenance, Spread
 
     if csv and json:
         raise QueryError("--csv and --json were both given; give only one of them.")
     with reading(logdir, skip_broken=skip_broken, memory_limit=memory_limit) as opened:
-        start = _find(opened, tensor, run_id=run_id)
+        first = opened.first_nonfinite(run_id=run_id) if tensor is None else None
+        is_expected = first is not None and first.is_expected
+        if tensor is None:
+            start = None if first is None else (first.run_id, first.event_index)
+        else:
+            start = _find(opened, tensor, run_id=run_id)
         found: Provenance | Spread | None = None
         if start is not None:
             search = opened.spread if forward else opened.provenance
@@ -81,18 +86,18 @@ def why(
         print_csv(columns, [] if found is None else [tuple(row.values()) for row in found.rows()])
     elif found is None:
         typer.echo("Nothing is bad" + (f" in {tensor}." if tensor else "."))
-    elif isinstance(found, Spread):
-        print_spread(found, full=full)
     else:
-        print_provenance(found, tree=tree, full=full)
-    raise typer.Exit(0 if found is None else 1)
+        if is_expected:
+            typer.echo("None of the bad values did harm. The first of them:")
+        if isinstance(found, Spread):
+            print_spread(found, full=full)
+        else:
+            print_provenance(found, tree=tree, full=full)
+    raise typer.Exit(0 if found is None or is_expected else 1)
 
 
-def _find(logdir: Logdir, tensor: str | None, *, run_id: str | None) -> tuple[str, int] | None:
+def _find(logdir: Logdir, tensor: str, *, run_id: str | None) -> tuple[str, int] | None:
     """Returns (run id, event_index) of the bad tensor that `tensor` names; None if it was never bad."""
-    if tensor is None:
-        first = logdir.first_nonfinite(run_id=run_id)
-        return None if first is None else (first.run_id, first.event_index)
     if tensor.isdecimal():
         rows = logdir.rows(
             "SELECT run_id, event_index, has_inf_or_nan FROM tensor_health "

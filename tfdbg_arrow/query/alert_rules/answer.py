@@ -24,6 +24,8 @@ MAX_ROLLED_UP = 5_000
 """Number of alerts per rule that findings are made from. It bounds the memory."""
 ORIGIN_RULE = "nonfinite_origin"
 """The rule whose alerts are about origins of bad values."""
+_BAD_RULE = "nonfinite"
+"""The rule whose alerts are about all bad tensors."""
 _MAX_JUDGED = 200
 """Number of origins per run for which to check whether they did harm."""
 
@@ -229,13 +231,14 @@ def alerts(
                 continue
             num_found[rule.kind] = number
             found += [_alert(rule, given.get(rule.kind, {}), row) for row in rows]
-        origin_rule = next((rule for rule in rules if rule.kind == ORIGIN_RULE and rule.kind in num_found), None)
-        if origin_rule is not None:
-            before = len(found)
+        if not num_found.keys().isdisjoint((ORIGIN_RULE, _BAD_RULE)):
             culprits = _culprits(open_, run_id=run_id)
-            found = _judged(open_, found, culprits)
-            found = _with_culprits(open_, origin_rule, found, culprits)
-            num_found[ORIGIN_RULE] += len(found) - before
+            found = [_of_bad_tensor(alert, culprits.get(alert.run_id)) for alert in found]
+            origin_rule = next((rule for rule in rules if rule.kind == ORIGIN_RULE and rule.kind in num_found), None)
+            if origin_rule is not None:
+                before = len(found)
+                found = _with_culprits(open_, origin_rule, _judged(open_, found, culprits), culprits)
+                num_found[ORIGIN_RULE] += len(found) - before
     found.sort(key=lambda alert: SEVERITIES.index(alert.severity))
     listed = _first_of_each(found, limit)
     return Alerts(
@@ -277,6 +280,14 @@ def _judged(logdir: Engine, alerts: list[Alert], culprits: Mapping[str, NonFinit
         elif (origin := judged[key]) is not None:
             found.append(_of_origin(alert, origin))
     return found
+
+
+def _of_bad_tensor(alert: Alert, culprit: NonFinite | None) -> Alert:
+    """Returns an alert about a bad tensor with the severity `info` if no bad value of its run did harm."""
+    if alert.kind != _BAD_RULE or culprit is None or not culprit.is_expected:
+        return alert
+    message = f"{alert.message} No bad value of this run did harm."
+    return replace(alert, severity="info", message=message, is_expected=True)
 
 
 def _of_origin(alert: Alert, origin: NonFinite) -> Alert:

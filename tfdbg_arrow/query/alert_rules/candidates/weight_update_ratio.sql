@@ -1,13 +1,19 @@
--- Both the value that is added and the read of the variable. The factor allows for rounding. The comparison with 1e300
+-- Both the value that is added and all reads of the variable. The factor allows for rounding. The comparison with 1e300
 -- finds infinite squares, which are clipped to the range of DOUBLE.
-WITH large AS (
-    SELECT p.run_id, p.graph_id, p.u_name, p.u_slot, p.v_name
+WITH large_update AS (
+    SELECT DISTINCT p.run_id, p.graph_id, p.u_name, p.u_slot
     FROM derived.weight_update AS p
     JOIN derived.op_extremes AS u
         ON u.run_id = p.run_id AND u.graph_id = p.graph_id AND u.op_name = p.u_name AND u.output_slot = p.u_slot
     JOIN derived.op_extremes AS v
         ON v.run_id = p.run_id AND v.graph_id = p.graph_id AND v.op_name = p.v_name AND v.output_slot = 0
     WHERE u.max_square >= CAST(0.999 AS DOUBLE) * {limit} * {limit} * v.min_square OR u.max_square >= 1e300
+),
+large AS (
+    SELECT p.run_id, p.graph_id, p.u_name, p.u_slot, p.v_name
+    FROM derived.weight_update AS p
+    JOIN large_update AS l
+        ON l.run_id = p.run_id AND l.graph_id = p.graph_id AND l.u_name = p.u_name AND l.u_slot = p.u_slot
 )
 SELECT d.run_id, d.graph_id, d.op_name, d.op_type, d.output_slot
 FROM derived.op_extremes AS d
