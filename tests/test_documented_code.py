@@ -74,6 +74,7 @@ def placed(text: str, here: Path) -> str:
     text = text.replace("provenance(30)", f"provenance({found.event_index})").replace(
         "mark.csv", f"{here}/csv/mark.csv"
     )
+    text = text.replace("logdir Softmax", f"logdir {found.op_name}")
     return text.replace("/tmp/", f"{here}/")
 
 
@@ -109,7 +110,19 @@ COMMANDS = [
     for line in text.replace("\n         ", " ").splitlines()
     if line.startswith("tfdbg-arrow ")
 ]
-NOT_RUN = ("run", "view", "--follow", "s3://", "shared", "--install", "import", "--debugger-v2", "delta", "iceberg")
+NOT_RUN = (
+    "run",
+    "zoom",
+    "view",
+    "--follow",
+    "s3://",
+    "shared",
+    "--install",
+    "import",
+    "--debugger-v2",
+    "delta",
+    "iceberg",
+)
 """Commands that need a program, a store, a dump or packages, or that do not end; tests/cli has them."""
 
 
