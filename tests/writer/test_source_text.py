@@ -70,8 +70,8 @@ def test_only_regular_files_of_limited_size_are_read(tmp_path: Path) -> None:
 def test_other_threads_add_stacks_while_a_file_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[Any] = []
     table = StackTable(
-        lambda name, rows: None,
-        lambda name, columns: written.append(columns["stack_trace_id"]),
+        lambda name, rows, *notes: None,
+        lambda name, columns, *notes: written.append(columns["stack_trace_id"]),
         original_location=lambda path, lineno: None,
     )
     codes = {name: compile("x = 1\n", name, "exec") for name in ("slow.py", "fast.py")}

@@ -178,13 +178,15 @@ def _no_such_tensor(
         if text is not None
     )
     near: list[str] = []
-    for given, columns in ((pattern, ("op_name", "op_type")), (layer, ("layer",))):
+    ops = (("tensor_health", "op_name"), ("tensor_health", "op_type"))
+    layers = (("graph_op", "layer"), ("execution", "layer"))
+    for given, places in ((pattern, ops), (layer, layers)):
         if given is not None:
             names = [
                 name
-                for column in columns
+                for table, column in places
                 for (name,) in logdir.rows(
-                    f"SELECT DISTINCT {column} FROM tensor_health WHERE run_id = ? AND {column} IS NOT NULL "
+                    f"SELECT DISTINCT {column} FROM {table} WHERE run_id = ? AND {column} IS NOT NULL "
                     f"ORDER BY {column} LIMIT {_MAX_NAMES}",
                     [run_id],
                 )

@@ -112,10 +112,12 @@ bool is_check(std::string_view op) {
   return op == "CheckNumerics" || op == "CheckNumericsV2" || op == "Assert" || op == "EnsureShape";
 }
 
-// Returns true for ops that wait for the record ops beside their inputs. Other inputs pass through their record ops. A
-// sum adds its terms in another order if a record op still holds one of them.
-// Source: tensorflow/core/kernels/aggregate_ops.h, which begins with the first term whose memory it can reuse.
-bool waits_for_records(std::string_view op) { return is_check(op) || op == "AddN"; }
+// Returns true for nodes that wait for the record ops beside their inputs. Other inputs pass through their record ops. On
+// a device, a sum adds its terms in another order if a record op still holds one of them.
+// Source: tensorflow/core/kernels/aggregate_ops.cc, which begins with the first term whose memory it can reuse.
+bool waits_for_records(const NodeView& node) {
+  return is_check(node.op) || (node.op == "AddN" && !is_host(node.device));
+}
 
 // Adds record ops to one graph.
 class Editor {
@@ -421,7 +423,7 @@ class Editor {
         is_changed = is_changed || found != record_ops_.end();
         inputs.emplace_back(found == record_ops_.end() ? std::string(text) : found->second);
       }
-      if (waits_for_records(node.op)) {
+      if (waits_for_records(node)) {
         for (std::string_view text : node.inputs) {
           const auto found = beside_.find(canonical(text));
           if (found == beside_.end()) continue;
