@@ -211,7 +211,9 @@ def small_graphs(mode: TensorDebugMode, *, device_types: Sequence[str]) -> dict[
 def _small_graph(dtype: tf.DType) -> bytes:
     with unobserved(), tf.Graph().as_default() as graph:
         tensor = tf.compat.v1.placeholder(dtype, name="tensor")
-        tf.reshape(tf.bitcast(tensor, tf.uint8), [-1], name="part")
+        # A copy, because the bytes are held until all small tensors are there. If that was the memory of the tensor, a
+        # sum would add its terms in another order.
+        tf.raw_ops.Snapshot(input=tf.reshape(tf.bitcast(tensor, tf.uint8), [-1]), name="part")
         serialized: bytes = graph.as_graph_def().SerializeToString()
         return serialized
 
