@@ -49,6 +49,9 @@ _ending: Ending | None = None
 
 _is_registered_at_exit = False
 
+_has_exit_code = False
+"""Whether the process ends with an exit code that is ours, whatever ended the program."""
+
 _INTERRUPTED_END_S = 5.0
 """How long disable() waits, if the calling thread may hold what the thread that writes the end waits for."""
 
@@ -445,6 +448,12 @@ def _end_at_exit() -> None:
         ending.outlast()  # Python must not end while the sink's thread runs C++ code
 
 
+def note_exit_code() -> None:
+    """Notes that the caller ends the process with an exit code of its own, whatever ended the program."""
+    global _has_exit_code
+    _has_exit_code = True
+
+
 def _keep_exit_status() -> None:
     """Makes Python end with the status of SIGINT, if KeyboardInterrupt ended the program.
 
@@ -452,7 +461,7 @@ def _keep_exit_status() -> None:
     the first time at the end of a recording can compile text themselves.
     """
     is_interrupted = getattr(sys, "last_type", None) is KeyboardInterrupt and not hasattr(sys, "ps1")
-    if _ending is not None and _ending.outlived_program and is_interrupted:
+    if _ending is not None and _ending.outlived_program and is_interrupted and not _has_exit_code:
         with contextlib.suppress(KeyboardInterrupt):
             exec("raise KeyboardInterrupt")
 

@@ -106,6 +106,7 @@ def record_program(program: Program, request: Request, *, seed: int | None = Non
     # A program that imports Keras first imports TensorFlow in the middle of that.
     finder = AfterImport([_TENSORFLOW, *KERAS_PACKAGES], start)
     finder.install()
+    active_recording.note_exit_code()
     try:
         exit_code = run_program(program)
     except ProgramAborted:

@@ -219,4 +219,9 @@ def _uncaught(error: BaseException) -> int:
         sys.__excepthook__(type(failure), failure, failure.__traceback__)
         sys.stderr.write("\nOriginal exception was:\n")
         sys.__excepthook__(type(error), error, error.__traceback__)
-    return EXIT_INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
+    if isinstance(error, KeyboardInterrupt):
+        # Python would end with the status of SIGINT, and not with an exit code, because the last code that was compiled
+        # from text, the program, raised KeyboardInterrupt.
+        exec("")
+        return EXIT_INTERRUPTED
+    return 1
