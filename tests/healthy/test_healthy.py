@@ -37,7 +37,7 @@ def test_no_answer_reports_a_sample_of_healthy_programs_under_op_determinism() -
     check(answers("--deterministic", *FAST), list(FAST))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("options", [[], ["--deterministic"]], ids=["default", "deterministic"])
 def test_no_answer_reports_a_healthy_program(options: list[str]) -> None:
     check(answers(*options), list(PROGRAMS))
