@@ -76,7 +76,7 @@ def _equal_lines_text(found: NonFinite) -> str:
         return ""
     lines = (found.source, *found.equal_lines)
     is_one_file = len({line.file_path for line in lines}) == 1
-    *first, last = (str(line.lineno) if is_one_file else f"{line.file_path}:{line.lineno}" for line in lines)
+    *first, last = (str(line.lineno) if is_one_file else line.place for line in lines)
     return f", computed once for {'lines ' if is_one_file else ''}{', '.join(first)} and {last}"
 
 
@@ -133,7 +133,7 @@ def nonfinite_facts(found: NonFinite) -> list[tuple[str, str]]:
         ("graph", graph_text(found)),
         *label_facts(found),
         ("tensor", facts_text(found)),
-        *(("same op", f"{line.file_path}:{line.lineno}: {line.code or ''}") for line in found.equal_lines),
+        *(("same op", f"{line.place}: {line.code or ''}") for line in found.equal_lines),
         ("device", found.device_name),
         ("worker", found.worker),
         ("event", f"{found.event_index}, {_time_text(found.wall_time_ns)}, run {found.run_id}"),
