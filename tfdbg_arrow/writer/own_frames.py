@@ -31,6 +31,19 @@ def leave_out_own_frames(error: BaseException) -> None:
     error.__traceback__ = without_own_frames(error.__traceback__) or error.__traceback__
 
 
+class _OwnFramesLeftOut:
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if error is not None:
+            leave_out_own_frames(error)
+
+
+own_frames_left_out = _OwnFramesLeftOut()
+"""A context manager that does the same for all exceptions that leave its block. Leaving it adds no frame."""
+
+
 class RecursionRoom:
     """Raises Python's recursion limit during a recording, so that the program can recurse as deep as without one."""
 

@@ -32,7 +32,7 @@ from tfdbg_arrow.writer.hooks.exports import clean_copy
 from tfdbg_arrow.writer.hooks.observation import Observation
 from tfdbg_arrow.writer.hooks.patches import Patches
 from tfdbg_arrow.writer.hooks.unobserved import is_remote, this_thread
-from tfdbg_arrow.writer.own_frames import leave_out_own_frames
+from tfdbg_arrow.writer.own_frames import leave_out_own_frames, own_frames_left_out
 
 _SUFFIXES = re.compile(f"{PLAIN_SUFFIX}|{INSIDE_SUFFIX}(_around|_rows|_[0-9]+)?")
 _REFUSALS = (tf.errors.InternalError, tf.errors.InvalidArgumentError, tf.errors.UnimplementedError)
@@ -56,12 +56,8 @@ def hook_calls(observation: Observation, patches: Patches) -> None:
                 name = text.encode()
             to_run = observer.function_to_run(name)
             if to_run != name:
-                try:
-                    with _named_as_called():
-                        return original(ctx, to_run, tensor_inputs, num_outputs)
-                except BaseException as failure:
-                    leave_out_own_frames(failure)
-                    raise
+                with own_frames_left_out, _named_as_called():
+                    return original(ctx, to_run, tensor_inputs, num_outputs)
             copy = observer.copy_to_record(name)
             execution_index = observer.begin_call(name, copy, tensor_inputs, num_outputs)
             outputs, error_type = None, None
@@ -156,12 +152,9 @@ def hook_failed_ops(observation: Observation, patches: Patches) -> None:
                 observer.note_failed_op(op_name, inputs, type(error).__name__)
                 leave_out_own_frames(error)
                 raise
-            try:
+            with own_frames_left_out:
                 for each in callbacks:
                     each(op_name, tuple(inputs), attrs, tensors, name)
-            except BaseException as error:
-                leave_out_own_frames(error)
-                raise
             return tensors
 
         return execute_with_callbacks

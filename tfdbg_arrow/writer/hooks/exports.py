@@ -25,7 +25,7 @@ from tfdbg_arrow.writer.graphs.node_defs import MARK, OWN_OP_PREFIX, functions_o
 from tfdbg_arrow.writer.hooks.observation import Observation
 from tfdbg_arrow.writer.hooks.patches import Patches
 from tfdbg_arrow.writer.hooks.unobserved import follow_connections, is_remote, traced_for
-from tfdbg_arrow.writer.own_frames import leave_out_own_frames
+from tfdbg_arrow.writer.own_frames import own_frames_left_out
 
 
 @functools.cache
@@ -36,29 +36,20 @@ def keep_exports_clean() -> None:
     original_build = saved_model_save._build_meta_graph_impl
 
     def as_graph_def(graph: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
+        with own_frames_left_out:
             graph_def, version = original_as_graph_def(graph, *args, **kwargs)
-        except BaseException as error:
-            leave_out_own_frames(error)
-            raise
         strip_graph(graph_def)
         return graph_def, version
 
     def build_meta_graph(*args: Any, **kwargs: Any) -> Any:
-        try:
+        with own_frames_left_out:
             result = original_build(*args, **kwargs)
-        except BaseException as error:
-            leave_out_own_frames(error)
-            raise
         strip_meta_graph(result[0])
         return result
 
     def add_function_def(context: Any, function_def: Any) -> None:
-        try:
+        with own_frames_left_out:
             original_add(context, _as_registered(context, function_def))
-        except BaseException as error:
-            leave_out_own_frames(error)
-            raise
 
     framework_ops.Graph._as_graph_def = as_graph_def
     eager_context.Context.add_function_def = add_function_def
@@ -135,12 +126,8 @@ def hook_work_for_others(observation: Observation, patches: Patches) -> None:
 
     def make_remote_entry(original: Any) -> Any:
         def run_for_others(*args: Any, **kwargs: Any) -> Any:
-            try:
-                with traced_for("remote" if observation.is_active else None):
-                    return original(*args, **kwargs)
-            except BaseException as error:
-                leave_out_own_frames(error)
-                raise
+            with own_frames_left_out, traced_for("remote" if observation.is_active else None):
+                return original(*args, **kwargs)
 
         return run_for_others
 
@@ -156,11 +143,8 @@ def keep_remote_calls_clean() -> None:
     def call_function(ctx: Any, name: Any, tensor_inputs: Sequence[Any], num_outputs: int) -> Any:
         if is_remote(ctx.device_name or ""):
             name = clean_copy(ctx, as_str(name)).encode()
-        try:
+        with own_frames_left_out:
             return original(ctx, name, tensor_inputs, num_outputs)
-        except BaseException as error:
-            leave_out_own_frames(error)
-            raise
 
     eager_context.Context.call_function = call_function
     follow_connections()

@@ -20,7 +20,7 @@ from typing import Any
 from tfdbg_arrow.writer.hooks.observation import Observation
 from tfdbg_arrow.writer.hooks.patches import KERAS_PACKAGES, AfterImport, Patches
 from tfdbg_arrow.writer.hooks.scoping import Find, put, scoped
-from tfdbg_arrow.writer.own_frames import leave_out_own_frames
+from tfdbg_arrow.writer.own_frames import own_frames_left_out
 from tfdbg_arrow.writer.recording.marks import FitLabels
 from tfdbg_arrow.writer.scopes import LOSS, METRIC, OPTIMIZER, Scope, Scopes
 
@@ -123,10 +123,8 @@ def _make_fit(observation: Observation, original: Any) -> Any:
         if not observation.is_active or not fit_marks.begin():
             return original(*args, **kwargs)
         try:
-            return original(*args, **kwargs)
-        except BaseException as error:
-            leave_out_own_frames(error)
-            raise
+            with own_frames_left_out:
+                return original(*args, **kwargs)
         finally:
             if observation.is_active:
                 try:
@@ -160,11 +158,8 @@ def _make_event(
                     tell(labels, callbacks, args)
             except Exception as error:
                 observation.observer.note_failure("labeling the steps of fit", error)
-        try:
+        with own_frames_left_out:
             return original(callbacks, *args, **kwargs)
-        except BaseException as error:
-            leave_out_own_frames(error)
-            raise
 
     return event
 

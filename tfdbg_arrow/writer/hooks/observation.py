@@ -24,7 +24,7 @@ from tensorflow.python.framework import ops as framework_ops
 from tensorflow.python.ops import script_ops
 
 from tfdbg_arrow.writer.hooks.patches import Patches
-from tfdbg_arrow.writer.own_frames import leave_out_own_frames
+from tfdbg_arrow.writer.own_frames import own_frames_left_out
 from tfdbg_arrow.writer.recording.marks import FitMarks
 from tfdbg_arrow.writer.scopes import Scopes
 
@@ -196,11 +196,8 @@ def hook_graph_ops(observation: Observation, patches: Patches) -> None:
     def make_create_op_helper(original: Any) -> Any:
         @functools.wraps(original)
         def create_op_helper(graph: Any, op: Any, *args: Any, **kwargs: Any) -> None:
-            try:
+            with own_frames_left_out:
                 original(graph, op, *args, **kwargs)
-            except BaseException as error:
-                leave_out_own_frames(error)
-                raise
             if observation.is_active:
                 observation.observer.note_created(op)
 
@@ -217,11 +214,8 @@ def hook_threads(observation: Observation, patches: Patches) -> None:
         def run_observed(*args: Any, **kwargs: Any) -> Any:
             if observation.is_active:
                 observation.observe_thread()
-            try:
+            with own_frames_left_out:
                 return original(*args, **kwargs)
-            except BaseException as error:
-                leave_out_own_frames(error)
-                raise
 
         return run_observed
 

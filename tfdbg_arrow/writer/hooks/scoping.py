@@ -32,7 +32,7 @@ from tensorflow.python.ops import gradients_util, script_ops
 
 from tfdbg_arrow.writer.hooks.observation import Observation
 from tfdbg_arrow.writer.hooks.patches import Patches
-from tfdbg_arrow.writer.own_frames import leave_out_own_frames
+from tfdbg_arrow.writer.own_frames import own_frames_left_out
 from tfdbg_arrow.writer.scopes import GRADIENT, INPUT, OPTIMIZER, Entered, Scope
 
 Find = Callable[..., Scope]
@@ -46,13 +46,10 @@ def scoped(observation: Observation, find: Find) -> Callable[[Any], Any]:
         @functools.wraps(original)
         def run_in_scope(*args: Any, **kwargs: Any) -> Any:
             scope = found(observation, find, *args, **kwargs)
-            try:
+            with own_frames_left_out:
                 if scope is None:
                     return original(*args, **kwargs)
                 return run_in(observation, scope, original, *args, **kwargs)
-            except BaseException as error:
-                leave_out_own_frames(error)
-                raise
 
         return run_in_scope
 
@@ -73,11 +70,9 @@ def run_in(observation: Observation, scope: Scope, function: Any, /, *args: Any,
     scopes = observation.observer.scopes
     outer = scopes.here()
     try:
-        scopes.enter(scope)  # inside, so that an interruption in it leaves no scope behind
-        return function(*args, **kwargs)
-    except BaseException as error:
-        leave_out_own_frames(error)
-        raise
+        with own_frames_left_out:
+            scopes.enter(scope)  # inside, so that an interruption in it leaves no scope behind
+            return function(*args, **kwargs)
     finally:
         scopes.leave(outer)
 
@@ -157,11 +152,8 @@ def _make_merge_call(observation: Observation, original: Any) -> Any:
         if not observation.is_active:
             return original(replica, function, args, kwargs)
         scope = observation.observer.scopes.current()
-        try:
+        with own_frames_left_out:
             return original(replica, functools.partial(run_in, observation, scope, function), args, kwargs)
-        except BaseException as error:
-            leave_out_own_frames(error)
-            raise
 
     return merge_call
 
@@ -226,7 +218,7 @@ def _make_gradient_function(observation: Observation, original: Any) -> Any:
 
     @functools.wraps(original)
     def gradient_function(op_name: str, attrs: object, *rest: Any) -> Any:
-        try:
+        with own_frames_left_out:
             if observation.is_active:
                 outer = scopes.here()
                 try:
@@ -235,9 +227,6 @@ def _make_gradient_function(observation: Observation, original: Any) -> Any:
                 finally:
                     scopes.leave(outer)
             return of_graph_op(op_name, attrs, *rest)
-        except BaseException as error:
-            leave_out_own_frames(error)
-            raise
 
     pywrap_tfe.TFE_Py_RegisterGradientFunction(gradient_function)
     return gradient_function
@@ -280,10 +269,7 @@ def _in_gradient_of(observation: Observation, outputs: Any, function: Callable[.
     def compute_gradient(*args: Any, **kwargs: Any) -> Any:
         if not observation.is_active:
             return function(*args, **kwargs)
-        try:
+        with own_frames_left_out:
             return run_in(observation, scope, function, *args, **kwargs)
-        except BaseException as error:
-            leave_out_own_frames(error)
-            raise
 
     return compute_gradient

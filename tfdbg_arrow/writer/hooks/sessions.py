@@ -27,7 +27,7 @@ from tensorflow.python.framework import ops as framework_ops
 from tfdbg_arrow.writer.graphs.node_defs import FEEDS, MARK, NEEDS, own_name
 from tfdbg_arrow.writer.hooks.patches import Patches
 from tfdbg_arrow.writer.hooks.unobserved import is_unobserved
-from tfdbg_arrow.writer.own_frames import leave_out_own_frames
+from tfdbg_arrow.writer.own_frames import own_frames_left_out
 
 if TYPE_CHECKING:
     from tfdbg_arrow.writer.recording.session_runs import SessionRuns
@@ -114,11 +114,8 @@ class SessionHooks:
         def initialize(session: Any, target: Any, graph: Any = None, config: Any = None) -> None:
             if self.is_active and not is_unobserved() and not target and isinstance(config, _ConfigProto | None):
                 config = self.observer.session_config(config)
-            try:
+            with own_frames_left_out:
                 original(session, target, graph, config)
-            except BaseException as error:
-                leave_out_own_frames(error)
-                raise
 
         return initialize
 
@@ -143,7 +140,7 @@ class SessionHooks:
                 targets=tuple(map(pywrap_tf_session.TF_OperationName, target_list)),
             )
             plan = observer.plan_run(session, request)
-            try:
+            with own_frames_left_out:
                 if plan is None:
                     return original(session, *plain)
                 own_token, targets = plan.token, [*target_list, *(op._c_op for op in plan.own_ops)]
@@ -153,19 +150,13 @@ class SessionHooks:
                     return original(session, options, {**feed_dict, **own_feeds}, fetch_list, targets, run_metadata)
 
                 return self._observed(plan, [value for _, value in feeds], run)
-            except BaseException as error:
-                leave_out_own_frames(error)
-                raise
 
         return call_tf_sessionrun
 
     def _make_callable(self, original: Any) -> Any:
         def make_callable_from_options(session: Any, callable_options: Any) -> Any:
-            try:
+            with own_frames_left_out:
                 plain = original(session, callable_options)
-            except BaseException as error:
-                leave_out_own_frames(error)
-                raise
             if not self.is_active or is_unobserved():
                 return plain
             request = RunRequest(
@@ -185,13 +176,10 @@ class SessionHooks:
 
             def call(*args: Any, **kwargs: Any) -> Any:
                 """Runs with our ops during the recording, and without them afterwards."""
-                try:
+                with own_frames_left_out:
                     if not self.is_active or is_unobserved() or len(args) != len(plan.request.feeds):
                         return plain(*args, **kwargs)
                     return self._observed(plan, args, lambda token: recorded(*args, *token, **kwargs))
-                except BaseException as error:
-                    leave_out_own_frames(error)
-                    raise
 
             return call
 
@@ -214,11 +202,8 @@ class SessionHooks:
         def partial_run_setup(session: Any, fetches: Any, feeds: Any = None) -> Any:
             if self.is_active and not is_unobserved():
                 self.observer.note_partial_run()
-            try:
+            with own_frames_left_out:
                 return original(session, fetches, feeds)
-            except BaseException as error:
-                leave_out_own_frames(error)
-                raise
 
         return partial_run_setup
 

@@ -34,7 +34,7 @@ from tfdbg_arrow.writer.graphs.function_edit import MUST_COMPILE, NO_INLINE
 from tfdbg_arrow.writer.hooks.observation import Observation
 from tfdbg_arrow.writer.hooks.patches import Patches
 from tfdbg_arrow.writer.hooks.unobserved import INSIDE, reason_unobserved, this_thread, traced_for, unobserved_graphs
-from tfdbg_arrow.writer.own_frames import leave_out_own_frames
+from tfdbg_arrow.writer.own_frames import own_frames_left_out
 from tfdbg_arrow.writer.stacks import Location
 
 _CONTROL_FLOW = frozenset({"Case", "If", "While"})
@@ -75,11 +75,8 @@ def _make_from_func_graph(observation: Observation, original: Any) -> Any:
             inline_control_flow(graph)
         is_inside = reason == INSIDE
         observer.before_function(text, graph, None if is_inside else reason, is_compiled=is_inside)
-        try:
+        with own_frames_left_out:
             function = original(name, graph, attrs, *args, **kwargs)
-        except BaseException as error:
-            leave_out_own_frames(error)
-            raise
         observer.after_function(text, graph, lambda: function.cached_definition)
         return function
 
@@ -109,13 +106,9 @@ def _make_create_concrete_function(observation: Observation, original: Any) -> A
                 reason = {"keep": "xla", "inside": INSIDE}.get(observation.observer.xla_choice(), reason)
             if reason is not None:
                 unobserved_graphs[func_graph] = reason
-        try:
-            # Keep our frames out of the stacks of ops, which TensorFlow's errors show.
-            with tf_stack.CurrentModuleFilter():
-                function = _with_room(original, function_type, type_context, func_graph, options)
-        except BaseException as error:
-            leave_out_own_frames(error)
-            raise
+        # The filter keeps our frames out of the stacks of ops, which TensorFlow's errors show.
+        with own_frames_left_out, tf_stack.CurrentModuleFilter():
+            function = _with_room(original, function_type, type_context, func_graph, options)
         if observation.is_active and options.function_cache is not None:
             try:
                 context = function_context.make_function_context(options.scope_type)
@@ -240,16 +233,13 @@ def hook_compiled_calls(observation: Observation, patches: Patches) -> None:
                 known = is_compiled[function] = must_compile(function.function_def.attr)
             choice = observation.observer.xla_choice()
             is_remote = reason_unobserved(function.graph) == "remote"
-            try:
+            with own_frames_left_out:
                 if not known or not observation.is_active or choice == "observe" or is_remote:
                     return original(function, *args, **kwargs)
                 reason = INSIDE if choice == "inside" else "xla"
                 unobserved_graphs[function.graph] = reason
                 with traced_for(reason):
                     return original(function, *args, **kwargs)
-            except BaseException as error:
-                leave_out_own_frames(error)
-                raise
 
         return call_flat
 
