@@ -101,41 +101,23 @@ Shape shape_in(TF_Tensor* tensor) {
 
 }  // namespace
 
-void fill_from_summary(const Session& session, int dtype, const Shape& shape, const double* row, Record* out) {
-  auto count = [&](int column) { return static_cast<int64_t>(row[column]); };
-  Record& record = *out;
-  record.dtype = static_cast<int16_t>(dtype);
-  record.flags |= kCovered;
-  record.size = shape.size;
+void fill_from_summary(const Session& session, int dtype, const Shape& shape, const double* row, Record* record) {
+  record->dtype = static_cast<int16_t>(dtype);
+  record->flags |= kCovered;
+  record->size = shape.size;
   if (shape.is_known) {
-    record.flags |= kShape;
-    record.rank = static_cast<uint8_t>(shape.rank);
-    std::copy_n(shape.dims, std::min(shape.rank, kNumInlineDims), record.tensor.dims);
+    record->flags |= kShape;
+    record->rank = static_cast<uint8_t>(shape.rank);
+    std::copy_n(shape.dims, std::min(shape.rank, kNumInlineDims), record->tensor.dims);
   }
-  const Mode mode = session.mode;
-  if (mode == Mode::kShape || mode == Mode::kNoTensor) return;
-  TensorFacts& facts = record.tensor;
-  record.flags |= kChecked;
-  if (mode != Mode::kCurtHealth) record.flags |= kCounts;
-  if (mode != Mode::kCurtHealth && mode != Mode::kConciseHealth) record.flags |= kSigns;
-  facts.num_neg_inf = count(kColumnNumNegInf);
-  facts.num_pos_inf = count(kColumnNumPosInf);
-  facts.num_nan = count(kColumnNumNan);
-  facts.num_neg_finite = count(kColumnNumNegFinite);
-  facts.num_zero = count(kColumnNumZero);
-  facts.num_pos_finite = count(kColumnNumPosFinite);
-  if ((facts.num_neg_inf | facts.num_pos_inf | facts.num_nan) != 0) record.flags |= kBad;
-  if (mode == Mode::kFullNumerics) {
-    const bool any_finite = row[kColumnNumFinite] > 0;
-    const bool is_complex = dtype == 8 || dtype == 18;
-    record.flags |= kNumerics | (any_finite ? kAnyFinite : 0) | (any_finite && !is_complex ? kOrdered : 0);
-    facts.num_subnormal = count(kColumnNumSubnormal);
-    facts.min = row[kColumnMin];
-    facts.max = row[kColumnMax];
-    facts.mean = row[kColumnMean];
-    facts.stddev = row[kColumnStddev];
-    facts.max_abs = row[kColumnMaxAbs];
-  }
+  if (!session.reads_elements()) return;
+  auto count = [&](int column) { return static_cast<int64_t>(row[column]); };
+  const Health health{count(kColumnNumNegInf), count(kColumnNumPosInf), count(kColumnNumNan),
+                      count(kColumnNumNegFinite), count(kColumnNumZero), count(kColumnNumPosFinite)};
+  const bool any_finite = row[kColumnNumFinite] > 0, is_complex = dtype == 8 || dtype == 18;
+  const Numerics numerics{count(kColumnNumSubnormal), row[kColumnMin], row[kColumnMax], row[kColumnMean],
+                          row[kColumnStddev], row[kColumnMaxAbs], any_finite, any_finite && !is_complex};
+  set_health(session.mode, health, session.mode == Mode::kFullNumerics ? &numerics : nullptr, record);
 }
 
 // A kernel that takes the rows that a compiled function returns for its tensors.

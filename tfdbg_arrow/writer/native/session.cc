@@ -210,53 +210,48 @@ int64_t num_elements(int rank, const int64_t* dims) {
   return size;
 }
 
+void set_health(Mode mode, const Health& health, const Numerics* numerics, Record* record) {
+  TensorFacts& facts = record->tensor;
+  record->flags |= kChecked;
+  if (mode != Mode::kCurtHealth) record->flags |= kCounts;
+  if (mode != Mode::kCurtHealth && mode != Mode::kConciseHealth) record->flags |= kSigns;
+  if ((health.num_neg_inf | health.num_pos_inf | health.num_nan) != 0) record->flags |= kBad;
+  facts.num_neg_inf = health.num_neg_inf;
+  facts.num_pos_inf = health.num_pos_inf;
+  facts.num_nan = health.num_nan;
+  facts.num_neg_finite = health.num_neg_finite;
+  facts.num_zero = health.num_zero;
+  facts.num_pos_finite = health.num_pos_finite;
+  if (numerics == nullptr) return;
+  record->flags |= kNumerics | (numerics->any_finite ? kAnyFinite : 0) | (numerics->ordered ? kOrdered : 0);
+  facts.num_subnormal = numerics->num_subnormal;
+  facts.min = numerics->min;
+  facts.max = numerics->max;
+  facts.mean = numerics->mean;
+  facts.stddev = numerics->stddev;
+  facts.max_abs = numerics->max_abs;
+}
+
 void describe_tensor(Session& session, int dtype, int rank, const int64_t* dims, const void* data, bool keep,
                      Record* record) {
   const int64_t size = num_elements(rank, dims);
-  int32_t flags = record->flags | kCovered | kShape;
-  Mode mode = session.mode;
   set_shape(dtype, rank, dims, record);
-  if (mode != Mode::kShape && mode != Mode::kNoTensor) {
+  record->flags |= kCovered | kShape;
+  if (session.reads_elements()) {
     Health health;
-    bool measured;
-    if (mode == Mode::kFullNumerics) {
-      Numerics numerics;
-      measured = measure(dtype, data, size, &health, &numerics);
-      if (measured) {
-        flags |= kNumerics | (numerics.any_finite ? kAnyFinite : 0) | (numerics.ordered ? kOrdered : 0);
-        record->tensor.num_subnormal = numerics.num_subnormal;
-        record->tensor.min = numerics.min;
-        record->tensor.max = numerics.max;
-        record->tensor.mean = numerics.mean;
-        record->tensor.stddev = numerics.stddev;
-        record->tensor.max_abs = numerics.max_abs;
-      }
-    } else {
-      measured = count_health(dtype, data, size, &health);
-    }
-    if (measured) {
-      flags |= kChecked;
-      if (mode != Mode::kCurtHealth) flags |= kCounts;
-      if (mode != Mode::kCurtHealth && mode != Mode::kConciseHealth) flags |= kSigns;
-      record->tensor.num_neg_inf = health.num_neg_inf;
-      record->tensor.num_pos_inf = health.num_pos_inf;
-      record->tensor.num_nan = health.num_nan;
-      record->tensor.num_neg_finite = health.num_neg_finite;
-      record->tensor.num_zero = health.num_zero;
-      record->tensor.num_pos_finite = health.num_pos_finite;
-      if ((health.num_neg_inf | health.num_pos_inf | health.num_nan) != 0) flags |= kBad;
-      if (session.histograms) {
-        if (t_histogram == nullptr) t_histogram = std::make_unique<Histogram>();
-        if (count_histogram(dtype, data, size, health.num_zero, t_histogram.get())) {
-          flags |= kHistogramCounted | t_histogram->num_buckets << kBucketsShift;
-        }
+    Numerics numerics;
+    const bool has_magnitudes = session.mode == Mode::kFullNumerics;
+    const bool is_measured =
+        has_magnitudes ? measure(dtype, data, size, &health, &numerics) : count_health(dtype, data, size, &health);
+    if (is_measured) set_health(session.mode, health, has_magnitudes ? &numerics : nullptr, record);
+    if (is_measured && session.histograms) {
+      if (t_histogram == nullptr) t_histogram = std::make_unique<Histogram>();
+      if (count_histogram(dtype, data, size, health.num_zero, t_histogram.get())) {
+        record->flags |= kHistogramCounted | t_histogram->num_buckets << kBucketsShift;
       }
     }
   }
-  if (keep || mode == Mode::kFullTensor) {
-    append_elements(session.values, data, record);
-  }
-  record->flags |= flags;
+  if (keep || session.mode == Mode::kFullTensor) append_elements(session.values, data, record);
 }
 
 HostTensor host_tensor(TF_Tensor* tensor) {

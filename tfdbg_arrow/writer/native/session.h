@@ -254,8 +254,11 @@ int64_t num_elements(int rank, const int64_t* dims);
 void keep_inputs(Session& session, const Record& bad, int64_t event_index, const std::vector<HostTensor>& inputs,
                  const std::vector<int64_t>& indexes);
 
+// Fills counts and magnitudes, and the flags that say which of them a mode has. `numerics` may be null.
+void set_health(Mode mode, const Health& health, const Numerics* numerics, Record* record);
+
 // Measures a tensor in the session's mode, and fills dtype, shape, flags, counts and magnitudes. `data` may be null
-// only if size is 0. Keeps the elements in mode FULL_TENSOR, or if `keep` is true. With the setting `histograms`, the
+// only if size is 0 or the mode reads no elements. Keeps the elements in mode FULL_TENSOR, or if `keep` is true. With the setting `histograms`, the
 // histogram of the tensor stays with the calling thread, until this thread appends the record or describes another one.
 void describe_tensor(Session& session, int dtype, int rank, const int64_t* dims, const void* data, bool keep,
                      Record* record);
