@@ -202,7 +202,7 @@ def judged_origins(
         LogdirError: The path is not a readable logdir.
         BrokenPartError: A part cannot be read.
     """
-    found: dict[int, NonFinite | None] = {}
+    origin_of_event: dict[int, NonFinite | None] = {}
     with opened(logdir) as open_:
         reader = BadTensorReader(open_, run_id=run_id, kinds=KINDS)
         with reader.flow.lock:
@@ -212,8 +212,8 @@ def judged_origins(
                     continue
                 is_passed_on = bool(reader.origins.verdict(event).causes)
                 effect = None if is_passed_on else _judged_effect(reader, event, culprit)
-                found[event_index] = None if is_passed_on else reader.describe(event, effect=effect)
-    return found
+                origin_of_event[event_index] = None if is_passed_on else reader.describe(event, effect=effect)
+    return origin_of_event
 
 
 def _judged_effect(reader: BadTensorReader, event: TensorEvent, culprit: NonFinite | None) -> Effect | None:
@@ -224,7 +224,7 @@ def _judged_effect(reader: BadTensorReader, event: TensorEvent, culprit: NonFini
     if effect.expected_reason is None or event.op_type in ("Const", None) or reader.origins.is_literal(event):
         return effect
     tensors = reader.tensors_of_op(event, limit=_MAX_TENSORS_OF_OP)
-    are_expected = all(reader.effects.of(each).expected_reason is not None for each in tensors)
+    are_expected = all(reader.effects.of(tensor).expected_reason is not None for tensor in tensors)
     return effect if are_expected and len(tensors) < _MAX_TENSORS_OF_OP else None
 
 

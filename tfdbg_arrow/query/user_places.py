@@ -80,11 +80,11 @@ class UserPlaces:
 
     def read_stacks(self, events: Iterable[TensorEvent]) -> None:
         """Reads the stacks of tensors together, so that `place` need not read them one by one."""
-        found = []
+        stack_ids = []
         for event in events:
             forward = self._flow.labels.forward_op(self._flow.label_of_maker(event))
-            found += [self._flow.stack_trace_id(event), None if forward is None else forward.stack_trace_id]
-        self._stacks.read(each for each in found if each is not None)
+            stack_ids += [self._flow.stack_trace_id(event), None if forward is None else forward.stack_trace_id]
+        self._stacks.read(stack_id for stack_id in stack_ids if stack_id is not None)
 
     def place(self, event: TensorEvent) -> UserPlace:
         """Returns the line to look at, the layer and the calls of the op that made a tensor."""
@@ -112,8 +112,8 @@ class UserPlaces:
     def _equal_lines(self, event: TensorEvent, source: Frame | None) -> tuple[Frame, ...]:
         """Returns the lines of the ops that equal the op of a tensor, except its own line."""
         ops = self._flow.equal_ops(event)
-        found = [self._own_line(self._stacks.stack(op.stack_trace_id), event.graph_id) for op in ops]
-        lines = {(line.file_path, line.lineno): line for line in found if line is not None}
+        own_lines = [self._own_line(self._stacks.stack(op.stack_trace_id), event.graph_id) for op in ops]
+        lines = {(line.file_path, line.lineno): line for line in own_lines if line is not None}
         if source is not None:
             lines.pop((source.file_path, source.lineno), None)
         return tuple(lines.values())
@@ -139,7 +139,7 @@ class UserPlaces:
         """Returns the calls that led to the op of a graph's tensor, innermost first, each with its own line."""
         if event.scope != "graph" or event.graph_id is None:
             return []
-        found = []
+        calls = []
         for level in reversed(self._flow.borders.levels(event.context, event.graph_id) or ()):
             call = level.call
             op = self._flow.graphs.op(call.graph_id, call.op_name)
@@ -151,7 +151,7 @@ class UserPlaces:
                 layer=self._flow.labels.op(call.graph_id, call.op_name).layer,
                 source=user_source(stack),
             )
-            found.append((site, self._own_line(stack, call.graph_id)))
+            calls.append((site, self._own_line(stack, call.graph_id)))
         index = event.execution_index
         execution = None if index is None else self._flow.events.execution(index)
         if index is not None and execution is not None:
@@ -162,8 +162,8 @@ class UserPlaces:
                 layer=self._flow.labels.execution(index).layer,
                 source=user_source(self._stacks.stack(execution.stack_trace_id)),
             )
-            found.append((site, site.source))
-        return found
+            calls.append((site, site.source))
+        return calls
 
     def _own_line(self, stack: tuple[Frame, ...], graph_id: int | None) -> Frame | None:
         """Returns the user's innermost frame in the stack of an op, or None if that frame is outside the op's function.

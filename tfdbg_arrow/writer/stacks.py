@@ -157,18 +157,18 @@ class StackTable:
             traceback,
         )
         located = [self._original_location(path, lineno) or (path, lineno, func) for path, lineno, func in of_program]
-        kept = tuple(
+        locations = tuple(
             self._with_source(location) for location in located if not location[0].startswith(PACKAGE_DIRECTORY)
         )
-        if not kept:
+        if not locations:
             return -1
         with self._lock:
-            stack_id = self._traceback_ids.get(kept)
+            stack_id = self._traceback_ids.get(locations)
             if stack_id is None:
                 stack_id = next(self._next_traceback_id)
                 new = _NewRows()
-                self._write(stack_id, [self._frame_id(location, new) for location in kept], new)
-                self._traceback_ids[kept] = stack_id
+                self._write(stack_id, [self._frame_id(location, new) for location in locations], new)
+                self._traceback_ids[locations] = stack_id
             return stack_id
 
     def _write(self, stack_id: int, frame_ids: Sequence[int], new: _NewRows) -> None:
@@ -196,26 +196,26 @@ class StackTable:
             if code is EXECUTE_MAIN_CODE:
                 break  # the outer frames belong to the command line
             key = (id(code), instruction)
-            known = self._known.get(key)
-            if known is None:
-                known = self._known.setdefault(key, _Instruction(code, *self._location(code, instruction)))
-            located.append(known)
+            frame = self._known.get(key)
+            if frame is None:
+                frame = self._known.setdefault(key, _Instruction(code, *self._location(code, instruction)))
+            located.append(frame)
         return located
 
     def _frames(self, located: Iterable[_Instruction], new: _NewRows) -> list[int]:
         """Returns the ids of the frames, innermost first; leaves out our own frames."""
         frame_ids: list[int] = []
         last: Location | None = None
-        for known in located:
-            location = known.location
+        for frame in located:
+            location = frame.location
             if location is None:
                 continue
-            if known.is_mapped and last is not None and last[:2] == location[:2]:
+            if frame.is_mapped and last is not None and last[:2] == location[:2]:
                 continue  # helper functions that AutoGraph made from one statement of the user
             last = location
-            if known.frame_id is None:
-                known.frame_id = self._frame_ids.get(location)  # None if its row is new
-            frame_ids.append(self._frame_id(location, new) if known.frame_id is None else known.frame_id)
+            if frame.frame_id is None:
+                frame.frame_id = self._frame_ids.get(location)  # None if its row is new
+            frame_ids.append(self._frame_id(location, new) if frame.frame_id is None else frame.frame_id)
         return frame_ids
 
     def _location(self, code: CodeType, instruction: int) -> tuple[Location | None, bool]:

@@ -204,7 +204,7 @@ def alerts(
     unknown = sorted(set(given) - {rule.kind for rule in rules})
     if unknown:
         raise QueryError(f"parameters are given for {unknown[0]!r}, which is not one of the rules to run.")
-    found: list[Alert] = []
+    all_alerts: list[Alert] = []
     num_found: dict[str, int] = {}
     not_run: dict[str, str] = {}
     rolled_up = max(limit, MAX_ROLLED_UP)
@@ -230,19 +230,19 @@ def alerts(
                 not_run[rule.kind] = str(error)
                 continue
             num_found[rule.kind] = number
-            found += [_alert(rule, given.get(rule.kind, {}), row) for row in rows]
+            all_alerts += [_alert(rule, given.get(rule.kind, {}), row) for row in rows]
         if not num_found.keys().isdisjoint((ORIGIN_RULE, _BAD_RULE)):
             culprits = _culprits(open_, run_id=run_id)
-            found = [_of_bad_tensor(alert, culprits.get(alert.run_id)) for alert in found]
+            all_alerts = [_of_bad_tensor(alert, culprits.get(alert.run_id)) for alert in all_alerts]
             origin_rule = next((rule for rule in rules if rule.kind == ORIGIN_RULE and rule.kind in num_found), None)
             if origin_rule is not None:
-                before = len(found)
-                found = _with_culprits(open_, origin_rule, _judged(open_, found, culprits), culprits)
-                num_found[ORIGIN_RULE] += len(found) - before
-    found.sort(key=lambda alert: SEVERITIES.index(alert.severity))
-    listed = _first_of_each(found, limit)
+                before = len(all_alerts)
+                all_alerts = _with_culprits(open_, origin_rule, _judged(open_, all_alerts, culprits), culprits)
+                num_found[ORIGIN_RULE] += len(all_alerts) - before
+    all_alerts.sort(key=lambda alert: SEVERITIES.index(alert.severity))
+    listed = _first_of_each(all_alerts, limit)
     return Alerts(
-        findings=roll_up(found),
+        findings=roll_up(all_alerts),
         alerts=listed,
         num_found=num_found,
         num_cut=sum(num_found.values()) - len(listed),
@@ -272,14 +272,14 @@ def _judged(logdir: Engine, alerts: list[Alert], culprits: Mapping[str, NonFinit
         indexes = [index for index in firsts if index is not None][:_MAX_JUDGED]
         origins = judged_origins(logdir, indexes, run_id=run_id, culprit=culprit)
         judged |= {(run_id, index): origin for index, origin in origins.items()}
-    found = []
+    judged_alerts = []
     for alert in alerts:
         key = (alert.run_id, alert.first_event_index)
         if alert.kind != ORIGIN_RULE or key not in judged:
-            found.append(alert)
+            judged_alerts.append(alert)
         elif (origin := judged[key]) is not None:
-            found.append(_of_origin(alert, origin))
-    return found
+            judged_alerts.append(_of_origin(alert, origin))
+    return judged_alerts
 
 
 def _of_bad_tensor(alert: Alert, culprit: NonFinite | None) -> Alert:
@@ -299,7 +299,7 @@ def _of_origin(alert: Alert, origin: NonFinite) -> Alert:
 
 
 def _with_culprits(
-    logdir: Engine, rule: Rule, found: list[Alert], culprits: Mapping[str, NonFinite | None]
+    logdir: Engine, rule: Rule, given_alerts: list[Alert], culprits: Mapping[str, NonFinite | None]
 ) -> list[Alert]:
     """Returns the alerts, beginning with one about the culprit of each run in which a bad value did harm.
 
@@ -307,7 +307,7 @@ def _with_culprits(
     recorded. `first_nonfinite` follows the data and finds both. If the first bad value of the culprit's op did no harm,
     the alert is about the one that did.
     """
-    known = {(alert.run_id, *_op(alert)): alert for alert in found if alert.kind == ORIGIN_RULE}
+    alert_of_op = {(alert.run_id, *_op(alert)): alert for alert in given_alerts if alert.kind == ORIGIN_RULE}
     added = []
     for run, culprit in culprits.items():
         if culprit is None or culprit.is_expected:
@@ -321,14 +321,17 @@ def _with_culprits(
         rows, _ = _run_select(logdir, select, run_id=run, limit=1)
         for row in rows:
             alert = replace(_of_origin(_alert(rule, {}, row), culprit), message=_message_of_culprit(culprit))
-            same = known.pop((run, *_op(alert)), None)
+            same = alert_of_op.pop((run, *_op(alert)), None)
             if same is not None and same.first_event_index == culprit.event_index and not same.is_expected:
                 alert = same
             elif same is not None:
                 last = max(same.last_event_index or 0, culprit.event_index)
                 alert = replace(alert, num_events=same.num_events, last_event_index=last)
             added.append(alert)
-    return [*added, *(alert for alert in found if alert.kind != ORIGIN_RULE or (alert.run_id, *_op(alert)) in known)]
+    return [
+        *added,
+        *(alert for alert in given_alerts if alert.kind != ORIGIN_RULE or (alert.run_id, *_op(alert)) in alert_of_op),
+    ]
 
 
 def _op(alert: Alert) -> tuple[object, ...]:

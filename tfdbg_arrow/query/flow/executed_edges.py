@@ -169,13 +169,13 @@ class ExecutedEdges:
         if op is None or op.made_for is not None or not self._graphs.executed(place.graph_id):
             return []
         graph = self._graphs.graph(place.graph_id)
-        alike = (each for each in graph.ops.values() if each.op_type == op.op_type and each is not op)
+        alike = (other for other in graph.ops.values() if other.op_type == op.op_type and other is not op)
         return [
-            each
-            for each in alike
-            if len(each.inputs) == len(op.inputs)
-            and each.made_for is None
-            and self._stands_for(place, place.of_op(each.op_name, place.output_slot), depth=_MAX_EQUAL)
+            other
+            for other in alike
+            if len(other.inputs) == len(op.inputs)
+            and other.made_for is None
+            and self._stands_for(place, place.of_op(other.op_name, place.output_slot), depth=_MAX_EQUAL)
         ]
 
     def _stands_for(self, place: GraphTensor, other: GraphTensor, *, depth: int) -> bool:

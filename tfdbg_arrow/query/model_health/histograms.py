@@ -151,7 +151,7 @@ def distributions(
             condition, of_layer = row_condition(layer, side, run_id=run)
             conditions.append(condition)
             parameters += of_layer
-        found = read_distributions(
+        answer = read_distributions(
             open_.of_run(run),
             (" AND ".join(conditions), parameters),
             run_id=run,
@@ -159,9 +159,9 @@ def distributions(
             max_columns=max_columns,
             max_buckets=max_buckets,
         )
-        if found is None and (pattern is not None or layer is not None):
+        if answer is None and (pattern is not None or layer is not None):
             raise _no_such_tensor(open_.of_run(run), pattern, layer, side, run_id=run)
-        return found
+        return answer
 
 
 def _no_such_tensor(

@@ -266,30 +266,30 @@ class SessionEvents:
     ) -> None:
         records["tensor_id"] = [tensor.tensor_id for tensor in tensors]
         records["dtype"] = [tensor.dtype.as_datatype_enum for tensor in tensors]
-        places = [place for place, is_covered in enumerate(covered) if is_covered]
+        covered_indexes = [index for index, is_covered in enumerate(covered) if is_covered]
         shapes: list[tuple[int, ...]] = [()] * len(tensors)
         histograms: list[reference.HistogramSummary | None] | None = None
-        if places:
-            are_all = len(places) == len(tensors)
-            measured = tensors if are_all else [tensors[place] for place in places]
+        if covered_indexes:
+            are_all = len(covered_indexes) == len(tensors)
+            measured = tensors if are_all else [tensors[index] for index in covered_indexes]
             mode, error = self._mode, None
             try:
                 rows = np.stack([measure_array(tensor.numpy(), mode=mode) for tensor in measured])
                 if self._counts_histograms:
-                    found = dict(zip(places, map(_histogram, measured), strict=True))
-                    histograms = [found.get(place) for place in range(len(tensors))]
+                    histogram_of = dict(zip(covered_indexes, map(_histogram, measured), strict=True))
+                    histograms = [histogram_of.get(index) for index in range(len(tensors))]
             except Exception as failure:
                 rows = np.stack([shape_row(tuple(tensor.shape)) for tensor in measured])
                 mode, error, histograms = TensorDebugMode.SHAPE, failure, None
-            facts = records if are_all else records[places]
+            facts = records if are_all else records[covered_indexes]
             fill_records(facts, rows, mode=mode)
             facts["device"] = [self._backend.intern_string(tensor.device) for tensor in measured]
             if (keeps or self._mode is TensorDebugMode.FULL_TENSOR) and error is None:
-                keep_values(facts, {place: _elements(tensor) for place, tensor in enumerate(measured)}, self._backend)
+                keep_values(facts, {index: _elements(tensor) for index, tensor in enumerate(measured)}, self._backend)
             if not are_all:
-                records[places] = facts
-            for place, tensor in zip(places, measured, strict=True):
-                shapes[place] = tuple(tensor.shape)
+                records[covered_indexes] = facts
+            for index, tensor in zip(covered_indexes, measured, strict=True):
+                shapes[index] = tuple(tensor.shape)
             if error is not None:
                 handlers.on_error("measuring an eager tensor", error)
         self._backend.append(add_followers(records, shapes, histograms))

@@ -141,14 +141,14 @@ def device_graphs(
         For each dtype, the number of classes, and a serialized GraphDef that computes the node `part` from the node
         `tensor`. They are 0 and no such node if the mode only needs shapes.
     """
-    found = {}
+    graphs = {}
     for dtype in _DTYPES:
         number = dtype.as_datatype_enum
         if dtype_mask >> number & 1:
             graph_def = _device_graph(mode, dtype, is_exact)
             if all(_can_count(dtype, graph_def, device_type) for device_type in device_types):
-                found[number] = (num_classes(dtype) if mode.measures_health else 0, graph_def)
-    return found
+                graphs[number] = (num_classes(dtype) if mode.measures_health else 0, graph_def)
+    return graphs
 
 
 def count_on_device(tensor: Any, *, is_exact: bool) -> bytes:
@@ -199,12 +199,12 @@ def small_graphs(mode: TensorDebugMode, *, device_types: Sequence[str]) -> dict[
     Returns:
         For each dtype, the size of an element in bytes, and a serialized GraphDef as in device_graphs().
     """
-    found = {}
+    graphs = {}
     for dtype in _BITCAST_DTYPES if mode.measures_health else ():
         graph_def = _small_graph(dtype)
         if all(_can_count(dtype, graph_def, device_type) for device_type in device_types):
-            found[dtype.as_datatype_enum] = (dtype.size, graph_def)
-    return found
+            graphs[dtype.as_datatype_enum] = (dtype.size, graph_def)
+    return graphs
 
 
 @functools.cache
