@@ -5,6 +5,7 @@ Each trains a small model for a few dozen steps and converges. `PROGRAMS` holds 
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -518,3 +519,17 @@ def checkpoints() -> None:
 def regression_with_huber_loss() -> None:
     features, _ = _table()
     _fit(_dense(16, 1), features, features[:, :1] * 2.0 + 1.0, "huber", metrics=["mae"])
+
+
+def make_deterministic() -> None:
+    """Makes TensorFlow use deterministic ops only."""
+    keras.utils.set_random_seed(1)
+    tf.config.experimental.enable_op_determinism()
+
+
+if __name__ == "__main__":
+    *options, name = sys.argv[1:]
+    keras.utils.set_random_seed(1)
+    if options:
+        make_deterministic()
+    PROGRAMS[name]()

@@ -1,6 +1,7 @@
-"""Records healthy programs, each in this process, and prints a line of JSON with what the answers say about each.
+"""Records healthy programs, and prints a line of JSON with what the answers say about each.
 
-`python -m tests.healthy.record [--deterministic] [NAME …]` records the named programs, or all of them.
+`python -m tests.healthy.record [--deterministic] [NAME …]` records the named programs, or all of them: each in this
+process, and once more in a process that `tfdbg-arrow run` starts.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -17,13 +19,13 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 
 import keras
-import tensorflow as tf
 from typer.testing import CliRunner
 
 import tfdbg_arrow
-from tests.healthy.programs import PROGRAMS
+from tests.healthy.programs import PROGRAMS, make_deterministic
 from tfdbg_arrow.cli import app
 
+REPOSITORY = Path(__file__).resolve().parents[2]
 COMMANDS = ("first-nonfinite", "check", "alerts", "why", "coverage", "doctor")
 
 
@@ -39,6 +41,15 @@ def answers(logdir: Path) -> dict[str, Any]:
     return {"exit_codes": codes, "warnings": warnings}
 
 
+def run(name: str, logdir: Path, *, is_deterministic: bool) -> dict[str, str]:
+    """Runs a program with `tfdbg-arrow run`; returns what it printed if it did not exit with 0."""
+    options = ["--deterministic"] if is_deterministic else []
+    program = ["-m", "tests.healthy.programs", *options, name]
+    command = [sys.executable, "-m", "tfdbg_arrow", "run", "--logdir", str(logdir), *program]
+    process = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    return {} if process.returncode == 0 else {"run": process.stderr[-2000:]}
+
+
 def main() -> None:
     """Prints the answers for each program named on the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -46,8 +57,7 @@ def main() -> None:
     parser.add_argument("--deterministic", action="store_true")
     options = parser.parse_args()
     if options.deterministic:
-        keras.utils.set_random_seed(1)
-        tf.config.experimental.enable_op_determinism()
+        make_deterministic()
     for name in options.names or PROGRAMS:
         keras.backend.clear_session()
         keras.utils.set_random_seed(1)
@@ -55,7 +65,9 @@ def main() -> None:
             logdir = Path(directory, "logdir")
             with tfdbg_arrow.capture(logdir, "FULL_NUMERICS"):
                 PROGRAMS[name]()
-            print(json.dumps({"name": name, **answers(logdir)}), flush=True)
+            reported = answers(logdir)
+            reported["exit_codes"] |= run(name, Path(directory, "run"), is_deterministic=options.deterministic)
+            print(json.dumps({"name": name, **reported}), flush=True)
 
 
 if __name__ == "__main__":
