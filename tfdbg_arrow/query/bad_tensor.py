@@ -8,6 +8,7 @@ from functools import cached_property
 
 from tfdbg_arrow.query.capture_stats import gap_sentences, read_capture_stats
 from tfdbg_arrow.query.engine import Engine
+from tfdbg_arrow.query.flow.culprits import Culprits
 from tfdbg_arrow.query.flow.data_flow import DataFlow, Input
 from tfdbg_arrow.query.flow.origins import Effect, Effects, Origins
 from tfdbg_arrow.query.flow.sinks import Sinks
@@ -161,6 +162,7 @@ class BadTensorReader:
         logdir = logdir.of_run(run_id)
         self._logdir = logdir
         self._run_id = run_id
+        self._kinds = kinds
         self.flow = DataFlow.of(logdir, run_id=run_id)
         self.places = UserPlaces(logdir, self.flow, run_id=run_id)
         self.origins = Origins(self.flow, kinds=kinds, is_allowed=is_allowed)
@@ -170,6 +172,19 @@ class BadTensorReader:
     def effects(self) -> Effects:
         """Determines where bad values end."""
         return Effects(self._logdir, self.flow, self.origins, self.sinks, run_id=self._run_id)
+
+    @cached_property
+    def culprits(self) -> Culprits:
+        """Finds the op that caused the bad values of the run."""
+        return Culprits(
+            self._logdir,
+            self.flow,
+            self.origins,
+            self.sinks,
+            self.effects,
+            run_id=self._run_id,
+            kinds=self._kinds,
+        )
 
     @cached_property
     def _devices(self) -> dict[int, str]:

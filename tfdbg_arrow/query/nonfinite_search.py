@@ -12,7 +12,7 @@ from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query.bad_tensor import BadTensorReader, NonFinite, TensorContext
 from tfdbg_arrow.query.displayed import Rows
 from tfdbg_arrow.query.engine import Engine
-from tfdbg_arrow.query.flow.culprits import Culprit, Culprits
+from tfdbg_arrow.query.flow.culprits import Culprit
 from tfdbg_arrow.query.flow.data_flow import COLLECTIVES
 from tfdbg_arrow.query.flow.origins import Effect
 from tfdbg_arrow.query.flow.sinks import EFFECTS
@@ -22,6 +22,7 @@ from tfdbg_arrow.query.recorded import KINDS, TensorEvent, bad_condition
 
 _MAX_TENSORS_OF_OP = 20
 """Number of bad tensors of an op whose effects are determined."""
+_RESULT_FOR_NAN = "it is a constant that the program returns in place of a value that was NaN already"
 IsAllowed = Callable[[str | None, str | None], bool]
 """Takes the type and the name of an op (None if it has no name), and returns whether it may make bad values."""
 
@@ -109,23 +110,14 @@ class _RunSearch:
     def __init__(self, logdir: Engine, *, run_id: str, kinds: tuple[str, ...], is_allowed: IsAllowed) -> None:
         self._is_allowed = lambda event: is_allowed(event.op_type, event.op_name)
         self._reader = BadTensorReader(logdir, run_id=run_id, kinds=kinds, is_allowed=self._is_allowed)
-        self._culprits = Culprits(
-            logdir.of_run(run_id),
-            self._reader.flow,
-            self._reader.origins,
-            self._reader.sinks,
-            self._reader.effects,
-            run_id=run_id,
-            kinds=kinds,
-        )
 
     def harmful(self) -> _Found | None:
         with self._reader.flow.lock:
-            return self._found(self._culprits.harmful(self._is_allowed))
+            return self._found(self._reader.culprits.harmful(self._is_allowed))
 
     def harmless(self) -> _Found | None:
         with self._reader.flow.lock:
-            return self._found(self._culprits.harmless(self._is_allowed))
+            return self._found(self._reader.culprits.harmless(self._is_allowed))
 
     def _found(self, culprit: Culprit | None) -> _Found | None:
         return None if culprit is None else _Found(culprit, self._reader)
@@ -218,6 +210,8 @@ def judged_origins(
 
 def _judged_effect(reader: BadTensorReader, event: TensorEvent, culprit: NonFinite | None) -> Effect | None:
     """Returns the effect of an origin, or None if a later tensor of its op may have another one."""
+    if reader.culprits.beside_constant(event):
+        return Effect("absorbed", _RESULT_FOR_NAN)
     effect = reader.effects.of(event)
     if culprit is not None and culprit.is_expected:
         return effect if effect.expected_reason else Effect(effect.name, culprit.expected_reason)

@@ -168,7 +168,7 @@ class Culprits:
             or self._in_pipeline(root)
             or self._in_store(root)
             or self._in_call(root)
-            or self._beside_constant(root)
+            or self.beside_constant(root)
         )
         return self._first_behind(behind, root)
 
@@ -253,8 +253,11 @@ class Culprits:
             *(execution.event_index, root.event_index, *graphs),
         )
 
-    def _beside_constant(self, root: TensorEvent) -> list[TensorEvent]:
-        """Returns the origins, other than constants, of the NaNs in the call that contains a constant NaN."""
+    def beside_constant(self, root: TensorEvent) -> list[TensorEvent]:
+        """Returns the origins, other than constants, of the NaNs in the call that contains a constant NaN.
+
+        It is empty for other origins.
+        """
         if root.op_type != "Const" or not root.num_nan or root.execution_index is None:
             return []
         bad = read_events(
