@@ -54,6 +54,23 @@ def test_a_captured_tensor_of_an_eager_op_is_not_an_origin(tmp_path: Path) -> No
     assert origins == ["Log"]
 
 
+def test_a_function_that_calls_itself(tmp_path: Path) -> None:
+    @tf.function
+    def repeated(x: tf.Tensor, times: int) -> tf.Tensor:
+        if times == 0:
+            return x
+        return repeated(tf.math.log(x), times - 1) + 1.0  # the recursion
+
+    with tfdbg_arrow.capture(tmp_path):
+        repeated(tf.constant(2.0), 3)
+
+    first = tfdbg_arrow.first_nonfinite(tmp_path)
+    assert first is not None
+    assert first.op_type in ("Log", "_UnaryOpsComposition")  # it depends on what the optimizer fuses
+    assert first.source is not None
+    assert (first.source.file_path, first.source.lineno) == (__file__, line_of("# the recursion"))
+
+
 def test_the_first_bad_iteration_of_a_loop(tmp_path: Path) -> None:
     @tf.function
     def f(x: tf.Tensor) -> tf.Tensor:
