@@ -61,7 +61,7 @@ def test_a_function_that_calls_itself(tmp_path: Path) -> None:
             return x
         return repeated(tf.math.log(x), times - 1) + 1.0  # the recursion
 
-    with tfdbg_arrow.capture(tmp_path):
+    with tfdbg_arrow.capture(tmp_path, graphs="traced"):
         repeated(tf.constant(2.0), 3)
 
     first = tfdbg_arrow.first_nonfinite(tmp_path)
