@@ -116,8 +116,10 @@ def check_recording(program: Program, logdir: Path) -> None:
         assert all(lines[lineno - 1].strip() == code for _, lineno, _, code in wrong)
 
 
-def own_threads() -> set[str]:
-    return {thread.name for thread in threading.enumerate() if thread.name.startswith("tfdbg_arrow")}
+def threads_of_recordings() -> set[str]:
+    """Returns the names of the threads that belong to a recording. Those that read URLs belong to the process."""
+    names = {thread.name for thread in threading.enumerate()}
+    return names & {"tfdbg_arrow-end", "tfdbg_arrow-sink", "tfdbg_arrow-upload"}
 
 
 def interrupt(lines: Lines, action: Callable[[], object]) -> bool:
@@ -177,7 +179,7 @@ def test_enable(every: int, tmp_path: Path) -> None:
             assert program.step() == expected
             program.spoil()
             tfdbg_arrow.disable()
-            assert own_threads() == set(), target
+            assert threads_of_recordings() == set(), target
             check_recording(program, logdir)
             with open_logdir(logdir) as opened:
                 assert opened.rows("SELECT count(*) FROM run") == [(1,)], target
@@ -234,7 +236,7 @@ def test_disable(every: int, tmp_path: Path) -> None:
             arrived = interrupt(lines, tfdbg_arrow.disable)
             assert arrived == lines.has_raised, target
             tfdbg_arrow.disable()  # for an interruption before the end began; otherwise it waits
-            assert own_threads() == set(), target
+            assert threads_of_recordings() == set(), target
             check_recording(program, logdir)
             with tfdbg_arrow.capture(logdir):
                 program.spoil()

@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+# What a page loads later is asked in a process of its own, which is slow to start on a busy machine.
+expect.set_options(timeout=60_000)
 
 CHROMIUM = Path("/usr/bin/chromium")
 FLAGS = [
