@@ -16,7 +16,7 @@ from tfdbg_arrow.storage.layout import PART_GLOB
 _ALERT = """\
 -- One row is one finding of one built-in alert rule, with the rule's default parameters.
 --   kind           the rule
---   severity       `error`, `warning` or `info`
+--   severity       that of the rule: `error`, `warning` or `info`, also if a bad value did no harm
 --   run_id, graph_id, op_name, op_type, output_slot  what it is about; NULL where it does not apply
 --   first_event_index, last_event_index, num_events  the first and last tensor that it is about, and their number
 --   value          the quantity that the rule measures
