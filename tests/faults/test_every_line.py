@@ -140,11 +140,12 @@ class Problems:
 
     @contextmanager
     def at(self, target: object) -> Iterator[None]:
-        """Notes the errors of the block."""
+        """Notes the errors of the block, and then collects its garbage: graphs of TensorFlow are cycles."""
         try:
             yield
         except Exception as error:
             self.found.append(f"{target}: {type(error).__name__}: {str(error)[:500]}")
+        gc.collect()
 
 
 def sample(lines: Sequence[Line], every: int) -> list[Line]:
@@ -285,6 +286,7 @@ def write_seen():
     if number == 0:
         json.dump(list(lines.seen), open(os.path.join(logdirs, "seen"), "w"))
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 tfdbg_arrow.enable(os.path.join(logdirs, str(number)))
 tf.math.log(tf.constant([-1.0]))
 atexit.register(lines.__enter__)  # it runs before the recording ends
