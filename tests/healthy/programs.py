@@ -385,6 +385,7 @@ def session_of_version_one() -> None:
     tf1 = tf.compat.v1
     features, labels = _table()
     with tf.Graph().as_default(), tf1.Session() as session:
+        tf1.set_random_seed(1)
         x = tf1.placeholder(tf.float32, [None, 8])
         y = tf1.placeholder(tf.int32, [None])
         weights = tf1.get_variable("weights", [8, 3], use_resource=False)

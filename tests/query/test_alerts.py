@@ -46,11 +46,12 @@ def series(
     op_name: str = "x",
     graph: str = "model",
     is_loop: bool = False,
+    role: str | None = None,
 ) -> Build:
     """Returns a program that runs one op once for each tensor, in one call each or in the iterations of one loop."""
 
     def build(run: RunBuilder) -> None:
-        one = run.graph(graph).op(op_name, op_type)
+        one = run.graph(graph).op(op_name, op_type, role=role)
         for step, tensor in enumerate(tensors):
             run.tensor(one, op_name, tensor, step=0 if is_loop else step, iteration=step if is_loop else 0)
 
@@ -155,6 +156,12 @@ CASES: list[tuple[str, Build, float, Build]] = [
         series("Mul", [numbers(max_abs=10.0**power) for power in range(8)]),
         1e6,
         series("Mul", [numbers(max_abs=10.0 ** (power % 4)) for power in range(8)]),
+    ),
+    (
+        "growth_trend",
+        series("Mul", [numbers(max_abs=10.0**power) for power in range(8)], role="forward"),
+        1e6,
+        series("Mul", [numbers(max_abs=10.0**power) for power in range(8)], role="optimizer"),
     ),
     ("exploding_gradient", backward([numbers(max_abs=5000)]), 5000, series("MatMul", [numbers(max_abs=5000)])),
     (

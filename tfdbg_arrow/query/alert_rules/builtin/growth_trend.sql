@@ -3,6 +3,7 @@
 -- parameter: growth 100.0 Minimum growth factor.
 -- parameter: min_events 8.0 Minimum number of tensors.
 -- One row is one op output whose largest magnitude, as a geometric mean over each quarter of its tensors, keeps growing.
+-- Ops of optimizers and metrics are left out: what they accumulate grows from zero in a healthy run, too.
 -- Needs the mode FULL_NUMERICS.
 WITH quarters AS (
     SELECT
@@ -25,14 +26,20 @@ means AS (
     GROUP BY run_id, graph_id, op_name, op_type, output_slot
 )
 SELECT
-    run_id,
-    graph_id,
-    op_name,
-    op_type,
-    output_slot,
-    first_event_index,
-    last_event_index,
-    num_events,
-    exp(q4 - q1) AS value
-FROM means
-WHERE num_events >= {min_events} AND q4 - q1 >= ln({growth}) AND q2 >= q1 AND q3 >= q2 AND q4 >= q3
+    m.run_id,
+    m.graph_id,
+    m.op_name,
+    m.op_type,
+    m.output_slot,
+    m.first_event_index,
+    m.last_event_index,
+    m.num_events,
+    exp(m.q4 - m.q1) AS value
+FROM means AS m
+LEFT JOIN recorded_op AS r ON r.run_id = m.run_id AND r.graph_id = m.graph_id AND r.op_name = m.op_name
+WHERE m.num_events >= {min_events}
+    AND m.q4 - m.q1 >= ln({growth})
+    AND m.q2 >= m.q1
+    AND m.q3 >= m.q2
+    AND m.q4 >= m.q3
+    AND coalesce(r.role, '') NOT IN ('optimizer', 'metric')
