@@ -126,9 +126,9 @@ class Program:
 
     @property
     def name(self) -> str:
-        """Its name in the results."""
+        """Its name in the results, with the number of elements."""
         texts = (f"{name}={value!r}" for name, value in self.settings.items())
-        return ", ".join([f"{self.function.__name__}, {self.run.__name__}, {self.size:,} elements", *texts])
+        return ", ".join([f"{self.function.__name__}, {self.run.__name__}, {self.size:,}", *texts])
 
 
 PROGRAMS = (
@@ -190,11 +190,12 @@ def _result(program: Program, *, is_cpu: bool) -> Result:
     op_type = OP_TYPES[program.function]
     wanted = answer = "nothing"
     if op_type is not None:
-        wanted = f"{op_type}, line {marked_line(program.function)} of {Path(__file__).name}"
+        wanted = f"{op_type}, line {marked_line(program.function)}"
     if first is not None:
         named = op_type if op_type in first.program_ops else first.op_type
-        line = f"line {first.source.lineno} of {Path(first.source.file_path).name}" if first.source else "no line"
-        answer = f"{named}, {line}"
+        answer = f"{named}, no line" if first.source is None else f"{named}, line {first.source.lineno}"
+        if first.source is not None and Path(first.source.file_path).resolve() != Path(__file__).resolve():
+            answer += f" of {first.source.file_path}"
     is_on_device = any("CPU" in device if is_cpu else "GPU" in device for device in num_tensors)
     counts = ", ".join(f"{count} on {device.rpartition('device:')[2]}" for device, count in num_tensors.items())
     return Result(

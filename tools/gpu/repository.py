@@ -46,7 +46,7 @@ def overhead(*, is_cpu: bool) -> Iterator[Result]:
             # A few steps on a CPU, with whatever else runs there, compare nothing.
             is_right=is_cpu or ours < theirs,
             told=f"{none:.1f} ms a step; {ours / none:.2f} times that with tfdbg_arrow, {theirs / none:.1f} times with"
-            " Debugger V2",
+            f" Debugger V2{' (not judged on a CPU)' if is_cpu else ''}",
             facts={"none_ms": none, "tfdbg_arrow_ms": ours, "debugger_v2_ms": theirs},
         )
 
