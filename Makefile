@@ -8,6 +8,8 @@
 #   make exhaustive  the tests that take long: every mode beside Debugger V2's, 1,000 kills of a recording
 #   make third-party  record programs over other libraries (keras-hub, TensorFlow Probability …), and test the graphs for GPUs
 #                   with a TensorFlow that has kernels for GPUs; downloads 1 GB the first time
+#   make gpu       check recordings on the NVIDIA GPU of this machine, and write build/gpu.json; downloads 3 GB the first time;
+#                   GPU_ARGS='--only record,identical' chooses
 #   make matrix    run the demo and the tests of recording with each supported TensorFlow and Python, and write docs/versions.md;
 #                   MATRIX_ARGS='--python 3.12 --tensorflow 2.18' chooses; it takes hours and 3 GB of disk for each combination
 #   make readers   read logdirs, and exports as Delta and Iceberg tables, with other programs, in an environment of their own
@@ -47,6 +49,9 @@ QUALITY_REQUIREMENTS := $(TEST_REQUIREMENTS) requirements/quality.txt
 # Libraries that need TensorFlow, in an environment of their own, because they also need other versions of what tests use.
 THIRD_PARTY := $(VENV)/third-party
 THIRD_PARTY_PIP := $(THIRD_PARTY)/bin/python -m pip --disable-pip-version-check
+# TensorFlow with the libraries of CUDA, of its own too: it cannot stand beside tensorflow-cpu.
+GPU := $(VENV)/gpu
+GPU_PIP := $(GPU)/bin/python -m pip --disable-pip-version-check
 # The programs that read logdirs, also of their own: no other test has them in these versions.
 READERS := $(VENV)/readers
 READERS_PIP := $(READERS)/bin/python -m pip --disable-pip-version-check
@@ -57,7 +62,7 @@ CHROMIUM := /usr/bin/chromium
 
 MODULES := $(STAMPS)/modules
 
-.PHONY: FORCE demo test slow exhaustive third-party matrix readers sanitize tidy fuzz chaos coverage mutation lint docs format protos clean distclean
+.PHONY: FORCE demo test slow exhaustive third-party gpu matrix readers sanitize tidy fuzz chaos coverage mutation lint docs format protos clean distclean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -78,6 +83,9 @@ third-party: $(THIRD_PARTY)/.stamps/package
 	$(THIRD_PARTY)/bin/python -m pytest tests/third_party --durations 10
 	# This environment has the full TensorFlow, with kernels for GPUs, which also tells without a GPU what can run on one.
 	$(THIRD_PARTY)/bin/python -m pytest tests/writer/test_device_summaries.py -k gpu
+
+gpu: $(GPU)/.stamps/package
+	$(GPU)/bin/python -m tools.gpu $(GPU_ARGS)
 
 matrix: | $(STAMPS)/venv
 	$(BIN)/python tools/matrix.py --write $(MATRIX_ARGS)
@@ -168,6 +176,16 @@ $(THIRD_PARTY)/.stamps/requirements: requirements/build.txt requirements/third_p
 $(THIRD_PARTY)/.stamps/package: $(BUILD_SOURCES) $(MODULES) $(THIRD_PARTY)/.stamps/requirements
 	$(THIRD_PARTY_PIP) install --quiet --no-build-isolation --no-deps --editable . \
 		--config-settings=build-dir=build/third-party
+	@touch $@
+
+$(GPU)/.stamps/requirements: requirements/build.txt requirements/gpu.txt | $(STAMPS)/venv
+	$(PYTHON) -m venv $(GPU)
+	$(GPU_PIP) install --quiet $(LOCKED) requirements/gpu.txt
+	@mkdir -p $(@D)
+	@touch $@
+
+$(GPU)/.stamps/package: $(BUILD_SOURCES) $(MODULES) $(GPU)/.stamps/requirements
+	$(GPU_PIP) install --quiet --no-build-isolation --no-deps --editable . --config-settings=build-dir=build/gpu
 	@touch $@
 
 $(READERS)/.stamps/requirements: requirements/build.txt requirements/readers.txt | $(STAMPS)/venv

@@ -16,6 +16,9 @@ from tests.culprit.corpus import Program, programs
 from tfdbg_arrow.query.nonfinite_search import NonFinite
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+NAMED_RIGHT = 0.95
+LINE_RIGHT = 0.90
+"""The shares of the bugs that must be named right, and of those that must have the right line."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +114,16 @@ def miss(verdict: Verdict) -> str | None:
     if verdict.is_named_right and verdict.is_line_right:
         return None
     return f"{verdict.program.name:60} {_expected(verdict.program):50} {_answered(verdict)}"
+
+
+def are_good_enough(verdicts: list[Verdict]) -> bool:
+    """Returns whether enough bugs are named right, with the right line, and nothing is reported for other programs."""
+    bugs = [verdict for verdict in verdicts if verdict.program.culprit is not None]
+    return (
+        all(verdict.is_named_right for verdict in verdicts if verdict.program.culprit is None)
+        and sum(verdict.is_named_right for verdict in bugs) >= NAMED_RIGHT * len(bugs)
+        and sum(verdict.is_line_right for verdict in bugs) >= LINE_RIGHT * len(bugs)
+    )
 
 
 def summary(verdicts: list[Verdict]) -> str:

@@ -89,7 +89,7 @@ def bug(
     """Declares a program whose author would want to know about a bad value. Exactly one of its lines has the marker."""
 
     def declare(function: Callable[..., object]) -> Callable[..., object]:
-        lineno = _marked_line(function)
+        lineno = marked_line(function)
         culprit = Culprit(
             op_type=op_type,
             role=role,
@@ -147,7 +147,8 @@ def _add(
     return function
 
 
-def _marked_line(function: Callable[..., object]) -> int:
+def marked_line(function: Callable[..., object]) -> int:
+    """Returns the number of the one line of a function that has the marker, from 1."""
     lines, first = inspect.getsourcelines(function)
     marked = [first + index for index, line in enumerate(lines) if line.rstrip().endswith(MARKER)]
     if len(marked) != 1:
