@@ -1,7 +1,7 @@
 """Test what the documentation says about TensorFlow itself, without a recording.
 
-Each test names a page and a sentence, so a test changes with its sentence. tests/parity tests what the documentation
-says about Debugger V2.
+Each test names a page and a sentence. If the sentence changes, the test fails. tests/parity tests what the
+documentation says about Debugger V2.
 """
 
 from __future__ import annotations

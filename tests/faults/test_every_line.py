@@ -24,8 +24,8 @@ import tfdbg_arrow
 from tests.faults.lines import Interruption, Line, Lines
 from tfdbg_arrow import open_logdir, verify
 
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-"""Python closes a file whose opening was interrupted before its owner had it, with a ResourceWarning."""
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
+"""An interruption right after open() leaves a file that nobody owns. Python closes it and warns."""
 ALL = pytest.param(1, id="all", marks=pytest.mark.exhaustive)
 _SOURCE = """
 import tensorflow as tf

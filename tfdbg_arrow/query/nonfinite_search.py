@@ -22,7 +22,7 @@ from tfdbg_arrow.query.recorded import KINDS, TensorEvent, bad_condition
 
 _MAX_TENSORS_OF_OP = 20
 """Number of bad tensors of an op whose effects are determined."""
-_RESULT_FOR_NAN = "it is a constant that the program returns in place of a value that was NaN already"
+_RESULT_FOR_NAN = "the program returns this constant in place of a value that was NaN already"
 IsAllowed = Callable[[str | None, str | None], bool]
 """Takes the type and the name of an op (None if it has no name), and returns whether it may make bad values."""
 

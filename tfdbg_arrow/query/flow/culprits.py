@@ -254,9 +254,10 @@ class Culprits:
         )
 
     def beside_constant(self, root: TensorEvent) -> list[TensorEvent]:
-        """Returns the origins, other than constants, of the NaNs in the call that contains a constant NaN.
+        """Returns the origins, other than constants, of the NaNs in the call of a constant NaN.
 
-        It is empty for other origins.
+        Args:
+            root: An origin. If it is no constant NaN, the result is empty.
         """
         if root.op_type != "Const" or not root.num_nan or root.execution_index is None:
             return []
