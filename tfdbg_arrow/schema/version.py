@@ -7,7 +7,7 @@ from pathlib import PurePath
 
 from tfdbg_arrow.errors import FormatVersionError, LogdirError
 
-FORMAT_VERSION = "2.2"
+FORMAT_VERSION = "2.3"
 """MAJOR.MINOR of the format, independent of the package's version."""
 READABLE_MAJORS = (1, 2)
 """The MAJOR versions that this package reads. It writes only the last one."""
