@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -140,11 +141,14 @@ class Problems:
 
     @contextmanager
     def at(self, target: object) -> Iterator[None]:
-        """Notes the errors of the block."""
+        """Notes the errors of the block, and then collects its garbage: graphs of TensorFlow are cycles."""
         try:
             yield
         except Exception as error:
             self.found.append(f"{target}: {type(error).__name__}: {str(error)[:500]}")
+        finally:
+            tfdbg_arrow.disable()  # after an error, so that the next line gets its own recording
+            gc.collect()
 
 
 def sample(lines: Sequence[Line], every: int) -> list[Line]:
@@ -186,6 +190,20 @@ def test_enable(every: int, tmp_path: Path) -> None:
     assert problems.found == []
 
 
+def step_if_tensorflow_can(program: Program) -> float | None:
+    """Returns the result of a step; None if TensorFlow cannot use a function in whose tracing it was interrupted.
+
+    Interrupted while it makes the gradient of a branch or a loop, TensorFlow leaves half of it in the function, also
+    without a recording. Every later call of the function fails then.
+    """
+    try:
+        return program.step()
+    except (AssertionError, IndexError) as error:
+        if "/tensorflow/" not in traceback.extract_tb(error.__traceback__)[-1].filename:
+            raise
+        return None
+
+
 @pytest.mark.parametrize("every", [pytest.param(400, id="some"), ALL])
 def test_hooks(every: int, tmp_path: Path) -> None:
     program = Program(tmp_path / "program.py")
@@ -201,12 +219,13 @@ def test_hooks(every: int, tmp_path: Path) -> None:
     for number, target in enumerate(targets):
         with problems.at(target):
             logdir = tmp_path / str(number)
-            program = Program(tmp_path / f"program{number}.py")
+            interrupted, program = Program(tmp_path / f"interrupted{number}.py"), Program(tmp_path / f"{number}.py")
             lines = Lines(target)
             tfdbg_arrow.enable(logdir)
-            arrived = interrupt(lines, program.step)
+            arrived = interrupt(lines, interrupted.step)
             assert arrived == lines.has_raised, target
             assert tfdbg_arrow.is_recording()
+            assert step_if_tensorflow_can(interrupted) in (expected, None), target
             assert program.step() == expected, target
             program.spoil()
             tfdbg_arrow.disable()
@@ -285,6 +304,7 @@ def write_seen():
     if number == 0:
         json.dump(list(lines.seen), open(os.path.join(logdirs, "seen"), "w"))
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 tfdbg_arrow.enable(os.path.join(logdirs, str(number)))
 tf.math.log(tf.constant([-1.0]))
 atexit.register(lines.__enter__)  # it runs before the recording ends
