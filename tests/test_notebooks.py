@@ -41,7 +41,7 @@ ANSWERS = (
     MODEL,
     "train('bad', 2.0); train('good', 9.0)",
     "tfdbg_arrow.is_recording(), tfdbg_arrow.is_writing(), tfdbg_arrow.flush(), tfdbg_arrow.disable()",
-    "tfdbg_arrow.recover('bad'), tfdbg_arrow.upgrade('bad')",
+    "tfdbg_arrow.recover('bad')",
     "logdir, other = tfdbg_arrow.open_logdir('bad'), query.open_logdir('good')",
     "logdir",
     "logdir.show()",

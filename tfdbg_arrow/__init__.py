@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from tfdbg_arrow.writer.keras import MarkCallback
     from tfdbg_arrow.writer.launch import disable_dump_debug_info, enable_dump_debug_info
     from tfdbg_arrow.writer.recover import recover
-    from tfdbg_arrow.writer.upgrade import upgrade
 
 _NAMES_OF = {
     "tfdbg_arrow.query.bad_tensor": ["NonFinite"],
@@ -49,7 +48,6 @@ _NAMES_OF = {
     "tfdbg_arrow.writer.keras": ["MarkCallback"],
     "tfdbg_arrow.writer.launch": ["disable_dump_debug_info", "enable_dump_debug_info"],
     "tfdbg_arrow.writer.recover": ["recover"],
-    "tfdbg_arrow.writer.upgrade": ["upgrade"],
 }
 
 __all__ = [
@@ -80,7 +78,6 @@ __all__ = [
     "open_logdir",
     "recover",
     "training_curves",
-    "upgrade",
     "verify",
     "write_repro",
 ]

@@ -161,7 +161,6 @@ def test_a_logdir_damaged_by_a_truncated_part(tmp_path: Path) -> None:
         ("report", "{logdir}"),
         ("recover", "{logdir}"),
         ("verify", "{logdir}"),
-        ("upgrade", "{logdir}"),
         ("upload", "{logdir}", "s3://place"),
         ("export", "{logdir}", "target", "--csv"),
         ("import", "{logdir}", "target"),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from tfdbg_arrow.storage.manifest import ManifestEntry
+import re
+import zlib
+
+from tfdbg_arrow.storage.manifest import CHECKSUM_KEY, ManifestEntry, with_checksum
 
 RUN = "run1"
 DAMAGED = "; the manifest is damaged: restore it, or remove this run from the logdir."
@@ -13,3 +16,17 @@ def part(number: int, *, table: str = "mark") -> ManifestEntry:
     return ManifestEntry(
         table=table, path=path, rows=2, bytes=10, sha256="0a" * 32, min_event_index=1, max_event_index=5
     )
+
+
+def sealed(text: str) -> str:
+    """Returns a manifest with a checksum in each line that is a JSON object and has none yet."""
+    content = ""
+    for line in re.findall(r"[^\n]*\n|[^\n]+", text):
+        is_open = re.search(r"[^{]}\n$", line) and f'"{CHECKSUM_KEY}"' not in line
+        content += with_checksum(line, before=crc(content)) if is_open else line
+    return content
+
+
+def crc(text: str) -> int:
+    """Returns the CRC-32 of a text."""
+    return zlib.crc32(text.encode(errors="surrogatepass"))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.durability.manifests import DAMAGED, RUN, part
+from tests.durability.manifests import DAMAGED, RUN, part, sealed
 from tfdbg_arrow.errors import LogdirError
 from tfdbg_arrow.storage.manifest import add_line, read_live_parts, resolve_part, run_ids
 
@@ -16,19 +16,19 @@ class TestManifests:
     def test_the_live_parts_of_a_run_are_read(self, tmp_path: Path) -> None:
         assert read_live_parts(tmp_path, run_id=RUN) == ()
         (tmp_path / "manifest").mkdir()
-        (tmp_path / "manifest/run1.jsonl").write_text(add_line(part(1)))
+        (tmp_path / "manifest/run1.jsonl").write_text(sealed(add_line(part(1))))
         assert read_live_parts(tmp_path, run_id=RUN) == (part(1),)
 
     def test_a_manifest_may_be_a_link_within_the_logdir(self, tmp_path: Path) -> None:
         (tmp_path / "manifest").mkdir()
-        (tmp_path / "kept").write_text(add_line(part(1)))
+        (tmp_path / "kept").write_text(sealed(add_line(part(1))))
         (tmp_path / "manifest/run1.jsonl").symlink_to(tmp_path / "kept")
         assert read_live_parts(tmp_path, run_id=RUN) == (part(1),)
 
     def test_invalid_utf8_is_reported_as_damage(self, tmp_path: Path) -> None:
         path = tmp_path / "manifest/run1.jsonl"
         path.parent.mkdir()
-        path.write_bytes(b'{"op": "\xff"}\n')
+        path.write_bytes(sealed('{"op": "\ufffd"}\n').encode().replace("\ufffd".encode(), b"\xff"))
         with pytest.raises(LogdirError) as error:
             read_live_parts(tmp_path, run_id=RUN)
         assert str(error.value) == f"{path}, line 1, has the op '\ufffd', expected 'add' or 'replace'{DAMAGED}"

@@ -10,6 +10,7 @@ from tests.durability.files_on_disk import failing, synced
 from tfdbg_arrow.errors import FormatVersionError, LogdirError
 from tfdbg_arrow.schema import FORMAT_VERSION
 from tfdbg_arrow.storage.layout import MARKER_NAME
+from tfdbg_arrow.storage.manifest import with_checksum
 from tfdbg_arrow.storage.marker import check_logdir, mark_logdir, marker_text, parse_marker
 
 
@@ -84,7 +85,8 @@ def test_the_first_error_is_raised_if_a_half_written_marker_cannot_be_removed(
         ("[]", r"holds \[\], expected .*this is not the marker of a logdir"),
         ('{"format": "other"}', "this is not the marker of a logdir"),
         ('{"format": "tfdbg_arrow", "format_version": 1}', "has the format_version 1, expected a string"),
-        (marker_text().replace(FORMAT_VERSION, "1.0"), "does not match its checksum"),
+        (marker_text().replace(FORMAT_VERSION, "2.0"), "does not match its checksum"),
+        ('{"format": "tfdbg_arrow", "format_version": "2.0"}', "does not match its checksum"),
     ],
 )
 def test_a_marker_with_other_content_is_refused(tmp_path: Path, marker: str, match: str) -> None:
@@ -96,7 +98,8 @@ def test_a_marker_with_other_content_is_refused(tmp_path: Path, marker: str, mat
 
 def test_the_version_of_a_marker_is_returned() -> None:
     assert parse_marker(marker_text(), path="x") == FORMAT_VERSION
-    assert parse_marker('{"format": "tfdbg_arrow", "format_version": "1.0"}', path="x") == "1.0"
+    older = with_checksum('{"format": "tfdbg_arrow", "format_version": "2.0"}\n')
+    assert parse_marker(older, path="x") == "2.0"
 
 
 class TestCheckLogdir:

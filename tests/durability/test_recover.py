@@ -234,7 +234,5 @@ class TestErrors:
         before = tree(logdir)
         (run,) = recover(logdir)
         assert (run.state, run.num_events) == ("failed", 0)
-        assert str(run.reason).startswith(
-            f"{logdir / manifest_path(RUN_ID)}, line 1, has the op '\ufffd', expected 'add' or 'replace'"
-        )
+        assert str(run.reason).startswith(f"{logdir / manifest_path(RUN_ID)}, line 1, does not match its checksum")
         assert tree(logdir) == before

@@ -81,7 +81,7 @@ class TestRefused:
     def test_a_newer_major_version(self, tmp_path: Path) -> None:
         logdir = health_run().write(tmp_path)
         (logdir / "tfdbg_arrow.json").write_text('{"format": "tfdbg_arrow", "format_version": "3.0"}')
-        with pytest.raises(FormatVersionError, match=r"3\.0.*reads only 1\.x and 2\.x.*install"):
+        with pytest.raises(FormatVersionError, match=r"3\.0.*reads only 2\.x.*install"):
             open_logdir(logdir)
 
     def test_a_value_that_is_not_a_path(self) -> None:

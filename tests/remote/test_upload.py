@@ -18,6 +18,7 @@ from tfdbg_arrow.errors import BrokenPartError, FormatVersionError, LogdirError
 from tfdbg_arrow.storage.layout import manifest_path
 from tfdbg_arrow.storage.location import RemoteDirectory, RemoteLocation, parse_location
 from tfdbg_arrow.storage.manifest import read_live_parts
+from tfdbg_arrow.storage.marker import marker_text
 from tfdbg_arrow.writer.remote.upload_logdir import upload_logdir
 from tfdbg_arrow.writer.remote.uploader import RemoteSettings, Uploader
 from tfdbg_arrow.writer.sink.parts import PartWriter
@@ -308,7 +309,7 @@ def test_a_store_whose_rename_does_not_replace(tmp_path: Path, place: Store) -> 
 class TestUploadOfLogdir:
     def write(self, logdir: Path, run_id: str = "r") -> PartWriter:
         (logdir).mkdir(exist_ok=True)
-        (logdir / "tfdbg_arrow.json").write_text('{"format": "tfdbg_arrow", "format_version": "2.0"}')
+        (logdir / "tfdbg_arrow.json").write_text(marker_text())
         parts = PartWriter(logdir, run_id)
         parts.start()
         for event in range(3):

@@ -10,10 +10,6 @@ from tfdbg_arrow.schema import FORMAT_VERSION, TABLES, Column, Table, Type, tabl
 from tfdbg_arrow.schema.document import declaration_digest
 
 DIGESTS = {
-    "1.0": "78b54ba09f76530c5c19718a1c8749ca911f9d0609e1cd80052974dbcc1e7eaa",
-    "1.1": "da304f9d315624b8e160e05d70f37a0ff9d1505065cbda3b6b13c46776c475cd",
-    "1.2": "ab71e1fc683578d2eaae62cf918d8f347a6a467c12b26fb342156b69d9d1335c",
-    "1.3": "7bc713fe5a825afa68c46cf81ba19a85899e45e4e1e08098c8152269a0a6ef48",
     "2.0": "cb4f50b35c5d558a9c631e1f96ad4668b3f23cda2de2c4e851acec4241acc856",
     "2.1": "16f1e298dc2ed1cdee3647d18bd57870b3ba44a876365a92b7625025c59e61be",
     "2.2": "f35dfa5a95fcdc003c11622668d99b4d6cbf592b4e484e9d0d7377c68c1f38d0",

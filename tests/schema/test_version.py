@@ -22,15 +22,14 @@ def test_the_error_for_a_newer_major_version_names_the_version_to_install() -> N
     with pytest.raises(FormatVersionError) as caught:
         check_format_version(f"{MAJOR + 1}.3", path=Path("logs/tfdbg_arrow.json"))
     assert str(caught.value) == (
-        f"logs/tfdbg_arrow.json gives the format version {MAJOR + 1}.3, but this tfdbg_arrow reads only {MAJOR - 1}.x "
-        f"and {MAJOR}.x: install a newer release of tfdbg_arrow, which reads format {MAJOR + 1}.x; CHANGELOG.md says "
-        "which."
+        f"logs/tfdbg_arrow.json gives the format version {MAJOR + 1}.3, but this tfdbg_arrow reads only {MAJOR}.x: "
+        f"install a newer release of tfdbg_arrow, which reads format {MAJOR + 1}.x; CHANGELOG.md says which."
     )
 
 
 def test_the_error_for_an_older_major_version() -> None:
     with pytest.raises(FormatVersionError, match="install an older release of tfdbg_arrow"):
-        check_format_version(f"{MAJOR - 2}.9", path="x")
+        check_format_version(f"{MAJOR - 1}.9", path="x")
 
 
 @pytest.mark.parametrize(

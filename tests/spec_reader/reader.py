@@ -23,7 +23,7 @@ import polars
 
 from tests.spec_reader.flow import TAKING, Flow, Row, Tensor
 
-MAJOR_VERSIONS = (1, 2)
+MAJOR_VERSION = 2
 _RUN_ID = re.compile(r"(?=.*[A-Za-z])[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 _CHECKSUM = re.compile(rb', "checksum": "([0-9a-f]{8})"\}\n?$')
 _PIPELINE_ENDS = ("Iterator", "MultiDeviceIterator", "OptionalGetValue", "DatasetToSingleElement")
@@ -50,11 +50,10 @@ class Origin:
 def _lines(path: Path) -> Iterator[Row]:
     """Yields the lines of a manifest or of the marker as objects, after it checked them."""
     before = zlib.crc32(b"")
-    is_checked = False
     lines = path.read_bytes().splitlines(keepends=True)
     for line in lines:
         found = _CHECKSUM.search(line)
-        is_damaged = zlib.crc32(line[: found.start()], before) != int(found[1], 16) if found is not None else is_checked
+        is_damaged = found is None or zlib.crc32(line[: found.start()], before) != int(found[1], 16)
         try:
             content = json.loads(line)
         except ValueError:
@@ -64,7 +63,6 @@ def _lines(path: Path) -> Iterator[Row]:
             raise FormatError(f"{path} is damaged") from None
         if is_damaged or not isinstance(content, dict):
             raise FormatError(f"{path} is damaged")
-        is_checked = found is not None
         before = zlib.crc32(line, before)
         yield content
 
@@ -80,7 +78,7 @@ def _live_parts(logdir: Path, manifest: Path) -> dict[str, Row]:
         for path in line.get("removed", ()):
             live.pop(path, None)
         for part in added:
-            expected = rf"{re.escape(part['table'])}/run(_id)?={re.escape(run_id)}/part-\d{{6,}}\.parquet"
+            expected = rf"{re.escape(part['table'])}/run={re.escape(run_id)}/part-\d{{6,}}\.parquet"
             path = part["path"]
             if not re.fullmatch(expected, path) or not (logdir / path).resolve().is_relative_to(logdir.resolve()):
                 raise FormatError(f"{manifest} names {path!r}")
@@ -103,13 +101,13 @@ def open_logdir(logdir: Path) -> list[Run]:
     """Reads all runs of a logdir, in the order of their start.
 
     Raises:
-        FormatError: The directory is not a logdir of a known major version, or it is damaged.
+        FormatError: The directory is not a logdir of major version 2, or it is damaged.
     """
     marker = logdir / "tfdbg_arrow.json"
     if not marker.is_file():
         raise FormatError(f"{logdir} has no tfdbg_arrow.json")
     version = next(_lines(marker))["format_version"]
-    if int(version.split(".")[0]) not in MAJOR_VERSIONS:
+    if int(version.split(".")[0]) != MAJOR_VERSION:
         raise FormatError(f"{logdir} has format {version}; install a newer version of this reader")
     runs = []
     for manifest in (logdir / "manifest").glob("*.jsonl"):

@@ -24,7 +24,6 @@ from tfdbg_arrow.cli import (
     schema,
     show,
     sql,
-    upgrade,
     upload,
     verify,
     view,
@@ -77,7 +76,6 @@ app.command("view", cls=Command)(view.view)
 app.command("report", cls=Command)(view.report)
 app.command("recover", cls=Command)(recover.recover)
 app.command("verify", cls=Command)(verify.verify)
-app.command("upgrade", cls=Command)(upgrade.upgrade)
 app.command("upload", cls=Command)(upload.upload)
 app.command("export", cls=Command)(export.export)
 app.command("import", cls=Command)(import_dump.import_dump)

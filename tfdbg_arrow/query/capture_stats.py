@@ -130,7 +130,7 @@ class CaptureStat:
         subject: What it happened to.
         reason: Why it happened.
         num_events: Number of affected events; None if it cannot be counted.
-        reason_code: The kind of the reason; None for a reason without a code, and in logdirs before format 1.4.
+        reason_code: The kind of the reason; None for a reason without a code.
     """
 
     run_id: str

@@ -195,7 +195,7 @@ EXAMPLES: dict[str, dict[str, object]] = {
         **_time(0),
         "end_wall_time_ns": _START_NS + 61_000_000_000,
         "is_clean_end": True,
-        "format_version": "1.3",
+        "format_version": FORMAT_VERSION,
         "tfdbg_arrow_version": "0.1.0",
         "tensorflow_version": "2.21.0",
         "keras_version": "3.12.0",

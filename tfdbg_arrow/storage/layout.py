@@ -26,12 +26,9 @@ TEMPORARY_SUFFIX = ".tmp"
 """Suffix of a file that is still being written."""
 
 _RUN_ID = re.compile(r"(?=.*[A-Za-z])[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
-_RUN_DIRECTORY = re.compile(r"run(?:_id)?=(.+)", re.DOTALL)
-PART_GLOB = "run*=*/part-*.parquet"
-"""Glob pattern of the parts in a table's directory, of every format version."""
-_RUN_DIRECTORY = re.compile(r"run(?:_id)?=(.+)", re.DOTALL)
-PART_GLOB = "run*=*/part-*.parquet"
-"""Glob pattern of the parts in a table's directory, of every format version."""
+_RUN_DIRECTORY = re.compile(r"run=(.+)", re.DOTALL)
+PART_GLOB = "run=*/part-*.parquet"
+"""Glob pattern of the parts in a table's directory."""
 _PART_NAME = re.compile(r"part-([0-9]{6,18})\.parquet")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -84,16 +81,8 @@ def part_directory(table_name: str, *, run_id: str) -> str:
     return f"{table_name}/run={run_id}"
 
 
-def old_part_directory(table_name: str, *, run_id: str) -> str:
-    """Returns the directory that holds a table's parts of a run in a logdir of format 1."""
-    return f"{table_name}/run_id={run_id}"
-
-
 def run_of_directory(name: str) -> str | None:
-    """Returns the run id in the name of a directory that holds parts, not checked; None for another directory.
-
-    Logdirs of format 1 have directories `run_id=<run id>`. These collide with the column `run_id` in some readers.
-    """
+    """Returns the run id in the name of a directory that holds parts, not checked; None for another directory."""
     match = _RUN_DIRECTORY.fullmatch(name)
     return None if match is None else match[1]
 

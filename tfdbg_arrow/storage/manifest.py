@@ -41,8 +41,6 @@ _TABLE_NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _EMPTY_BLOCK = "\0" * 512
 CHECKSUM_KEY = "checksum"
-CHECKSUMS_SINCE = (1, 1)
-"""The first format version in which every line has a checksum."""
 _BEGIN = f', "{CHECKSUM_KEY}": "'
 
 
@@ -124,7 +122,6 @@ class ManifestChange:
         spool_upto: The position up to which the spool is in parts; None if the line has no such position.
         is_recovery: Whether this line completes the recovery of a killed process's spool.
         is_add: Whether the line adds one part and replaces none.
-        has_checksum: Whether the line has a checksum; if it has one, it is correct.
     """
 
     removed: tuple[str, ...]
@@ -133,7 +130,6 @@ class ManifestChange:
     spool_upto: int | None = None
     is_recovery: bool = False
     is_add: bool = False
-    has_checksum: bool = False
 
 
 def checksummed(lines: Iterable[str], *, before: int = 0) -> str:
@@ -269,7 +265,7 @@ def is_cut_off(line: str) -> bool:
 
 def manifest_changes(text: str, *, run_id: str, path: str | PurePath) -> Iterator[ManifestChange]:
     """Yields the changes of a manifest in order, one a line; the arguments and errors are those of `live_parts`."""
-    crc, is_due = 0, False
+    crc = 0
     *whole, rest = text.split("\n")
     lines = [f"{line}\n" for line in whole] + ([rest] if rest else [])
     for index, line in enumerate(lines):
@@ -280,8 +276,10 @@ def manifest_changes(text: str, *, run_id: str, path: str | PurePath) -> Iterato
             if index == len(lines) - 1 and is_cut_off(line):
                 return
             raise _damaged(where, f"is not JSON ({error})") from None
-        is_due = _check_checksum(value, line, before=crc, is_due=is_due, where=where)
-        yield _change(value, run_id=run_id, where=where, has_checksum=is_due)
+        if not is_intact(line.removesuffix("\n"), before=crc):
+            what = f"does not match its {CHECKSUM_KEY}: this line or an earlier one was changed, removed or added"
+            raise _damaged(where, what)
+        yield _change(value, run_id=run_id, where=where)
         crc = zlib.crc32(line.encode("utf-8", errors="surrogatepass"), crc)
 
 
@@ -409,17 +407,17 @@ def with_checksum(line: str, *, before: int = 0) -> str:
     return begin + _end(begin, before) + "\n"
 
 
-def is_intact(line: str, *, before: int = 0) -> bool | None:
-    """Returns whether a line, given without its newline, has the right checksum; None if it has no checksum."""
-    begin, found, rest = line.rpartition(_BEGIN)
-    return found + rest == _end(begin, before) if found else None
+def is_intact(line: str, *, before: int = 0) -> bool:
+    """Returns whether a line, given without its newline, ends in the right checksum."""
+    begin, separator, rest = line.rpartition(_BEGIN)
+    return separator + rest == _end(begin, before)
 
 
 def _end(begin: str, before: int) -> str:
     return f'{_BEGIN}{zlib.crc32(begin.encode("utf-8", errors="surrogatepass"), before):08x}"}}'
 
 
-def _change(value: object, *, run_id: str, where: str, has_checksum: bool) -> ManifestChange:
+def _change(value: object, *, run_id: str, where: str) -> ManifestChange:
     fields = _object(value, where=where)
     op = fields.get("op")
     removed: list[str] = []
@@ -442,26 +440,7 @@ def _change(value: object, *, run_id: str, where: str, has_checksum: bool) -> Ma
         spool_upto=None if fields.get("spool_upto") is None else _count(fields, "spool_upto", where=where),
         is_recovery=fields.get("is_recovery") is True,
         is_add=op == "add",
-        has_checksum=has_checksum,
     )
-
-
-def _check_checksum(value: object, line: str, *, before: int, is_due: bool, where: str) -> bool:
-    """Returns whether a line has a checksum; lines of formats before 1.1, and lines before them, have none.
-
-    Raises:
-        LogdirError: The checksum is wrong, or missing after a line that has one.
-    """
-    intact = is_intact(line.removesuffix("\n"), before=before)
-    if intact is None:
-        if not is_due and not (isinstance(value, dict) and CHECKSUM_KEY in value):
-            return False
-        raise _damaged(where, f"has no {CHECKSUM_KEY} at its end, expected one as in the lines before")
-    if not intact:
-        raise _damaged(
-            where, f"does not match its {CHECKSUM_KEY}: this line or an earlier one was changed, removed or added"
-        )
-    return True
 
 
 def _check_part_path(path: str, *, table_name: str, run_id: str, where: str) -> None:

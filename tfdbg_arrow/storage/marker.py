@@ -7,7 +7,7 @@ from pathlib import Path, PurePath
 
 from tfdbg_arrow.errors import LogdirError, NoLogdirError
 from tfdbg_arrow.safe_text import parse_json
-from tfdbg_arrow.schema.version import FORMAT_VERSION, check_format_version, check_writable_version
+from tfdbg_arrow.schema.version import FORMAT_VERSION, check_format_version
 from tfdbg_arrow.storage.disk import written_whole
 from tfdbg_arrow.storage.layout import MARKER_NAME, OwnFiles, shown
 from tfdbg_arrow.storage.manifest import CHECKSUM_KEY, is_intact, with_checksum
@@ -48,7 +48,7 @@ def parse_marker(text: str, *, path: str | PurePath) -> str:
             f"{path} has the format_version {shown(version)}, expected a string such as {FORMAT_VERSION!r}."
         )
     check_format_version(version, path=path)
-    if CHECKSUM_KEY in marker and not is_intact(text.removesuffix("\n")):
+    if not is_intact(text.removesuffix("\n")):
         raise LogdirError(
             f"{path} does not match its {CHECKSUM_KEY}, expected a line such as {marker_text().strip()}; the file was "
             "changed after it was written: restore it."
@@ -63,18 +63,17 @@ def mark_logdir(logdir: Path) -> None:
         logdir: The directory; it is created if missing.
 
     Raises:
-        LogdirError: The directory is a logdir of another format version, or its marker is damaged.
+        LogdirError: The directory has a marker that is damaged.
+        FormatVersionError: The directory is a logdir of another MAJOR version.
         OSError: The marker cannot be written.
     """
     logdir.mkdir(parents=True, exist_ok=True)
     marker = logdir / MARKER_NAME
     try:
-        version = parse_marker(marker.read_text(encoding="utf-8", errors="replace"), path=marker)
+        parse_marker(marker.read_text(encoding="utf-8", errors="replace"), path=marker)
     except FileNotFoundError:
         with written_whole(marker) as temporary:
             temporary.write_text(marker_text(), encoding="utf-8")
-    else:
-        check_writable_version(version, path=marker, logdir=logdir)
 
 
 def check_logdir(path: Path) -> str:

@@ -10,11 +10,9 @@ from typing import Protocol
 
 from tfdbg_arrow.errors import LogdirError, TfdbgArrowError
 from tfdbg_arrow.schema import TABLES, arrow_schema
-from tfdbg_arrow.schema.version import check_writable_version
 from tfdbg_arrow.spool.journal import RunFiles, held_if_dead
 from tfdbg_arrow.spool.recovery import SealedRows, recovered
 from tfdbg_arrow.storage.layout import (
-    MARKER_NAME,
     OwnFiles,
     SpoolPaths,
     manifest_path,
@@ -62,14 +60,14 @@ def recover(logdir: str | Path, *, other_machines: bool = False) -> tuple[Recove
 
     Raises:
         LogdirError: The path is a URL or not a logdir, or cannot be listed.
-        FormatVersionError: The logdir has a MAJOR version that this package does not write.
+        FormatVersionError: The logdir has a MAJOR version that this package does not read.
     """
     path = parse_location(logdir)
     if not isinstance(path, Path):
         raise LogdirError(
             f"{path} is a URL, expected a directory: a recording to a URL leaves its spool on the machine where it ran."
         )
-    check_writable_version(check_logdir(path), path=path / MARKER_NAME, logdir=path)
+    check_logdir(path)
     return tuple(_recover_run(path, run_id=run_id, other_machines=other_machines) for run_id in spooled_run_ids(path))
 
 

@@ -18,7 +18,6 @@ from typing import Any
 
 from tfdbg_arrow.errors import LogdirError, SettingError
 from tfdbg_arrow.schema.dtypes import DTYPES, DTYPES_BY_NAME, dtype_name
-from tfdbg_arrow.schema.version import check_writable_version
 from tfdbg_arrow.spool.records import RECORD_SIZE
 from tfdbg_arrow.spool.spool_file import MAX_CAPACITY
 from tfdbg_arrow.storage.layout import MARKER_NAME
@@ -471,7 +470,7 @@ def _check_logdir(path: Path) -> Path:
         path.mkdir(parents=True, exist_ok=True)
         marker = path / MARKER_NAME
         if marker.exists():
-            check_writable_version(parse_marker(marker.read_text("utf-8"), path=marker), path=marker, logdir=path)
+            parse_marker(marker.read_text("utf-8"), path=marker)
         with tempfile.TemporaryFile(dir=path):  # its name is unique: several processes may do this at once
             pass
     except OSError as error:

@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.query.manifests import resealed
 from tfdbg_arrow.debugger_v2 import export_tables
 from tfdbg_arrow.debugger_v2.export_tables import PartGoneError, RunTables, to_rows
 from tfdbg_arrow.errors import BrokenPartError
 from tfdbg_arrow.schema import arrow_schema
 from tfdbg_arrow.storage.layout import manifest_path, part_path
-from tfdbg_arrow.storage.manifest import ManifestEntry, add_line, replace_line
+from tfdbg_arrow.storage.manifest import ManifestEntry, add_line, checksummed, replace_line
 
 RUN_ID = "run-a"
 EXTREMES = [-(2**63), -1, 0, 1, 5, 2**40, 2**63 - 1]
@@ -40,7 +41,7 @@ def write(logdir: Path, parts: list[list[int | None]], *, group_rows: int, drop:
         lines.append(add_line(ManifestEntry(table="tensor_health", path=path, rows=0, bytes=0, sha256="0" * 64)))
     manifest = logdir / manifest_path(RUN_ID)
     manifest.parent.mkdir(exist_ok=True, parents=True)
-    manifest.write_text("".join(lines))
+    manifest.write_text(checksummed(lines))
     return RunTables(logdir, RUN_ID)
 
 
@@ -111,7 +112,7 @@ def test_a_missing_part_and_a_broken_part_have_different_errors(tmp_path: Path) 
         RunTables(tmp_path, RUN_ID)
     manifest = tmp_path / manifest_path(RUN_ID)
     name = part_path("tensor_health", run_id=RUN_ID, number=1)
-    manifest.write_text(manifest.read_text() + replace_line([name], added=[]))
+    manifest.write_text(resealed(manifest.read_text() + replace_line([name], added=[])))
     assert RunTables(tmp_path, RUN_ID).num_rows("tensor_health") == 1
 
 

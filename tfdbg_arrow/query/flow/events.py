@@ -387,7 +387,7 @@ class Labels:
 
     @cached_property
     def has_roles(self) -> bool:
-        """Whether the run has recorded roles of ops. Older recordings and imports do not."""
+        """Whether the run has recorded roles of ops. Imports do not."""
         rows = self._logdir.rows(
             "SELECT 1 FROM execution WHERE run_id = ? AND role IS NOT NULL UNION ALL "
             "SELECT 1 FROM graph_op WHERE run_id = ? AND role IS NOT NULL LIMIT 1",

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, BinaryIO
 from tfdbg_arrow.errors import LogdirError
 from tfdbg_arrow.schema import FORMAT_VERSION, TABLES, arrow_schema
 from tfdbg_arrow.schema.parquet import FIELD_ID_KEY, FORMAT_VERSION_KEY, TABLE_KEY
-from tfdbg_arrow.schema.version import parse_format_version
 from tfdbg_arrow.storage.disk import file_sha256
 from tfdbg_arrow.storage.layout import (
     MANIFEST_DIRECTORY,
@@ -137,18 +136,6 @@ def file_identity(path: str | Path) -> tuple[int, ...] | None:
     except OSError:
         return None
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
-
-
-def written_version(logdir: Path, entry: ManifestEntry) -> tuple[int, int] | None:
-    """Returns the format version of a part; None if the part does not contain it or cannot be read."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        metadata = pq.read_metadata(resolve_part(logdir, entry)).metadata or {}
-        return parse_format_version(metadata[FORMAT_VERSION_KEY].decode(), path=entry.path)
-    except (OSError, pa.ArrowException, KeyError, ValueError, LogdirError):
-        return None
 
 
 def _is_live(logdir: Path, entry: ManifestEntry) -> bool:

@@ -10,9 +10,8 @@ from pathlib import Path
 
 from tfdbg_arrow.errors import FormatVersionError, LogdirError
 from tfdbg_arrow.query.displayed import Displayed
-from tfdbg_arrow.query.integrity.parts import MISSING, LogdirFiles, examined_parts, written_version
+from tfdbg_arrow.query.integrity.parts import MISSING, LogdirFiles, examined_parts
 from tfdbg_arrow.safe_text import number_of
-from tfdbg_arrow.schema.version import parse_format_version
 from tfdbg_arrow.spool.journal import MAGIC, broken_entries, held_if_dead
 from tfdbg_arrow.spool.recovery import SealedRows
 from tfdbg_arrow.spool.spool_file import read_header
@@ -30,7 +29,6 @@ from tfdbg_arrow.storage.layout import (
 )
 from tfdbg_arrow.storage.location import parse_location
 from tfdbg_arrow.storage.manifest import (
-    CHECKSUMS_SINCE,
     ManifestEntry,
     is_cut_off,
     is_intact,
@@ -165,11 +163,11 @@ def _check_marker(path: Path, deviations: _Deviations) -> None:
     try:
         check_logdir(path)
         text = marker.read_bytes().decode("utf-8", errors="replace")
-        version = parse_marker(text, path=marker)
+        parse_marker(text, path=marker)
     except OSError as error:
         raise LogdirError(f"{marker} cannot be read ({error.strerror}); check its permissions.") from error
     except FormatVersionError:
-        if is_intact(marker.read_text("utf-8", errors="replace").removesuffix("\n")) is not False:
+        if is_intact(marker.read_text("utf-8", errors="replace").removesuffix("\n")):
             raise
         deviations.add("changed", MARKER_NAME, "does not match its checksum")
         return
@@ -178,12 +176,7 @@ def _check_marker(path: Path, deviations: _Deviations) -> None:
             raise
         deviations.add("changed", MARKER_NAME, f"is damaged: {error}")
         return
-    if is_intact(text.removesuffix("\n")) is None:
-        if parse_format_version(version, path=marker) >= CHECKSUMS_SINCE:
-            deviations.add("changed", MARKER_NAME, f"has no checksum, which format {version} requires")
-        else:
-            deviations.add("unchecked", MARKER_NAME, "has no checksum, because format 1.0 had none")
-    elif not text.endswith("\n"):
+    if not text.endswith("\n"):
         deviations.add("missing", MARKER_NAME, "has no newline at its end")
 
 
@@ -232,7 +225,6 @@ class _RunCheck:
         self._text: str | None = None
         self._damage: str | None = None
         self._named: frozenset[str] = frozenset()
-        self._num_lines = self._num_unchecked = 0
         self._is_recovered = False
         self.live: tuple[ManifestEntry, ...] = ()
         with contextlib.suppress(FileNotFoundError):
@@ -269,7 +261,7 @@ class _RunCheck:
                 deviations.add("unchecked", f"spool/{paths.journal.name}", what, run_id=self._run_id)
                 return
             has_ended = "run" in broken or self._has_ended()
-            self._check_lines(deviations, is_over=has_ended and not is_waiting)
+            self._check_last_line(deviations, is_over=has_ended and not is_waiting)
             self._check_extra(deviations, is_over=has_ended and not is_waiting)
             if is_waiting:
                 _check_spool(paths, deviations, run_id=self._run_id, is_needed=not has_ended)
@@ -293,8 +285,6 @@ class _RunCheck:
             self._damage = str(error).removeprefix(f"{path}, ")
             return
         self._named = frozenset(entry.path for change in changes for entry in change.added)
-        self._num_lines = len(changes)
-        self._num_unchecked = sum(not change.has_checksum for change in changes)
         self._is_recovered = any(change.is_recovery for change in changes)
 
     def _tell_of_manifest(self, deviations: _Deviations) -> None:
@@ -326,8 +316,8 @@ class _RunCheck:
         except LogdirError:
             return True
 
-    def _check_lines(self, deviations: _Deviations, *, is_over: bool) -> None:
-        """Adds deviations for an incomplete last line and for lines without a checksum."""
+    def _check_last_line(self, deviations: _Deviations, *, is_over: bool) -> None:
+        """Adds a deviation for an incomplete last line."""
         assert self._text is not None
         last = self._text[self._text.removesuffix("\n").rfind("\n") + 1 :]
         if last and is_cut_off(last):
@@ -337,15 +327,6 @@ class _RunCheck:
         elif last and not last.endswith("\n"):
             kind = "missing" if is_over else "leftover"
             deviations.add(kind, self._manifest, "has no newline at its end", run_id=self._run_id)
-        if self._num_unchecked < self._num_lines or not self.live:  # the first checksum covers all lines before it
-            return
-        version = written_version(self._logdir, self.live[0])
-        if version is not None and version >= CHECKSUMS_SINCE:
-            what = f"has no checksums, which format {version[0]}.{version[1]} requires"
-            deviations.add("changed", self._manifest, what, run_id=self._run_id)
-        else:
-            what = f"has no checksums (lines: {self._num_lines:,}), because format 1.0 had none"
-            deviations.add("unchecked", self._manifest, what, run_id=self._run_id)
 
     def _check_extra(self, deviations: _Deviations, *, is_over: bool) -> None:
         """Adds a deviation for each existing part that is not live."""

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tfdbg_arrow.errors import BrokenPartError
-from tfdbg_arrow.schema.version import check_writable_version
 from tfdbg_arrow.spool.convert import EVENT_TABLES
 from tfdbg_arrow.storage.layout import MARKER_NAME, manifest_path
 from tfdbg_arrow.storage.location import RemoteDirectory
@@ -41,9 +40,7 @@ def mark_remote(remote: RemoteDirectory) -> None:
     except FileNotFoundError:
         remote.write_bytes(MARKER_NAME, marker_text().encode())
     else:
-        path = f"{remote}/{MARKER_NAME}"
-        version = parse_marker(marker.decode("utf-8", errors="replace"), path=path)
-        check_writable_version(version, path=path, logdir=remote)
+        parse_marker(marker.decode("utf-8", errors="replace"), path=f"{remote}/{MARKER_NAME}")
 
 
 class Transfer:

@@ -11,7 +11,6 @@ from typing import TypeVar
 
 from tfdbg_arrow.errors import BrokenPartError, LogdirError, TfdbgArrowError
 from tfdbg_arrow.schema import TABLES
-from tfdbg_arrow.schema.version import check_writable_version
 from tfdbg_arrow.storage.disk import locked_directory
 from tfdbg_arrow.storage.layout import MARKER_NAME, is_part_name, manifest_path, part_directory, spool_paths
 from tfdbg_arrow.storage.location import RemoteDirectory, described, is_final
@@ -103,7 +102,7 @@ def _check_local(local: Path) -> None:
             f"{local} is not a logdir of tfdbg_arrow: {MARKER_NAME} cannot be read ({error.strerror}); give the "
             "directory that a recording wrote."
         ) from error
-    check_writable_version(parse_marker(text, path=marker), path=marker, logdir=local)
+    parse_marker(text, path=marker)
 
 
 def _upload_run(
