@@ -122,7 +122,7 @@ class Flow:
             self._seen[context] = row["event_index"], row["execution_index"]
             self._sites[context.step_id][context.call_site].append(context)
         self.health[Tensor(context, row["op_name"], row["output_slot"])] = row
-        if context.step_id is not None and row["executed_graph_id"] is not None:
+        if context.step_id is not None and row.get("executed_graph_id") is not None:
             self._executed_graphs[context.step_id] = row["executed_graph_id"]
 
     def _add_callers(self, context: Context, *, is_in_loop: bool) -> None:
