@@ -217,7 +217,7 @@ def test_a_sentence_says_what_happened(tmp_path: Path, tensors: list[Tensor], se
 
 def test_runs_without_histograms_are_counted() -> None:
     golden = Path(__file__).parents[1] / "compat" / "golden" / "2.3"
-    without = distributions(golden / "full_tensor")
+    without = distributions(golden / "imported")
     assert without is not None
     assert not without.is_known
     assert without.num_without > 0
