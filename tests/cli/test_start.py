@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 SLOW = ("asyncio", "duckdb", "jinja2", "numpy", "pandas", "polars", "pyarrow", "rich", "starlette", "tensorflow")
-GOLDEN = Path(__file__).parents[1] / "compat" / "golden" / "2.0" / "full_numerics"
+GOLDEN = Path(__file__).parents[1] / "compat" / "golden" / "2.3" / "full_numerics"
 
 
 def imported(*words: str) -> tuple[int, set[str]]:

@@ -378,6 +378,7 @@ class RunBuilder:
                         parts: The number of parts of each table.
                         digested: The numbers of the parts of tensor_health that have a digest.
         """
+        self._set_executed_graphs()
         logdir.mkdir(parents=True, exist_ok=True)
         (logdir / MARKER_NAME).write_text(marker_text())
         lines = []
@@ -393,6 +394,26 @@ class RunBuilder:
         manifest.parent.mkdir(exist_ok=True)
         manifest.write_text(checksummed(lines))
         return logdir
+
+    def _set_executed_graphs(self) -> None:
+        """Sets the optimized graph of the rows of each step: the one with most nodes of their names and types."""
+        nodes: dict[int, dict[tuple[Any, ...], str]] = {}
+        for node in self.rows["executed_op"]:
+            place = node["graph_id"], node["call_site"], node["op_name"] or node["node_name"]
+            nodes.setdefault(node["executed_graph_id"], {})[place] = node["op_type"]
+        steps: dict[int | None, list[dict[str, Any]]] = {}
+        for row in self.rows["tensor_health"]:
+            steps.setdefault(row["step_id"], []).append(row)
+        for rows in steps.values():
+            types = {(row["graph_id"], row["call_site"], row["op_name"]): row["op_type"] for row in rows}
+            fitting = {
+                graph: sum(1 + (there[place] == types[place]) for place in types.keys() & there.keys())
+                for graph, there in nodes.items()
+            }
+            best = max(fitting, key=fitting.__getitem__, default=None)
+            ran = best if best is not None and fitting[best] else None
+            for row in rows:
+                row["executed_graph_id"] = ran if row["scope"] == "graph" else None
 
     def _digest(self, number: int, parts: int) -> list[dict[str, Any]]:
         rows = self.rows["tensor_health"]

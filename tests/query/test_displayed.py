@@ -129,7 +129,7 @@ def test_layers_and_curves_are_drawings_and_without_the_viewer_tables(
     for answer in shown:
         assert answer is not None
         assert {"svg", "path", "text"} <= Text(answer._repr_html_()).tags
-    shares = distributions(Path(__file__).parents[1] / "compat" / "golden" / "2.2" / "full_numerics")
+    shares = distributions(Path(__file__).parents[1] / "compat" / "golden" / "2.3" / "full_numerics")
     assert shares is not None
     assert {"svg", "path", "text"} <= Text(shares._repr_html_()).tags
     shown = (*shown, shares)

@@ -215,16 +215,16 @@ def test_a_sentence_says_what_happened(tmp_path: Path, tensors: list[Tensor], se
     assert len(found._repr_html_().encode()) <= MAX_BYTES
 
 
-def test_runs_of_an_older_format_have_no_histograms() -> None:
-    path = Path(__file__).parents[1] / "compat" / "golden" / "2.1" / "full_numerics"
-    found = distributions(path)
-    assert found is not None
-    assert not found.is_known
-    assert found.num_without > 0
-    assert found.exponents == ()
-    newer = distributions(path.parents[1] / "2.2" / "full_numerics")
-    assert newer is not None
-    assert newer.is_known
+def test_runs_without_histograms_are_counted() -> None:
+    golden = Path(__file__).parents[1] / "compat" / "golden" / "2.3"
+    without = distributions(golden / "imported")
+    assert without is not None
+    assert not without.is_known
+    assert without.num_without > 0
+    assert without.exponents == ()
+    recorded = distributions(golden / "full_numerics")
+    assert recorded is not None
+    assert recorded.is_known
 
 
 def test_damaged_histograms_are_bounded(tmp_path: Path) -> None:

@@ -83,15 +83,17 @@ class Flow:
         self._calls = _grouped((row for row in self.rows("graph_call") if row["is_inline"]), "graph_id", "op_name")
         self._callers = _grouped(itertools.chain(*self._calls.values()), "callee_graph_id")
         self._nodes = {
-            (row["graph_id"], row["call_site"], row["op_name"] or row["node_name"]): row
+            (row["executed_graph_id"], row["graph_id"], row["call_site"], row["op_name"] or row["node_name"]): row
             for row in self.rows("executed_op")
         }
         nodes = (row for row in self.rows("executed_op") if row["op_name"] is None)
         computing = (row for row in nodes if row["op_type"] not in _BORDER_NODES)
-        self._nodes_made_for = _grouped(computing, "graph_id", "call_site", "made_for")
+        self._nodes_made_for = _grouped(computing, "executed_graph_id", "graph_id", "call_site", "made_for")
         self._node_of_name = self._by("executed_op", "executed_graph_id", "node_name")
         self._node_edges = _grouped(self.rows("executed_op_input"), "executed_graph_id", "node_name")
         self.health: dict[Tensor, Row] = {}
+        self._executed_graphs: dict[int, int] = {}
+        """The optimized graph that ran in each step."""
         self._seen: dict[Context, tuple[int, int | None]] = {}
         """Each context with a row, with its smallest `event_index` and its `execution_index`."""
         self._sites: dict[int | None, dict[str | None, list[Context]]] = defaultdict(lambda: defaultdict(list))
@@ -120,6 +122,8 @@ class Flow:
             self._seen[context] = row["event_index"], row["execution_index"]
             self._sites[context.step_id][context.call_site].append(context)
         self.health[Tensor(context, row["op_name"], row["output_slot"])] = row
+        if context.step_id is not None and row.get("executed_graph_id") is not None:
+            self._executed_graphs[context.step_id] = row["executed_graph_id"]
 
     def _add_callers(self, context: Context, *, is_in_loop: bool) -> None:
         """Adds the contexts that called a context and have no rows. Those of loops need all others to be known."""
@@ -221,7 +225,8 @@ class Flow:
 
     def _node(self, tensor: Tensor) -> Row | None:
         assert tensor.context is not None
-        return self._nodes.get((tensor.context.graph_id, tensor.context.call_site, tensor.op))
+        executed_graph_id = self._executed_graphs.get(tensor.context.step_id)
+        return self._nodes.get((executed_graph_id, tensor.context.graph_id, tensor.context.call_site, tensor.op))
 
     def _node_inputs(self, tensor: Tensor) -> list[Tensor]:
         """Returns the inputs of an op by the edges that ran. Nodes at borders are left to the edges of the program."""
@@ -235,7 +240,10 @@ class Flow:
                 context = tensor.context._replace(call_site=source["call_site"], graph_id=source["graph_id"])
                 found.append(Tensor(context, source["op_name"] or source["node_name"], edge["source_output_slot"]))
         if node is None:  # an absorbed op, perhaps computed by a node that was made for it
-            made = self._nodes_made_for[tensor.context.graph_id, tensor.context.call_site, tensor.op]
+            executed_graph_id = self._executed_graphs.get(tensor.context.step_id)
+            made = self._nodes_made_for[
+                executed_graph_id, tensor.context.graph_id, tensor.context.call_site, tensor.op
+            ]
             found += [Tensor(tensor.context, other["node_name"], tensor.slot) for other in made]
         if node is not None and node["op_name"] is None and node["made_for"] is not None:
             found += self._edge_inputs(tensor.context, node["made_for"])

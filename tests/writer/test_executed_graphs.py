@@ -397,6 +397,35 @@ def test_each_node_belongs_to_an_op_of_the_program(name: str, tmp_path: Path) ->
     assert [row for row in rows(tmp_path, unknown) if row[0] not in STEERING] == []
 
 
+@pytest.mark.parametrize("name", ["deep_gradients", "keras_fit", "same_function_twice", "switch"])
+@pytest.mark.parametrize("health_backend", ["native", "tensorflow"])
+def test_each_row_has_the_graph_in_which_its_node_ran(name: str, health_backend: str, tmp_path: Path) -> None:
+    record(tmp_path, PROGRAMS[name].run, health_backend=health_backend)
+    without_node = (
+        "SELECT h.op_name, h.executed_graph_id FROM tensor_health AS h WHERE scope = 'graph' AND NOT EXISTS ("
+        "SELECT 1 FROM executed_op AS e WHERE e.executed_graph_id = h.executed_graph_id AND e.graph_id = h.graph_id "
+        "AND e.call_site = h.call_site AND coalesce(e.op_name, e.node_name) = h.op_name "
+        "AND e.op_type IN (h.op_type, '_Arg'))"
+    )
+    assert rows(tmp_path, without_node) == []
+    assert rows(tmp_path, "SELECT count(*) > 0 FROM tensor_health WHERE executed_graph_id IS NOT NULL") == [(True,)]
+    outside = "SELECT op_type FROM tensor_health WHERE scope <> 'graph' AND executed_graph_id IS NOT NULL"
+    assert rows(tmp_path, outside) == []
+
+
+def test_a_step_has_the_graph_that_was_optimized_for_it(tmp_path: Path) -> None:
+    function = tf.function(lambda x: tf.math.log(tf.nn.softmax(x)))
+    x = tf.Variable([0.0, 1.0])
+    with tfdbg_arrow.capture(tmp_path):
+        for _ in range(2):
+            function(x)
+            with tf.GradientTape():
+                function(x)  # TensorFlow optimizes another graph, which also returns what the gradient needs
+    found = rows(tmp_path, "SELECT DISTINCT step_id, executed_graph_id FROM tensor_health WHERE scope = 'graph'")
+    assert len(found) == 4
+    assert len({executed_graph_id for _, executed_graph_id in found}) == 2
+
+
 def test_a_check_waits_until_its_constant_input_is_recorded(tmp_path: Path) -> None:
     def program(x: Any) -> Any:
         return x + tf.debugging.check_numerics(tf.math.log(tf.zeros([3])), "bad")

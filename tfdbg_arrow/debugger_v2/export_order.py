@@ -61,6 +61,7 @@ class CallRow(NamedTuple):
     output_slot: int | None
     frame_id: int | None
     iteration: int | None
+    executed_graph_id: int | None
 
 
 CALL_COLUMNS = ("execution_index", "step_id", "event_index", "wall_time_ns", *CallRow._fields)
@@ -191,9 +192,6 @@ class CallOrder:
             ("node_name", "op_type", "graph_id", "op_name", "made_for", "call_site"),
         )
         self._edges = tables.keyed("executed_op_input", "executed_graph_id", ("node_name", "source_node_name"))
-        self._optimized: dict[int, set[int]] = defaultdict(set)
-        for graph_id, executed_graph_id in tables.rows("executed_op", ("graph_id", "executed_graph_id")):
-            self._optimized[graph_id].add(executed_graph_id)
         self._callers: dict[int, list[_Caller]] = defaultdict(list)
         for callee, *caller in tables.rows("graph_call", ("callee_graph_id", "graph_id", "op_name", "attribute")):
             if callee is not None:
@@ -256,13 +254,11 @@ class CallOrder:
 
     def _paths_of(self, step: _Step) -> dict[_Site, _Path]:
         """Returns the path of each op that has rows in a step."""
-        sites = set(step.sites)
-        candidates = sorted({part for graph_id, _, _ in sites for part in self._optimized.get(graph_id, ())})
-        paths: Mapping[_Site, _Path] = {}
-        if candidates:
-            best = max(candidates, key=lambda part: (len(sites & self._paths_in(part).keys()), -part))
-            paths = self._paths_in(best)
-        return {site: paths.get(site) or self._path_by_calls(site, paths) for site in sites}
+        ran = {row.executed_graph_id for row in step.rows if row.executed_graph_id is not None}
+        paths: dict[_Site, _Path] = {}
+        for executed_graph_id in sorted(ran):
+            paths |= self._paths_in(executed_graph_id)
+        return {site: paths.get(site) or self._path_by_calls(site, paths) for site in set(step.sites)}
 
     def _path_by_calls(self, site: _Site, paths: Mapping[_Site, _Path]) -> _Path:
         """Returns the path of an op that has no node in the optimized graph, in the order of creation."""

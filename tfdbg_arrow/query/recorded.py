@@ -93,6 +93,7 @@ class TensorEvent(TensorHealth):
     tensor_id: int | None
     device_id: int | None
     step: int | None
+    executed_graph_id: int | None
 
     def bad_kinds(self, kinds: Iterable[str] = KINDS) -> frozenset[str]:
         """Returns the kinds, among the given ones, that the tensor holds.

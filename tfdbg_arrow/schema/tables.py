@@ -527,6 +527,9 @@ TENSOR_HEALTH = Table(
         _nullable(38, "histogram_positive", _BIGINT_LIST,
             "Number of finite elements above zero in each bucket, as many as in num_pos_finite; as long as "
             "histogram_negative; NULL if not measured."),
+        _nullable(39, "executed_graph_id", _BIGINT,
+            "The optimized graph in which the op ran; NULL outside graphs, in an imported run, and inside XLA.",
+            references="executed_op.executed_graph_id"),
     ),
 )
 

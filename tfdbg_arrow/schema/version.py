@@ -7,7 +7,7 @@ from pathlib import PurePath
 
 from tfdbg_arrow.errors import FormatVersionError, LogdirError
 
-FORMAT_VERSION = "2.2"
+FORMAT_VERSION = "2.3"
 """MAJOR.MINOR of the format, independent of the package's version."""
 
 _VERSION = re.compile(r"(0|[1-9][0-9]{0,5})\.(0|[1-9][0-9]{0,5})")

@@ -176,6 +176,7 @@ class Converter:
         op_types = np.where(graph, node_types, names.of_strings(np.where(external, -1, node)))
         slots = np.where(graph, slots, get("slot"))
         execution, tensor_id, device, step = get("execution_index"), get("tensor_id"), get("device"), get("step")
+        executed_graph = get("executed_graph")
         call_site = np.full(len(context), -1, dtype=np.int64)
         call_site[context] = names.call_sites(get("call_site")[context], graph_ids=graph_ids[context])
         columns: dict[str, pa.Array] = {
@@ -202,6 +203,7 @@ class Converter:
             "max_abs_finite": _nullable(get("max_abs"), numeric & ((flags & Flag.ANY_FINITE) != 0)),
             "step": _nullable(step, step != NO_STEP),
             "is_call_inferred": pa.nulls(len(rows), pa.bool_()),  # a recording observes it
+            "executed_graph_id": _nullable(executed_graph, graph & (executed_graph >= 0)),
         }
         for group, flag in ((_COUNTS, Flag.COUNTS), (_SIGNS, Flag.SIGNS)):
             measured = (flags & flag) != 0

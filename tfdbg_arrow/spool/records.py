@@ -7,8 +7,9 @@ payload of 19 integers (`PAYLOAD_DTYPE`).
 
 The fields that each kind uses:
 
-* GRAPH_TENSOR: all fields except `tensor_id`. `execution_index` is set if the tensor is known to be an argument of that
-  call, and -1 otherwise. `node` is the key that `GraphRegistry` assigned to the tensor.
+* GRAPH_TENSOR: all fields except `tensor_id`, whose place `executed_graph` has, the ID of the optimized graph.
+  `execution_index` is set if the tensor is known to be an argument of that call, and -1 otherwise. `node` is the key
+  that `GraphRegistry` assigned to the tensor.
 * EXECUTION_TENSOR, EXTERNAL_TENSOR: `node` is the interned op type (not for EXTERNAL),
   `execution_index`, `slot`, `tensor_id`.
 * EXECUTION: `node` is the interned op type or function name, `size` the number of inputs, `slot`
@@ -78,6 +79,7 @@ _FIELDS: tuple[tuple[str, object, int], ...] = (
     ("frame_id", "<i8", 56),
     ("iteration", "<i8", 64),
     ("tensor_id", "<i8", 72),
+    ("executed_graph", "<i8", 72),  # the same place: only eager tensors have an ID
     ("step", "<i8", 80),
     ("size", "<i8", 88),
     ("value_offset", "<i8", 96),

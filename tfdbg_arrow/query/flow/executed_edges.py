@@ -16,7 +16,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 from tfdbg_arrow.query.flow.callsites import CallSites, join_site
 from tfdbg_arrow.query.flow.events import EventReader
@@ -90,8 +89,6 @@ class ExecutedEdges:
         self._graphs = graphs
         self._events = events
         self._sites = sites
-        self._chosen: dict[tuple[Context, int], ExecutedGraph | None] = {}
-        self._num_sites = lru_cache(maxsize=1024)(self._count_sites)
         self._branch_results: dict[tuple[int, str, Context], GraphTensor | None] = {}
         self._last_inside: dict[tuple[int, str, int, int | None], dict[_Entry | None, GraphTensor]] = {}
 
@@ -322,40 +319,16 @@ class ExecutedEdges:
         return None if graph is None or site is None else graph.node(place.graph_id, site, place.op_name)
 
     def _graph(self, place: GraphTensor) -> ExecutedGraph | None:
-        """Returns the optimized graph that ran at a place, or None if no optimized graph contains the place.
+        """Returns the optimized graph that ran at a place, or None if the recording does not tell.
 
-        A function can be part of several graphs if others call it. A graph can also be optimized more than once, for
-        example for calls with and without a gradient. The graph of the function that the program called is preferred.
-        If several remain, the one that contains most of the places with rows in the step is returned. Of these, it is
-        the one whose nodes fit the rows of the place best.
+        A graph can be optimized more than once, for example for calls with and without a gradient.
         """
-        site = place.context.call_site
-        assert site is not None
-        graphs = self._graphs.executed(place.graph_id)
-        if len(graphs) <= 1:
-            return next((graph for graph in graphs if graph.has_site(place.graph_id, site)), None)
-        key = (replace(place.context, frame_id=None, iteration=None), place.graph_id)
-        if key not in self._chosen:
-            candidates = [graph for graph in graphs if graph.has_site(place.graph_id, site)]
-            execution = self._events.execution(place.context.execution_index) if len(candidates) > 1 else None
-            if execution is not None and (called := execution.graph_id) is not None:
-                candidates = [graph for graph in candidates if graph.has_site(called, "")] or candidates
-            if len(candidates) > 1:
-                types = self._events.op_types_at(place.context, place.graph_id)
-                step = place.context.step_id, place.context.execution_index
-                candidates.sort(
-                    key=lambda graph: (self._num_sites(graph, *step), graph.likeness(place.graph_id, site, types)),
-                    reverse=True,
-                )
-            if len(self._chosen) > _MAX_KEPT:
-                self._chosen.clear()
-            self._chosen[key] = candidates[0] if candidates else None
-        return self._chosen[key]
-
-    def _count_sites(self, graph: ExecutedGraph, step_id: int | None, execution_index: int | None) -> int:
-        """Returns how many of the call sites with rows in a step are in an optimized graph."""
-        visits = () if step_id is None else self._events.site_visits(step_id, execution_index)
-        return sum(graph.has_site(graph_id, site) for graph_id, site in {(v.graph_id, v.call_site) for v in visits})
+        context, graph_id = place.context, place.graph_id
+        if context.step_id is None or context.call_site is None:
+            return None
+        ran = self._events.executed_graph_ids(context.step_id, context.execution_index)
+        graphs = (self._graphs.executed_graph(executed_graph_id) for executed_graph_id in sorted(ran))
+        return next((graph for graph in graphs if graph.has_site(graph_id, context.call_site)), None)
 
     def _sources(self, place: GraphTensor, node: ExecutedNode) -> list[GraphTensor | None]:
         graph = self._graph(place)

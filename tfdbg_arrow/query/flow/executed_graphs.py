@@ -92,11 +92,6 @@ class ExecutedGraph:
         """Returns the nodes of an op of a graph, one for each call site."""
         return [nodes[op_name] for (other, _), nodes in self._at.items() if other == graph_id and op_name in nodes]
 
-    def likeness(self, graph_id: int, call_site: str, op_types: dict[str, str | None]) -> int:
-        """Returns how well the nodes at a call site fit the op types of its rows; greater is better."""
-        nodes = self._at.get((graph_id, call_site), {})
-        return sum(1 if name in nodes and nodes[name].op_type == op_types[name] else -1 for name in op_types)
-
     def users(self, node_name: str, output_slot: int) -> list[tuple[ExecutedNode, int, int]]:
         """Returns (the node that takes it, index of the input, the tensor's slot) for each use of a tensor."""
         return [use for use in self._users.get(node_name, ()) if use[2] == output_slot]

@@ -34,18 +34,22 @@ class _Call:
         is_whole: Whether these are all rows of the call.
         passes: The rows by (step_id, call site), then by (frame, iteration).
         visits: The visits by step_id.
+        executed_graph_ids: The optimized graphs by step_id.
     """
 
     num_rows: int = 0
     is_whole: bool = True
     passes: dict[tuple[int, str], dict[tuple[int, int], _Pass]] = field(default_factory=dict)
     visits: dict[int, tuple[SiteVisit, ...]] = field(default_factory=dict)
+    executed_graph_ids: dict[int, set[int]] = field(default_factory=dict)
 
     def add(self, rows: Iterable[TensorEvent]) -> None:
         for row in rows:
             self.num_rows += 1
             if row.step_id is None or row.call_site is None or row.graph_id is None:
                 continue
+            if row.executed_graph_id is not None:
+                self.executed_graph_ids.setdefault(row.step_id, set()).add(row.executed_graph_id)
             if row.op_name is None or row.output_slot is None:
                 continue
             site = self.passes.setdefault((row.step_id, row.call_site), {})
@@ -77,16 +81,12 @@ class CallReader:
         rows.sort(key=lambda row: row.event_index)
         return next((row for row in reversed(rows) if row.event_index < near), rows[0])
 
-    def op_types_at(self, context: Context, graph_id: int) -> dict[str, str | None]:
-        """Returns the op types of the rows that a graph left in a context, by op_name."""
-        if context.step_id is None or context.call_site is None:
-            return {}
-        return {
-            op_name: rows[0].op_type
-            for one in self._passes(context)
-            for (other, op_name, _), rows in one.items()
-            if other == graph_id
-        }
+    def executed_graph_ids(self, step_id: int, execution_index: int | None) -> frozenset[int]:
+        """Returns the optimized graphs that ran in a step; none if the recording does not tell."""
+        call = self._call(step_id, execution_index)
+        if step_id not in call.executed_graph_ids and not call.is_whole:
+            call.executed_graph_ids[step_id] = self._read_executed_graph_ids(step_id, execution_index)
+        return frozenset(call.executed_graph_ids.get(step_id, ()))
 
     def site_visits(self, step_id: int, execution_index: int | None) -> tuple[SiteVisit, ...]:
         """Returns where the graphs of a step left rows, in order of their first rows."""
@@ -213,6 +213,14 @@ class CallReader:
         for graph_id, call_site, frame_id, iteration, event_index, num_rows in rows:
             found.setdefault((graph_id, call_site, frame_id), {})[iteration] = (event_index, num_rows)
         return _sorted_visits(found)
+
+    def _read_executed_graph_ids(self, step_id: int, execution_index: int | None) -> set[int]:
+        rows = self._logdir.rows(
+            "SELECT DISTINCT executed_graph_id FROM tensor_health WHERE run_id = ? AND step_id = ? "
+            "AND execution_index IS NOT DISTINCT FROM ? AND executed_graph_id IS NOT NULL",
+            [self._run_id, step_id, execution_index],
+        )
+        return {executed_graph_id for (executed_graph_id,) in rows}
 
     def _read_root_step(self, execution_index: int, graph_id: int) -> int | None:
         rows = self._logdir.rows(

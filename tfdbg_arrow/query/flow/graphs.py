@@ -252,7 +252,7 @@ class GraphReader:
 
     def executed(self, graph_id: int) -> list[ExecutedGraph]:
         """Returns the optimized graphs that contain nodes of a graph; none if the program's graph ran unchanged."""
-        return [self._executed_graph(executed_graph_id) for executed_graph_id in self._executed_of.get(graph_id, ())]
+        return [self.executed_graph(executed_graph_id) for executed_graph_id in self._executed_of.get(graph_id, ())]
 
     @cached_property
     def recorded_graphs(self) -> frozenset[int]:
@@ -278,7 +278,8 @@ class GraphReader:
         """Returns the graphs for which `executed` returns at least one graph."""
         return frozenset(self._executed_of)
 
-    def _executed_graph(self, executed_graph_id: int) -> ExecutedGraph:
+    def executed_graph(self, executed_graph_id: int) -> ExecutedGraph:
+        """Returns an optimized graph."""
         if executed_graph_id not in self._executed:
             inputs: dict[str, list[tuple[str, int]]] = {}
             for node_name, source, slot in self._rows(

@@ -12,7 +12,6 @@ program, because those tensors are computed before the op anyway.
 from __future__ import annotations
 
 import functools
-import itertools
 import json
 import math
 import operator
@@ -44,6 +43,9 @@ ExecutedNode = tuple[str, str, str, int, str, str | None, list[tuple[str, int, b
 control edge), dtype numbers of the outputs or None, and the index of the graph's argument or result that it stands for
 or None."""
 
+
+ExecutedGraph = tuple[int, list[ExecutedNode]]
+"""The ID of an optimized graph, and its nodes."""
 
 MaskedOutput = tuple[int, str, str, int, list[str]]
 """Key, op name, op type, slot, and the types of the ops that take it."""
@@ -82,7 +84,7 @@ class GraphOptimizer(Protocol):
     def set_counting_on_devices(self, is_allowed: bool) -> None:
         """Sets whether tensors are counted on their devices. Otherwise they are copied to the host."""
 
-    def take_executed_graphs(self) -> list[list[ExecutedNode]]:
+    def take_executed_graphs(self) -> list[ExecutedGraph]:
         """Returns the graphs that TensorFlow optimized since the last call."""
 
     def set_stop_rules(self, harmless_users: Sequence[str], harmless_outputs: Sequence[tuple[str, int]]) -> None:
@@ -138,9 +140,8 @@ class ExecutedGraphs:
         self._failing = failing
         self._lock = threading.RLock()
         self._is_writing = False
-        self._graphs: deque[list[ExecutedNode]] = deque()
+        self._graphs: deque[ExecutedGraph] = deque()
         """The graphs that TensorFlow optimized and that have no rows yet."""
-        self._graph_ids = itertools.count()
         self._keys: dict[int, dict[str, tuple[int, ...]]] = {}
         self._chosen: dict[int, set[str]] = {}
         self._op_names: dict[int, set[str]] = {}
@@ -249,7 +250,8 @@ class ExecutedGraphs:
             self._is_writing = True
             self._note_taken()
             while self._graphs:
-                self._write_graph(self._without_own(self._graphs[0]))
+                executed_graph_id, nodes = self._graphs[0]
+                self._write_graph(executed_graph_id, self._without_own(nodes))
         finally:
             self._is_writing = False
 
@@ -262,10 +264,9 @@ class ExecutedGraphs:
                 "optimized graphs", f"{num_unreadable} could not be read, so they run without being recorded"
             )
 
-    def _write_graph(self, nodes: Sequence[ExecutedNode]) -> None:
+    def _write_graph(self, executed_graph_id: int, nodes: Sequence[ExecutedNode]) -> None:
         """Adds the rows of the graph that waits longest, given without our own nodes."""
         self._graphs_seen.update(node[3] for node in nodes)
-        executed_graph_id = next(self._graph_ids)
         if not nodes:  # all of its nodes are ours
             self._graphs.popleft()
             return

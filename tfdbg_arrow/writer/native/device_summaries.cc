@@ -167,6 +167,7 @@ void SummaryNodes::build_group(const GroupKey& key, const std::vector<Summarized
       .attr_ints("element_bytes", element_bytes)
       .attr_type("T", part_type)
       .attr_int("generation", generation_)
+      .attr_int("executed_graph", executed_graph_)
       .attr_bool("has_call_site", has_call_site)
       .attr_string("call_sites", call_sites.lines())
       .attr_ints("sites", sites);

@@ -114,8 +114,11 @@ class SummaryNodes {
  public:
   // `prefix`: the prefix of the names of these nodes; no other name may begin with it.
   // `has_magnitudes`: whether the vectors of the graphs are doubles that end with the magnitudes.
-  SummaryNodes(std::string prefix, int64_t generation, bool has_magnitudes)
-      : prefix_(std::move(prefix)), generation_(generation), has_magnitudes_(has_magnitudes) {}
+  SummaryNodes(std::string prefix, int64_t generation, int64_t executed_graph, bool has_magnitudes)
+      : prefix_(std::move(prefix)),
+        generation_(generation),
+        executed_graph_(executed_graph),
+        has_magnitudes_(has_magnitudes) {}
 
   // Call it in topological order: a tensor comes after those that it is computed from.
   void add(const Place& place, SummarizedTensor tensor);
@@ -141,6 +144,7 @@ class SummaryNodes {
 
   const std::string prefix_;
   const int64_t generation_;
+  const int64_t executed_graph_;
   const bool has_magnitudes_;
   int64_t num_names_ = 0;
   std::map<GroupKey, std::vector<SummarizedTensor>> groups_;

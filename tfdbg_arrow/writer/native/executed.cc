@@ -122,9 +122,11 @@ bool waits_for_records(const NodeView& node) {
 // Adds record ops to one graph.
 class Editor {
  public:
-  // `described`: the nodes of the graph, one by one.
-  Editor(const GraphView& graph, const std::vector<ExecutedNode>& described, const NodeMatcher& matcher, Session& session)
+  // `number`: the number of the graph. `described`: its nodes, one by one.
+  Editor(const GraphView& graph, int64_t number, const std::vector<ExecutedNode>& described, const NodeMatcher& matcher,
+         Session& session)
       : graph_(graph),
+        number_(number),
         described_(described),
         matcher_(matcher),
         session_(session),
@@ -201,7 +203,7 @@ class Editor {
     } while (std::any_of(taken_names_.begin(), taken_names_.end(),
                          [&](std::string_view name) { return name.substr(0, prefix.size()) == prefix; }));
     ExecutionPlaces places(graph_, failing_nodes());
-    SummaryNodes nodes(prefix, session_.generation, session_.mode == Mode::kFullNumerics);
+    SummaryNodes nodes(prefix, session_.generation, number_, session_.mode == Mode::kFullNumerics);
     std::stable_sort(summarised_.begin(), summarised_.end(), [&](const Summarised& a, const Summarised& b) {
       return places.order_of(a.node) < places.order_of(b.node);
     });
@@ -373,6 +375,7 @@ class Editor {
         .attr_type("T", how.type)
         .attr_int("node", how.key)
         .attr_int("generation", session_.generation)
+        .attr_int("executed_graph", number_)
         .attr_int("argument", match.argument)
         .attr_bool("keep", how.keep)
         .attr_bool("decides", how.stops)
@@ -456,6 +459,7 @@ class Editor {
   }
 
   const GraphView& graph_;
+  const int64_t number_;
   const std::vector<ExecutedNode>& described_;
   const NodeMatcher& matcher_;
   Session& session_;
@@ -490,12 +494,12 @@ std::shared_ptr<const ProgramGraph> ExecutedGraphs::find(int64_t graph_id) const
   return found == graphs_.end() ? nullptr : found->second;
 }
 
-void ExecutedGraphs::note(std::vector<ExecutedNode> nodes) {
+void ExecutedGraphs::note(int64_t number, std::vector<ExecutedNode> nodes) {
   std::lock_guard<std::mutex> lock(mutex_);
-  noted_.push_back(std::move(nodes));
+  noted_.emplace_back(number, std::move(nodes));
 }
 
-std::vector<std::vector<ExecutedNode>> ExecutedGraphs::take() {
+std::vector<std::pair<int64_t, std::vector<ExecutedNode>>> ExecutedGraphs::take() {
   std::lock_guard<std::mutex> lock(mutex_);
   return std::move(noted_);
 }
@@ -542,8 +546,9 @@ std::string with_record_ops(std::string_view graph_def, Session& session) {
     num_outputs += nodes.back().output_types.size();
     if (num_outputs > kMaxOutputsInAll) throw std::runtime_error("the graph has too many outputs");
   }
-  std::string edited = Editor(*graph, nodes, matcher, session).edited();
-  session.executed.note(std::move(nodes));
+  const int64_t number = session.executed.new_number();
+  std::string edited = Editor(*graph, number, nodes, matcher, session).edited();
+  session.executed.note(number, std::move(nodes));
   return edited;
 }
 

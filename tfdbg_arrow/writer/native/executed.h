@@ -5,6 +5,7 @@
 // that the tensor and its reference count are the same as without a recording.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -82,9 +83,12 @@ class ExecutedGraphs {
   std::shared_ptr<const ProgramGraph> find(int64_t graph_id) const;
   bool records_others() const { return records_others_; }
 
-  void note(std::vector<ExecutedNode> nodes);
-  // Returns the graphs that were noted since the last call, in order.
-  std::vector<std::vector<ExecutedNode>> take();
+  // Returns the number of the next optimized graph, from 0.
+  int64_t new_number() { return next_number_.fetch_add(1, std::memory_order_relaxed); }
+  // Notes the nodes of an optimized graph, given its number.
+  void note(int64_t number, std::vector<ExecutedNode> nodes);
+  // Returns the graphs that were noted since the last call, with their numbers.
+  std::vector<std::pair<int64_t, std::vector<ExecutedNode>>> take();
   void note_masked(std::vector<MaskedOutput> masked);
   // Returns the outputs that were noted as masked since the last call.
   std::vector<MaskedOutput> take_masked();
@@ -93,10 +97,11 @@ class ExecutedGraphs {
   int64_t take_unreadable();
 
  private:
+  std::atomic<int64_t> next_number_{0};
   mutable std::mutex mutex_;
   bool records_others_ = true;
   std::unordered_map<int64_t, std::shared_ptr<const ProgramGraph>> graphs_;
-  std::vector<std::vector<ExecutedNode>> noted_;
+  std::vector<std::pair<int64_t, std::vector<ExecutedNode>>> noted_;
   std::vector<MaskedOutput> masked_;
   int64_t num_unreadable_ = 0;
 };

@@ -218,12 +218,12 @@ class Recording {
 
   void set_counting_on_devices(bool is_allowed) { session_->summaries.allow(is_allowed); }
 
-  // Returns the nodes of each graph that TensorFlow optimized since the last call, as (name, op type, device, graph ID,
+  // Returns the graphs that TensorFlow optimized since the last call: the number of each, and its nodes as (name, op type, device, graph ID,
   // op name, path of calls or None, inputs as (node, slot, whether it is a control edge), dtype numbers of its outputs
   // or None, index of the graph's argument or result that it stands for or None).
   nb::list take_executed_graphs() {
     nb::list graphs;
-    for (const std::vector<ExecutedNode>& nodes : session_->executed.take()) {
+    for (const auto& [number, nodes] : session_->executed.take()) {
       nb::list rows;
       for (const ExecutedNode& node : nodes) {
         nb::list inputs;
@@ -236,7 +236,7 @@ class Recording {
         rows.append(nb::make_tuple(node.name, node.op_type, node.device, node.graph_id, node.op_name, path, inputs, types,
                                    index));
       }
-      graphs.append(rows);
+      graphs.append(nb::make_tuple(number, rows));
     }
     return graphs;
   }
@@ -291,6 +291,7 @@ nb::list record_layout() {
   TFDBG_ARROW_FIELD(frame_id, "frame_id");
   TFDBG_ARROW_FIELD(iteration, "iteration");
   TFDBG_ARROW_FIELD(tensor_id, "tensor_id");
+  TFDBG_ARROW_FIELD(executed_graph, "executed_graph");
   TFDBG_ARROW_FIELD(step, "step");
   TFDBG_ARROW_FIELD(size, "size");
   TFDBG_ARROW_FIELD(value_offset, "value_offset");

@@ -81,7 +81,10 @@ struct Record {
   int64_t execution_index;
   int64_t frame_id;
   int64_t iteration;
-  int64_t tensor_id;
+  union {
+    int64_t tensor_id;       // of an eager tensor
+    int64_t executed_graph;  // of a graph tensor: the optimized graph that it was computed in
+  };
   int64_t step;
   int64_t size;
   int64_t value_offset;

@@ -95,6 +95,7 @@ struct RecordKernel {
   bool keep = false;            // only RecordThrough: whether the elements are kept
   std::vector<int64_t> decides;  // for each node whether it stops the program if it is bad
   int64_t generation = 0;       // the recording that the kernel and its node keys belong to
+  int64_t executed_graph = kNoValue;  // the optimized graph that the kernel belongs to
   int32_t call_site = 0;
   bool has_call_site = false;
   std::atomic<int32_t> device{-1};  // interned when the kernel first runs
@@ -214,7 +215,7 @@ inline Record context_record(RecordKernel* kernel, TF_OpKernelContext* context, 
   record.frame_id = static_cast<int64_t>(tf.TF_GetFrameId(context));
   record.iteration = tf.TF_GetIterId(context);
   record.execution_index = kNoValue;
-  record.tensor_id = kNoValue;
+  record.executed_graph = kernel->executed_graph;
   record.value_offset = kNoValue;
   record.step = session.step.load(std::memory_order_relaxed);
   return record;

@@ -27,6 +27,7 @@ void* create_record_through(TF_OpKernelConstruction* construction) {
   std::string call_site;
   if (!read_int(construction, "node", &node, &status) ||
       !read_int(construction, "generation", &kernel->generation, &status) ||
+      !read_int(construction, "executed_graph", &kernel->executed_graph, &status) ||
       !read_int(construction, "argument", &kernel->argument, &status) ||
       !read_bool(construction, "keep", &kernel->keep, &status) ||
       !read_bool(construction, "decides", &decides, &status) ||
@@ -202,7 +203,7 @@ void register_single_op(std::string_view name, bool hands_on) {
   tf.TF_OpDefinitionBuilderAddInput(builder, "tensor: T");
   tf.TF_OpDefinitionBuilderAddInput(builder, "inputs: input_types");
   if (hands_on) tf.TF_OpDefinitionBuilderAddOutput(builder, "same: T");
-  for (const char* attr : {"T: type", "node: int", "generation: int", "argument: int", "keep: bool",
+  for (const char* attr : {"T: type", "node: int", "generation: int", "executed_graph: int", "argument: int", "keep: bool",
                            "decides: bool", "is_watch: bool", "sources: list(int)", "has_call_site: bool", "call_site: string",
                            "input_types: list(type) >= 0 = []", "kept_inputs: list(int) = []"}) {
     tf.TF_OpDefinitionBuilderAddAttr(builder, attr);
@@ -241,7 +242,7 @@ void register_record_ops() {
   }
   register_op(kRecordDeviceOp, {"parts: num_parts * T", "shapes: num_shapes * int64"},
               {"num_parts: int >= 0", "num_shapes: int >= 1", "nodes: list(int)", "decides: list(int)", "generation: int",
-               "T: {float, double, uint8}", "dtypes: list(int)", "nums_classes: list(int)", "element_bytes: list(int)",
+               "executed_graph: int", "T: {float, double, uint8}", "dtypes: list(int)", "nums_classes: list(int)", "element_bytes: list(int)",
                "has_call_site: bool", "call_sites: string",
                "sites: list(int)"});
   for (const char* device : {"CPU", "GPU"}) {

@@ -207,6 +207,7 @@ void* create_record_device(TF_OpKernelConstruction* construction) {
       !read_list(construction, "nums_classes", &kernel->nums_classes, &status) ||
       !read_list(construction, "element_bytes", &kernel->element_bytes, &status) ||
       !read_int(construction, "generation", &kernel->generation, &status) ||
+      !read_int(construction, "executed_graph", &kernel->executed_graph, &status) ||
       !read_bool(construction, "has_call_site", &kernel->has_call_site, &status) ||
       !read_string(construction, "call_sites", &texts, &status) || !read_list(construction, "sites", &sites, &status)) {
     tf_api().TF_OpKernelConstruction_Failure(construction, status.get());

@@ -6,7 +6,7 @@
 WITH bad AS (
     SELECT
         run_id, event_index, scope, execution_index, step_id, frame_id, iteration, call_site, graph_id, op_name, op_type,
-        output_slot, tensor_id, num_nan + num_neg_inf + num_pos_inf AS num_bad
+        output_slot, tensor_id, executed_graph_id, num_nan + num_neg_inf + num_pos_inf AS num_bad
     FROM tensor_health
     WHERE has_inf_or_nan
 ),
@@ -30,12 +30,13 @@ fed AS (
 fed_as_executed AS (
     -- The same for the edges that ran, if TensorFlow's optimizer changed the graph.
     SELECT DISTINCT
-        i.run_id, i.graph_id, i.op_name, i.call_site, a.step_id, i.way = 'loop' AS is_any_frame,
+        i.run_id, i.graph_id, i.op_name, i.call_site, i.executed_graph_id, a.step_id, i.way = 'loop' AS is_any_frame,
         CASE WHEN i.way = 'loop' THEN NULL ELSE a.frame_id END AS frame_id,
         CASE i.way WHEN 'same' THEN a.iteration WHEN 'next' THEN a.iteration + 1 END AS iteration
     FROM executed_edge AS i
     JOIN bad AS a
-        ON a.run_id = i.run_id AND a.graph_id = i.source_graph_id AND a.op_name = i.source_op_name
+        ON a.run_id = i.run_id AND a.executed_graph_id = i.executed_graph_id
+        AND a.graph_id = i.source_graph_id AND a.op_name = i.source_op_name
         AND a.output_slot = i.source_output_slot AND a.call_site = i.source_call_site
     WHERE a.scope = 'graph'
 ),
@@ -67,6 +68,7 @@ LEFT JOIN fed_as_executed AS x
     AND x.graph_id = bad.graph_id
     AND x.op_name = bad.op_name
     AND x.call_site = bad.call_site
+    AND x.executed_graph_id = bad.executed_graph_id
     AND x.step_id = bad.step_id
     AND (x.is_any_frame OR (x.frame_id = bad.frame_id AND x.iteration = bad.iteration))
     AND bad.scope = 'graph'
