@@ -241,9 +241,7 @@ class Flow:
                 found.append(Tensor(context, source["op_name"] or source["node_name"], edge["source_output_slot"]))
         if node is None:  # an absorbed op, perhaps computed by a node that was made for it
             executed_graph_id = self._executed_graphs.get(tensor.context.step_id)
-            made = self._nodes_made_for[
-                executed_graph_id, tensor.context.graph_id, tensor.context.call_site, tensor.op
-            ]
+            made = self._nodes_made_for[executed_graph_id, tensor.context.graph_id, tensor.context.call_site, tensor.op]
             found += [Tensor(tensor.context, other["node_name"], tensor.slot) for other in made]
         if node is not None and node["op_name"] is None and node["made_for"] is not None:
             found += self._edge_inputs(tensor.context, node["made_for"])

@@ -706,7 +706,7 @@ def test_a_graph_without_nodes_of_the_program_has_no_rows() -> None:
     node = ("y", "Log", "/CPU:0", 3, "log", "", [("x", 1, False), ("z", 0, True)], [1], None)
     found: list[tuple[str, Any]] = []
     optimizer = SimpleNamespace(
-        take_executed_graphs=lambda: [[own], [], [node]],
+        take_executed_graphs=lambda: [(1, [own]), (2, []), (3, [node])],
         take_unreadable_graphs=lambda: 0,
         take_masked_outputs=list,
     )
@@ -727,11 +727,11 @@ def test_a_graph_without_nodes_of_the_program_has_no_rows() -> None:
     assert executed.has_run(own[0])
     assert found == [
         ("executed_op_input", {
-            "executed_graph_id": [2, 2], "node_name": ["y", "y"], "input_index": [0, 1], "source_node_name": ["x", "z"],
+            "executed_graph_id": [3, 3], "node_name": ["y", "y"], "input_index": [0, 1], "source_node_name": ["x", "z"],
             "source_output_slot": [1, None], "is_control": [False, True],
         }),
         ("executed_op", {
-            "executed_graph_id": [2], "node_name": ["y"], "op_type": ["Log"], "graph_id": [3], "op_name": ["log"],
+            "executed_graph_id": [3], "node_name": ["y"], "op_type": ["Log"], "graph_id": [3], "op_name": ["log"],
             "made_for": [None], "call_site": [""], "device_name": ["/CPU:0"], "interface_index": [None],
             "output_dtypes": ['["float32"]'],
         }),

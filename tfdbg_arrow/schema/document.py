@@ -396,10 +396,10 @@ EXAMPLES: dict[str, dict[str, object]] = {
         "num_subnormal": 0,
         "step": _STEP,
         "is_call_inferred": None,
-        "executed_graph_id": 0,
         "histogram_exponent": -2,
         "histogram_negative": [5, 12, 30, 58, 90, 130, 160, 120, 30],
         "histogram_positive": [0, 0, 0, 0, 0, 0, 0, 0, 0],
+        "executed_graph_id": 0,
     },
     "op_digest": {
         "run_id": _RUN_ID,

@@ -15,6 +15,7 @@ SELECT
     h.frame_id,
     h.iteration,
     h.call_site,
+    h.executed_graph_id,
     h.graph_id,
     g.graph_name,
     h.op_name,
