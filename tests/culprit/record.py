@@ -42,7 +42,7 @@ class Answer:
         is_reported: Whether a value was found that is not marked as expected.
         is_found: Whether any value was found.
         op_type: Type of the op.
-        program_ops: Types of the program's ops that the op stands for.
+        ran_as: What TensorFlow ran in place of the op.
         op_name: Name of the op in its graph.
         forward: Type of the forward op of a gradient op.
         effect: Where the bad value ended.
@@ -58,7 +58,7 @@ class Answer:
     is_reported: bool = False
     is_found: bool = False
     op_type: str | None = None
-    program_ops: tuple[str, ...] = ()
+    ran_as: str | None = None
     op_name: str | None = None
     forward: str | None = None
     effect: str | None = None
@@ -140,7 +140,7 @@ def answer(
         is_reported=not found.is_expected,
         is_found=True,
         op_type=found.op_type,
-        program_ops=found.program_ops,
+        ran_as=found.ran_as,
         op_name=found.op_name,
         forward=forward.op_type if forward is not None else None,
         effect=getattr(found, "effect", None),

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import tfdbg_arrow
 from tfdbg_arrow.query.alert_rules.answer import Alert
 from tfdbg_arrow.query.explanation import read_reasons
 from tfdbg_arrow.query.flow.data_flow import DataFlow, Sources
 from tfdbg_arrow.query.flow.executed_graphs import read_dtypes
+from tfdbg_arrow.query.flow.program_ops import COUNTS, NUMBERS, reciprocal
 from tfdbg_arrow.query.nonfinite_search import NonFinite
 
-from .builder import CLEAN, NAN, NEG_INF, RunBuilder
+from .builder import CLEAN, NAN, NEG_INF, RunBuilder, counts
 
 
 def written(run: RunBuilder, tmp_path: Path) -> tfdbg_arrow.Logdir:
@@ -33,10 +39,10 @@ def sources(run: RunBuilder, tmp_path: Path, event_index: int) -> Sources:
     return flow.sources_of(event)
 
 
-def call(run: RunBuilder, graph: object, *, argument: int = 1) -> int:
+def call(run: RunBuilder, graph: object, *, argument: int = 1, health: dict[str, Any] = CLEAN) -> int:
     """Adds a call of `f` with one argument and one result."""
     index = run.execution("f", inputs=[argument], outputs={2: "float32"}, graph=graph)  # type: ignore[arg-type]
-    run.external(argument, CLEAN, execution=index)
+    run.external(argument, health, execution=index)
     return index
 
 
@@ -61,10 +67,12 @@ class TestFused:
 
     def test_the_answer_names_the_executed_op_and_the_ops_of_the_program(self, tmp_path: Path) -> None:
         found = first(self.build(), tmp_path)
-        assert (found.op_name, found.op_type, found.program_ops) == ("Log", "LogSoftmax", ("Softmax", "Log"))
+        assert (found.op_name, found.op_type, found.ran_as) == ("Log", "Log", "LogSoftmax, run for Softmax and Log")
         assert found.is_origin
         assert found.effect == "result"
-        assert [(each.index, each.producer and each.producer.how) for each in found.inputs] == [(0, "argument")]
+        (softmax,) = found.inputs
+        assert softmax.producer is not None
+        assert (softmax.producer.op_type, softmax.producer.event_index, softmax.health) == ("Softmax", None, None)
 
     def test_its_sources_are_the_inputs_of_all_ops_it_stands_for(self, tmp_path: Path) -> None:
         run = self.build()
@@ -96,7 +104,7 @@ def test_an_op_merged_into_an_identical_op_has_its_value(tmp_path: Path) -> None
     run.tensor(graph, "sum", NAN | NEG_INF, execution=index)
     run.eager(index, NEG_INF, tensor_id=2)
     found = first(run, tmp_path)
-    assert (found.op_name, found.effect, found.program_ops) == ("a", "result", ())
+    assert (found.op_name, found.effect, found.ran_as) == ("a", "result", None)
 
 
 def test_a_node_made_by_the_optimizer_has_the_source_line_and_labels_of_its_op(tmp_path: Path) -> None:
@@ -109,19 +117,19 @@ def test_a_node_made_by_the_optimizer_has_the_source_line_and_labels_of_its_op(t
     run.executed().node("x", "_Arg", of=graph, op="x", index=0).node(
         made, "_UnaryOpsComposition", ["x"], of=graph, made_for="log"
     ).node("out", "Neg", [made], of=graph, op="out").node("result", "_Retval", ["out"], index=0)
-    index = call(run, graph)
-    run.tensor(graph, "x", CLEAN, execution=index)
+    index = call(run, graph, health=counts(zero=1, neg=1))
+    run.tensor(graph, "x", counts(zero=1, neg=1), execution=index)
     graph.op_types[made] = "_UnaryOpsComposition"
     run.tensor(graph, made, NEG_INF, execution=index)
     run.tensor(graph, "out", NEG_INF, execution=index)
     run.eager(index, NEG_INF, tensor_id=2)
     found = first(run, tmp_path)
-    assert (found.op_name, found.op_type, found.program_ops) == (made, "_UnaryOpsComposition", ("Abs", "Log"))
+    assert (found.op_name, found.op_type, found.ran_as) == ("log", "Log", "_UnaryOpsComposition, run for Abs and Log")
     assert found.source is not None
     assert (found.source.lineno, found.layer, found.role) == (7, "dense", "forward")
     why = read_reasons(tmp_path / "logdir", run_id=run.run_id, event_index=3)
     assert why.explanation is not None
-    assert "_UnaryOpsComposition, which TensorFlow ran for Abs, Log" in why.explanation.sentence
+    assert why.explanation.sentence.startswith("Log of 0: 1 of 2 elements is 0")
 
 
 def test_a_constant_computed_in_advance_is_an_origin_without_inputs(tmp_path: Path) -> None:
@@ -136,7 +144,8 @@ def test_a_constant_computed_in_advance_is_an_origin_without_inputs(tmp_path: Pa
     run.tensor(graph, "out", NEG_INF, execution=index)
     run.eager(index, NEG_INF, tensor_id=2)
     found = first(run, tmp_path)
-    assert (found.op_name, found.op_type, found.program_ops, found.is_origin) == ("log", "Const", ("Log",), True)
+    assert (found.op_name, found.op_type, found.ran_as) == ("log", "Log", "Const, run for Log")
+    assert found.is_origin
 
 
 def nested(site: str) -> tuple[RunBuilder, int]:
@@ -307,3 +316,134 @@ def test_queries_end_on_cyclic_graphs(tmp_path: Path) -> None:
 )
 def test_dtypes_that_no_recorder_wrote(text: str | None, expected: tuple[str | None, ...] | None) -> None:
     assert read_dtypes(text) == expected
+
+
+RELU_AND_LOG = [
+    (counts(neg=1, pos=2), counts(neg_inf=1, pos=2), "Log of 0: 1 of 3 elements is 0, and the logarithm of 0 is -Inf."),
+    (counts(zero=3), counts(neg_inf=3), "Log of 0: 3 of 3 elements are 0, and the logarithm of 0 is -Inf."),
+]
+
+
+@pytest.mark.parametrize(("taken", "made", "sentence"), RELU_AND_LOG)
+def test_the_reason_of_a_fused_op_follows_from_the_counts_of_its_input(
+    taken: dict[str, Any], made: dict[str, Any], sentence: str, tmp_path: Path
+) -> None:
+    run = RunBuilder("run-a")
+    graph = run.graph("f").op("x", "Placeholder").op("relu", "Relu", ["x"]).op("log", "Log", ["relu"])
+    graph.function("f", ["x"], ["log"])
+    node = "log/unary_ops_composition"
+    run.executed().node("x", "_Arg", of=graph, op="x", index=0).node(
+        node, "_UnaryOpsComposition", ["x"], of=graph, made_for="log"
+    ).node("result", "_Retval", [node], index=0)
+    index = call(run, graph, health=taken)
+    run.tensor(graph, "x", taken, execution=index)
+    graph.op_types[node] = "_UnaryOpsComposition"
+    event = run.tensor(graph, node, made, execution=index)
+    run.eager(index, made, tensor_id=2)
+    found = first(run, tmp_path)
+    (relu,) = found.inputs
+    assert (found.op_name, found.op_type, found.event_index) == ("log", "Log", event)
+    assert relu.producer is not None
+    assert relu.health is not None
+    assert (relu.producer.op_type, relu.health.num_neg_finite, relu.health.has_inf_or_nan) == ("Relu", 0, False)
+    explanation = read_reasons(tmp_path / "logdir", run_id=run.run_id, event_index=event).explanation
+    assert explanation is not None
+    assert explanation.sentence == sentence
+
+
+@pytest.mark.parametrize("epsilon", [False, True])
+def test_the_reciprocal_of_a_root_is_the_division_of_the_program(epsilon: bool, tmp_path: Path) -> None:
+    """TensorFlow ran x / sqrt(v) as x * rsqrt(v), also where the program adds an epsilon of 0 to the root."""
+    run = RunBuilder("run-a")
+    graph = run.graph("f").op("x", "Placeholder").op("v", "Square", ["x"]).op("root", "Sqrt", ["v"])
+    divisor = "root"
+    if epsilon:
+        graph.op("zero", "Const").op("sum", "AddV2", ["root", "zero"])
+        divisor = "sum"
+    graph.op("ratio", "RealDiv", ["x", divisor]).function("f", ["x"], ["ratio"])
+    run.executed().node("x", "_Arg", of=graph, op="x", index=0).node("v", "Square", ["x"], of=graph, op="v").node(
+        "root", "Rsqrt", ["v"], of=graph, op="root"
+    ).node("ratio", "Mul", ["x", "root"], of=graph, op="ratio").node("result", "_Retval", ["ratio"], index=0)
+    index = call(run, graph, health=counts(zero=1, pos=2))
+    run.tensor(graph, "x", counts(zero=1, pos=2), execution=index)
+    run.tensor(graph, "v", counts(zero=1, pos=2), execution=index)
+    root = run.tensor(graph, "root", counts(pos_inf=1, pos=2), execution=index, op_type="Rsqrt")
+    run.tensor(graph, "ratio", counts(nan=1, pos=2), execution=index, op_type="Mul")
+    run.eager(index, counts(nan=1, pos=2), tensor_id=2)
+    found = first(run, tmp_path)
+    assert (found.op_name, found.op_type, found.event_index) == ("ratio", "RealDiv", root)
+    assert found.ran_as == "Rsqrt, run for Sqrt"
+    assert [each.health and (each.health.num_zero, each.health.num_pos_inf) for each in found.inputs] == [
+        (1, 0),
+        (1, 0),
+    ]
+    explanation = read_reasons(tmp_path / "logdir", run_id=run.run_id, event_index=root).explanation
+    assert explanation is not None
+    assert explanation.sentence == "0 / 0: the divisor has 1 zero, the dividend 1 zero, and 0 / 0 is NaN."
+    with tfdbg_arrow.open_logdir(tmp_path / "logdir") as logdir:
+        named = {
+            (hop.op_name, hop.op_type)
+            for hop in logdir.provenance(root, run_id=run.run_id).hops
+            if hop.role == "origin"
+        }
+        alerts = {(alert.op_name, alert.op_type) for alert in logdir.alerts(kinds=["nonfinite_origin"]).alerts}
+    assert named == alerts == {("ratio", "RealDiv")}
+
+
+def test_the_reciprocal_of_a_constant_divisor_is_the_division_of_the_program(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    graph = run.graph("f").op("x", "Placeholder").op("c", "Const").op("ratio", "RealDiv", ["x", "c"])
+    graph.function("f", ["x"], ["ratio"])
+    made = "ConstantFolding/ratio_recip"
+    run.executed().node("x", "_Arg", of=graph, op="x", index=0).node(made, "Const", of=graph, made_for="ratio").node(
+        "ratio", "Mul", ["x", made], of=graph, op="ratio"
+    ).node("result", "_Retval", ["ratio"], index=0)
+    index = call(run, graph, health=counts(pos=3))
+    run.tensor(graph, "x", counts(pos=3), execution=index)
+    graph.op_types[made] = "Const"
+    constant = run.tensor(graph, made, counts(pos_inf=2, pos=1), execution=index)
+    run.tensor(graph, "ratio", counts(pos_inf=2, pos=1), execution=index, op_type="Mul")
+    run.eager(index, counts(pos_inf=2, pos=1), tensor_id=2)
+    found = first(run, tmp_path)
+    assert (found.op_name, found.op_type, found.event_index) == ("ratio", "RealDiv", constant)
+    explanation = read_reasons(tmp_path / "logdir", run_id=run.run_id, event_index=constant).explanation
+    assert explanation is not None
+    assert explanation.sentence == (
+        "Division by 0: 2 of 3 elements are 0 in the divisor, and the quotient is infinite."
+    )
+
+
+VALUES = st.lists(st.sampled_from([-np.inf, -2.0, -0.0, 0.0, 0.5, 3.0, np.inf, np.nan]), min_size=1, max_size=6)
+FUNCTIONS = {
+    "Abs": np.abs,
+    "Neg": np.negative,
+    "Relu": lambda x: np.where(np.isnan(x), x, np.maximum(x, 0)),
+    "Sqrt": np.sqrt,
+}
+
+
+@pytest.mark.parametrize("op_type", FUNCTIONS)
+@given(values=VALUES)
+@settings(max_examples=100, deadline=None)
+def test_worked_out_counts_are_those_of_the_op(op_type: str, values: list[float]) -> None:
+    with np.errstate(invalid="ignore"):
+        expected = FUNCTIONS[op_type](np.array(values))
+    taken, made = (row_of(array) for array in (np.array(values), expected))
+    assert COUNTS[op_type](taken) == {name: getattr(made, name) for name in NUMBERS}
+
+
+@given(values=VALUES)
+def test_the_counts_of_a_reciprocal_are_those_of_its_divisor(values: list[float]) -> None:
+    with np.errstate(divide="ignore"):
+        made = row_of(1 / np.array(values))
+    divisor = reciprocal(made)
+    assert divisor["num_zero"] == np.count_nonzero(np.array(values) == 0)
+    assert divisor["num_nan"] == np.count_nonzero(np.isnan(values))
+
+
+def row_of(values: np.ndarray) -> Any:
+    finite = values[np.isfinite(values)]
+    numbers = (
+        np.isneginf(values), finite < 0, finite == 0, finite > 0, np.isposinf(values), np.isnan(values)
+    )  # fmt: skip
+    return SimpleNamespace(**{name: int(np.sum(number)) for name, number in zip(NUMBERS, numbers, strict=True)})

@@ -58,12 +58,12 @@ def difference(logdir: Path, *, is_ranked: bool = False) -> str | None:
     line = None if frame is None else f"{frame.file_path}:{frame.lineno}"
     held = {"nan"} if found.num_nan else set()
     held |= {"inf"} if found.num_neg_inf or found.num_pos_inf else set()
-    expected = (found.op_name, found.op_type, found.output_slot, line)
     first = firsts[0]
-    # The line of a node that stands for several ops is that of the op that most likely made the value: a guess.
-    is_guess = bool(found.program_ops)
-    answer = (first.op_name, first.op_type, first.output_slot, line if is_guess else first.line)
-    is_same = expected == answer and first.kinds <= (held or first.kinds)
+    expected = (found.op_name, found.op_type, found.output_slot, line)
+    answer = (first.op_name, first.op_type, first.output_slot, first.line)
+    # If TensorFlow did not run the program's op as it is, first_nonfinite names the op that most likely made the value.
+    is_same_op = expected == answer if found.ran_as is None else found.event_index == first.event_index
+    is_same = is_same_op and first.kinds <= (held or first.kinds)
     return None if is_same else f"{logdir}: {expected} with {held} is not {first}"
 
 

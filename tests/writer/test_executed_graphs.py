@@ -382,7 +382,7 @@ def test_a_function_whose_ops_were_all_fused_has_rows_and_lines(program: Any, tm
     record(tmp_path, tf.function(program), tf.constant([0.0, 2.0]))
     found = tfdbg_arrow.first_nonfinite(tmp_path)
     assert found is not None
-    assert (found.op_type, found.program_ops) == ("_UnaryOpsComposition", ("Relu", "Log"))
+    assert (found.op_type, found.ran_as) == ("Log", "_UnaryOpsComposition, run for Relu and Log")
     assert found.source is not None
     assert found.source.code == "return tf.math.log(tf.nn.relu(x))"
 
@@ -435,7 +435,8 @@ def test_a_check_waits_until_its_constant_input_is_recorded(tmp_path: Path) -> N
             record(tmp_path / str(attempt), tf.function(program), tf.ones([3]))
         found = tfdbg_arrow.first_nonfinite(tmp_path / str(attempt))
         assert found is not None
-        assert (found.op_name, found.op_type, found.num_neg_inf) == ("Log", "Const", 3)
+        assert (found.op_name, found.op_type, found.num_neg_inf) == ("Log", "Log", 3)
+        assert found.ran_as == "Const, run for Log"
 
 
 def test_a_function_call_that_was_computed_in_advance_names_its_ops(tmp_path: Path) -> None:
@@ -447,12 +448,12 @@ def test_a_function_call_that_was_computed_in_advance_names_its_ops(tmp_path: Pa
         session.run(logarithm(tf.constant(0.0)))
     found = tfdbg_arrow.first_nonfinite(tmp_path)
     assert found is not None
-    assert (found.op_type, found.program_ops, found.is_expected) == ("Const", ("Log", "Mul"), False)
+    assert (found.op_type, found.ran_as, found.is_expected) == ("Log", "Const, run for Log and Mul", False)
     assert found.source is not None
     assert (found.source.code or "").endswith("# computed in advance")
     explanation = read_reasons(tmp_path, found.event_index, run_id=found.run_id).explanation
     assert explanation is not None
-    assert explanation.sentence.startswith("TensorFlow computed Log, Mul on constants in advance")
+    assert explanation.sentence.startswith("Log of constants: TensorFlow computed the result in advance")
 
 
 def test_the_defaults_of_graphs(tmp_path: Path) -> None:

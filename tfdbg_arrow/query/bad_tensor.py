@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from tfdbg_arrow.query.capture_stats import gap_sentences, read_capture_stats
@@ -11,6 +11,7 @@ from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.culprits import Culprits
 from tfdbg_arrow.query.flow.data_flow import DataFlow, Input
 from tfdbg_arrow.query.flow.origins import Effect, Effects, Origins
+from tfdbg_arrow.query.flow.program_ops import ProgramOp
 from tfdbg_arrow.query.flow.sinks import Sinks
 from tfdbg_arrow.query.recorded import FLAT, EagerValue, TensorEvent, TensorHealth, health_facts, read_events
 from tfdbg_arrow.query.stacks import Frame
@@ -48,7 +49,9 @@ class InputTensor:
 
     Attributes:
         index: Index of the input, from 0.
-        health: Its health, or for a variable the health of the last assigned value; None if it was not recorded.
+        health: Its health, or for a variable the health of the last assigned value; None if it was not recorded. If
+            TensorFlow did not compute the tensor, the counts are those that follow from another one, whose event_index
+            it has.
         producer: Where it came from; None if that was not recorded.
     """
 
@@ -68,7 +71,7 @@ class TensorContext:
     called_from: tuple[CallSite, ...]
     layer: str | None
     role: str | None
-    program_ops: tuple[str, ...]
+    ran_as: str | None
     equal_lines: tuple[Frame, ...]
 
 
@@ -81,7 +84,7 @@ class NonFinite(TensorHealth):
     Attributes:
         run_id: The run.
         wall_time_ns: When it was recorded, in nanoseconds since 1970-01-01T00:00:00Z.
-        op_type: Type of the op that made it; None for a tensor from outside.
+        op_type: Type of the op of the program that made it; None for a tensor from outside.
         op_name: That op's name in its graph; None outside graphs.
         graph_name: That graph's name; None outside graphs.
         iteration: Iteration of the loop, from 0; None outside graphs.
@@ -101,8 +104,8 @@ class NonFinite(TensorHealth):
         layer: The Keras layer or module that the op belongs to, as the user named it. For a gradient, that of its
             forward op. None outside layers.
         role: The purpose of the op: `forward`, `gradient`, `optimizer`, `loss`, `metric` or `input`.
-        program_ops: The types of the program's ops that TensorFlow ran as this one op, in order of creation, such as
-            `("Softmax", "Log")` for a LogSoftmax; empty if it ran the program's op itself.
+        ran_as: What TensorFlow ran in place of the program's op, such as `LogSoftmax, run for Softmax and Log`; None if
+            it ran the op as it is.
         equal_lines: The user's lines of other ops of the program that equal this one: TensorFlow's optimizer computed
             them all as one op. Each of these lines may be the one to change.
         effect: Where the badness of an origin ends: `variable` (an op wrote it to a variable), `result` (it was
@@ -132,7 +135,7 @@ class NonFinite(TensorHealth):
     step: int | None = None
     layer: str | None = None
     role: str | None = None
-    program_ops: tuple[str, ...] = ()
+    ran_as: str | None = None
     equal_lines: tuple[Frame, ...] = ()
     effect: str | None = None
     is_expected: bool = False
@@ -211,13 +214,14 @@ class BadTensorReader:
             return self._describe(event, effect or Effect(None, None))
 
     def _describe(self, event: TensorEvent, effect: Effect) -> NonFinite:
+        maker = self.flow.program_ops.maker(event)
         return NonFinite(
             run_id=self._run_id,
             **health_facts(event),
             wall_time_ns=event.wall_time_ns,
-            op_type=event.op_type,
-            op_name=event.op_name,
-            graph_name=self.places.graph_name(event.graph_id),
+            op_type=event.op_type if maker is None else maker.op.op_type,
+            op_name=event.op_name if maker is None else maker.op.op_name,
+            graph_name=self.places.graph_name(event.graph_id if maker is None else maker.place.graph_id),
             iteration=event.iteration,
             output_slot=event.output_slot,
             device_name=None if event.device_id is None else self._devices.get(event.device_id),
@@ -234,15 +238,16 @@ class BadTensorReader:
     def context(self, event: TensorEvent) -> TensorContext:
         """Returns the inputs of the op of a tensor, the stack that made or ran the op, and the op's purpose."""
         place = self.places.place(event)
+        maker = self.flow.program_ops.maker(event)
         return TensorContext(
-            inputs=tuple(self._input(input_) for input_ in self.flow.inputs_of(event)),
+            inputs=self._inputs(event) if maker is None else self._program_inputs(maker, event),
             stack=place.stack,
             source=place.source,
             forward=place.forward,
             called_from=place.called_from,
             layer=place.layer,
             role=self.flow.labels.of(event).role,
-            program_ops=self.flow.program_ops(event),
+            ran_as=None if maker is None else maker.ran_as,
             equal_lines=place.equal_lines,
         )
 
@@ -259,6 +264,21 @@ class BadTensorReader:
             f"DISTINCT FROM ? AND output_slot IS NOT DISTINCT FROM ? ORDER BY event_index LIMIT {limit}",
             [self._run_id, event.graph_id, event.op_name, event.op_type, event.output_slot],
         )
+
+    def _inputs(self, event: TensorEvent) -> tuple[InputTensor, ...]:
+        return tuple(self._input(input_) for input_ in self.flow.inputs_of(event))
+
+    def _program_inputs(self, maker: ProgramOp, event: TensorEvent) -> tuple[InputTensor, ...]:
+        """Returns the inputs that an op has in the program, where TensorFlow ran another op in its place."""
+        healths = self.flow.program_ops.inputs(maker, event)
+        inputs = []
+        for index, edge in enumerate(maker.op.inputs):
+            trace = self.flow.trace(maker.place.of_op(*edge), how="graph", near=event.event_index)
+            health, producer = healths.get(index), self._producer(Input(index, trace, None))
+            if producer is not None and health != trace.health:
+                producer = replace(producer, event_index=None)
+            inputs.append(InputTensor(index, None if health is None else _health(health), producer))
+        return tuple(inputs)
 
     def _input(self, input_: Input) -> InputTensor:
         trace = input_.trace

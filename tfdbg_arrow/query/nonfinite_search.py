@@ -108,8 +108,14 @@ class _RunSearch:
     """The search for the culprit in one run."""
 
     def __init__(self, logdir: Engine, *, run_id: str, kinds: tuple[str, ...], is_allowed: IsAllowed) -> None:
-        self._is_allowed = lambda event: is_allowed(event.op_type, event.op_name)
         self._reader = BadTensorReader(logdir, run_id=run_id, kinds=kinds, is_allowed=self._is_allowed)
+        self._is_allowed_op = is_allowed
+
+    def _is_allowed(self, event: TensorEvent) -> bool:
+        maker = self._reader.flow.program_ops.maker(event)
+        if maker is not None and self._is_allowed_op(maker.op.op_type, maker.op.op_name):
+            return True
+        return self._is_allowed_op(event.op_type, event.op_name)
 
     def harmful(self) -> _Found | None:
         with self._reader.flow.lock:

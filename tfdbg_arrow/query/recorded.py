@@ -115,6 +115,13 @@ class TensorEvent(TensorHealth):
         """Where in the run's control flow a graph tensor was computed."""
         return Context(self.step_id, self.execution_index, self.call_site, self.frame_id, self.iteration)
 
+    @property
+    def graph_tensor(self) -> GraphTensor | None:
+        """Its place in a graph; None for a tensor of eager code."""
+        if self.scope != "graph" or self.graph_id is None or self.op_name is None or self.output_slot is None:
+            return None
+        return GraphTensor(self.context, self.graph_id, self.op_name, self.output_slot, self.event_index)
+
 
 @dataclass(frozen=True, slots=True)
 class Context:

@@ -41,12 +41,11 @@ class TensorHop(TensorHealth):
         execution_index: The execution, or the call in which its op ran.
         step: The training step, as marked.
         iteration: Iteration of the loop, from 0; None outside graphs.
-        op_type: Type of the op that made it; None for a tensor from outside.
+        op_type: Type of the op of the program that made it; None for a tensor from outside.
         op_name: That op's name in its graph; None outside graphs.
         graph_name: That graph's name; None outside graphs.
         output_slot: Index of the op's output.
-        program_ops: The types of the program's ops that TensorFlow ran as this one op; empty if it ran the program's
-            op itself.
+        ran_as: What TensorFlow ran in place of the program's op; None if it ran the op as it is.
         layer: The Keras layer or module that the op belongs to, as the user named it. For a gradient, that of its
             forward op. None outside layers.
         op_role: The purpose of the op: `forward`, `gradient`, `optimizer`, `loss`, `metric` or `input`.
@@ -65,7 +64,7 @@ class TensorHop(TensorHealth):
     op_name: str | None
     graph_name: str | None
     output_slot: int | None
-    program_ops: tuple[str, ...]
+    ran_as: str | None
     layer: str | None
     op_role: str | None
     forward_op_type: str | None
@@ -87,16 +86,17 @@ class HopReader:
     def facts(self, event: TensorEvent) -> dict[str, Any]:
         """Returns the attributes of a TensorHop that depend only on the tensor. `with_sources` fills in the others."""
         self._events[event.event_index] = event
+        maker = self._flow.program_ops.maker(event)
         return {
             **health_facts(event),
             "execution_index": event.execution_index,
             "step": event.step,
             "iteration": event.iteration,
-            "op_type": event.op_type,
-            "op_name": event.op_name,
-            "graph_name": self._places.graph_name(event.graph_id),
+            "op_type": event.op_type if maker is None else maker.op.op_type,
+            "op_name": event.op_name if maker is None else maker.op.op_name,
+            "graph_name": self._places.graph_name(event.graph_id if maker is None else maker.place.graph_id),
             "output_slot": event.output_slot,
-            "program_ops": self._flow.program_ops(event),
+            "ran_as": None if maker is None else maker.ran_as,
             "layer": None,
             "op_role": self._flow.labels.of(event).role,
             "forward_op_type": None,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -26,7 +24,6 @@ _COUNTS = (
     ("num_zero", "zero"),
     ("num_pos_finite", "positive"),
 )
-_MAX_NAMES = 6
 """Maximum number of op types that are listed for one op."""
 _BORDERS = {
     "graph": "",
@@ -133,6 +130,7 @@ def nonfinite_facts(found: NonFinite) -> list[tuple[str, str]]:
         ("graph", graph_text(found)),
         *label_facts(found),
         ("tensor", facts_text(found)),
+        ("ran as", found.ran_as),
         *(("same op", f"{line.place}: {line.code or ''}") for line in found.equal_lines),
         ("device", found.device_name),
         ("worker", found.worker),
@@ -160,19 +158,7 @@ def tensor_text(found: NonFinite) -> str:
         return "an eager tensor that came from outside"
     if found.op_name is None:
         return f"output {found.output_slot} of {found.op_type}, run eagerly"
-    return f"{found.op_name}:{found.output_slot} ({op_type_text(found.op_type, found.program_ops)})"
-
-
-def op_type_text(op_type: str, program_ops: Sequence[str]) -> str:
-    """Returns an op type with the program's ops that it stands for, such as `LogSoftmax, run for Softmax and Log`."""
-    if not program_ops:
-        return op_type
-    counts = Counter(program_ops)
-    names = [name if number == 1 else f"{number} {name}" for name, number in counts.items()]
-    if len(names) > _MAX_NAMES:
-        names = [*names[: _MAX_NAMES - 1], f"{len(names) - _MAX_NAMES + 1} more"]
-    *first, last = names
-    return f"{op_type}, run for {', '.join(first)}{' and ' if first else ''}{last}"
+    return f"{found.op_name}:{found.output_slot} ({found.op_type})"
 
 
 def graph_text(found: NonFinite) -> str | None:
@@ -245,7 +231,7 @@ def hop_text(hop: TensorHop) -> str:
     slot = "" if hop.output_slot is None else f":{hop.output_slot}"
     if hop.op_name is None:
         return f"{hop.op_type}{slot}, run eagerly"
-    return f"{hop.op_name}{slot} ({op_type_text(hop.op_type, hop.program_ops)})"
+    return f"{hop.op_name}{slot} ({hop.op_type})"
 
 
 def hop_place_text(hop: TensorHop) -> str:

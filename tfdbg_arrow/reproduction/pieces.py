@@ -195,8 +195,8 @@ class PieceFinder:
         made = self._made(place)
         if made is None:
             raise ReproError(self._no_op_text(event))
-        if made.op_type == "Const" and self.flow.program_ops(event):
-            names = ", ".join(dict.fromkeys(self.flow.program_ops(event)))
+        if made.op_type == "Const" and self.flow.program_ops.op_types(event):
+            names = ", ".join(dict.fromkeys(self.flow.program_ops.op_types(event)))
             raise ReproError(
                 f"TensorFlow computed {printable(names)[:120]} on constants in advance, so no op ran that a script can "
                 "run. Record with graphs='traced'."

@@ -291,7 +291,7 @@ def _of_bad_tensor(alert: Alert, culprit: NonFinite | None) -> Alert:
 
 
 def _of_origin(alert: Alert, origin: NonFinite) -> Alert:
-    alert = replace(alert, source=origin.source, layer=origin.layer)
+    alert = replace(alert, op_name=origin.op_name, op_type=origin.op_type, source=origin.source, layer=origin.layer)
     if not origin.is_expected:
         return alert
     message = f"This op created a bad value, which did no harm: {origin.expected_reason}."

@@ -22,6 +22,7 @@ from tfdbg_arrow.query.explanation.rules import explain
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.flow.events import NO_LABEL, Label
 from tfdbg_arrow.query.flow.origins import Origins
+from tfdbg_arrow.query.flow.program_ops import ProgramOp
 from tfdbg_arrow.query.logdir import opened
 from tfdbg_arrow.query.recorded import KINDS, TensorEvent
 
@@ -128,10 +129,14 @@ def explain_event(flow: DataFlow, event: TensorEvent, *, is_origin: bool) -> Exp
         event: The tensor. Its bad elements must not come from an input.
         is_origin: Whether it is proven that they came from no input.
     """
+    forward = flow.labels.forward_op(_label(flow, event))
+    made = flow.program_ops.maker(event)
+    found = None if made is None else _of_program_op(flow, made, event, is_origin=is_origin)
+    if found is not None:
+        return found
     taken = _inputs(flow, event)
     inputs = flow.inputs_of(event)
     writes = [each.write for each in inputs if each.write is not None] if is_origin else []
-    forward = flow.labels.forward_op(_label(flow, event))
     return explain(
         Computed(
             output=event,
@@ -140,7 +145,26 @@ def explain_event(flow: DataFlow, event: TensorEvent, *, is_origin: bool) -> Exp
             forward_type=None if forward is None else forward.op_type,
             made_from=lambda row: _inputs(flow, row),
             written_by=writes[0].op_type if len(writes) == 1 else None,
-            program_ops=flow.program_ops(event),
+            program_ops=flow.program_ops.op_types(event),
+            makers=() if made is None else (made.op.op_type, *made.others),
+        )
+    )
+
+
+def _of_program_op(flow: DataFlow, made: ProgramOp, event: TensorEvent, *, is_origin: bool) -> Explanation | None:
+    """Returns why the program's op made a bad tensor, if TensorFlow ran another op and the counts prove a reason."""
+    output = flow.program_ops.output(made, event)
+    if output is None:
+        return None
+    taken = flow.program_ops.inputs(made, event)
+    forward = flow.labels.forward_op(flow.label_of_maker(event))
+    return explain(
+        Computed(
+            output=output,
+            inputs=taken,
+            is_complete=is_origin or len(taken) == len(made.op.inputs),
+            forward_type=None if forward is None else forward.op_type,
+            made_from=lambda row: _inputs(flow, row),
         )
     )
 

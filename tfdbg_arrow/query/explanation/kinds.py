@@ -47,6 +47,7 @@ class Computed:
         forward_type: For an op of a gradient, the type of the op whose gradient it computes; None if unknown.
         written_by: For a read of a variable, the type of the op that wrote the value; None if unknown.
         program_ops: The types of the program's ops that TensorFlow ran as this op; empty if it ran the op itself.
+        makers: Of these, the types of the ops that can have made the bad elements, the most likely one first.
     """
 
     output: TensorEvent
@@ -56,6 +57,7 @@ class Computed:
     forward_type: str | None = None
     written_by: str | None = None
     program_ops: tuple[str, ...] = ()
+    makers: tuple[str, ...] = ()
 
     @property
     def op(self) -> str:

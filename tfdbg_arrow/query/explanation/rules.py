@@ -276,27 +276,32 @@ def explain(computed: Computed) -> Explanation | None:
             "Check the data for NaN and infinities before training.",
         )
     if output.op_type == "Const" and computed.program_ops:
-        return _of_constants(bad_text(output), computed.program_ops)
+        return _of_constants(computed)
     rule = RULES.get(output.op_type)
     found = None if rule is None or not is_counted(output) else rule(computed)
-    if found is None and len(computed.program_ops) > 1 and computed.has_finite_inputs:
-        found = _of_fused_op(output.op_type, computed.program_ops)
+    if found is None and computed.makers and len(computed.program_ops) > 1 and computed.has_finite_inputs:
+        found = _of_fused_op(computed)
     return found if found is None or computed.forward_type is None else _of_gradient(computed.forward_type, found)
 
 
-def _of_constants(bad: str, program_ops: tuple[str, ...]) -> Explanation:
-    names = ", ".join(dict.fromkeys(program_ops))
+def _of_constants(computed: Computed) -> Explanation:
+    maker = next(iter(computed.makers), "An op")
     return Explanation(
-        f"TensorFlow computed {names} on constants in advance, and the result holds {bad}.",
-        "Check the constants. A recording with graphs='traced' shows each of these ops.",
+        f"{maker} of constants: TensorFlow computed the result in advance, and it holds {bad_text(computed.output)}.",
+        f"Check the constants that {maker} takes.",
     )
 
 
-def _of_fused_op(op_type: str, program_ops: tuple[str, ...]) -> Explanation:
-    names = ", ".join(dict.fromkeys(program_ops))
+def _of_fused_op(computed: Computed) -> Explanation:
+    maker, *others = computed.makers
+    together = " and ".join(sorted(set(computed.program_ops) - {maker}))
+    if not others:
+        return Explanation(
+            f"All inputs are finite, so {maker}, which TensorFlow ran as one op with {together}, created the bad value."
+        )
     return Explanation(
-        f"All inputs are finite: {op_type}, which TensorFlow ran for {names}, created the bad value. A recording "
-        "with graphs='traced' shows each of these ops."
+        f"All inputs are finite, so one of {', '.join(computed.makers)} created the bad value. TensorFlow ran them as "
+        "one op; a recording with graphs='traced' shows each of them."
     )
 
 

@@ -171,10 +171,11 @@ class Borders:
             return ()
         return tuple(sorted(computing, key=lambda each: self._order(*each)))
 
-    def takes_bad_constant(self, place: GraphTensor, op: Op) -> bool:
-        """Returns whether an op takes a constant of the program that holds an infinity or a NaN."""
+    def bad_constant_taken_by(self, place: GraphTensor, op: Op) -> tuple[int, str] | None:
+        """Returns the graph and name of a constant with an infinity or a NaN that an op takes, or None."""
         bad = self._graphs.bad_constants
-        return bool(bad) and any(self._constant_behind(place.of_op(*edge)) in bad for edge in op.inputs)
+        constants = (self._constant_behind(place.of_op(*edge)) for edge in op.inputs) if bad else ()
+        return next((constant for constant in constants if constant in bad), None)
 
     def _constant_behind(self, place: GraphTensor) -> tuple[int, str] | None:
         """Returns the graph and name of the constant behind a tensor, across arguments and calls, or None."""

@@ -14,6 +14,7 @@ from tfdbg_arrow.query.flow.callsites import CallSites
 from tfdbg_arrow.query.flow.contents import ELEMENT, POP, Contents, Gaps, TensorLists
 from tfdbg_arrow.query.flow.events import EventReader, Label, Labels
 from tfdbg_arrow.query.flow.graphs import NEVER_BAD, GraphReader, Op
+from tfdbg_arrow.query.flow.program_ops import ProgramOps
 from tfdbg_arrow.query.flow.resources import Resources, Write
 from tfdbg_arrow.query.recorded import EagerValue, GraphTensor, Place, TensorEvent, Trace
 
@@ -21,20 +22,6 @@ CONTAINERS = ("EmptyTensorList", "Optional", "TensorList")
 """Prefixes of the types of ops whose variant output holds exactly the tensors that they take."""
 COLLECTIVES = ("Collective", "Nccl")
 """Prefixes of the types of ops whose output depends on the inputs of the same op in other replicas or other runs."""
-_KEEPING_FINITE = frozenset({
-    "Abs", "BroadcastTo", "Ceil", "ConcatV2", "Cos", "Elu", "Erf", "ExpandDims", "Floor", "GatherV2", "LeakyRelu",
-    "Maximum", "Minimum", "Neg", "Pack", "Pad", "PadV2", "Relu", "Relu6", "Reshape", "Rint", "Round", "Selu", "Sigmoid",
-    "Sign", "Sin", "Slice", "Softsign", "Squeeze", "StridedSlice", "Tanh", "Tile", "Transpose", "Unpack",
-})  # fmt: skip
-"""Types of ops whose output is finite if all of their inputs are finite."""
-_SINGULAR = frozenset({
-    "Acos", "Acosh", "Asin", "Atanh", "Betainc", "Cholesky", "Cosh", "Digamma", "Div", "Erfinv", "Exp", "Expm1",
-    "FloorDiv", "FloorMod", "Igamma", "Igammac", "Inv", "InvGrad", "Lgamma", "Log", "Log1p", "LogMatrixDeterminant",
-    "LogSoftmax", "MatrixInverse", "MatrixSolve", "MatrixTriangularSolve", "Mod", "Ndtri", "Pow", "RealDiv",
-    "Reciprocal", "ReciprocalGrad", "Rsqrt", "RsqrtGrad", "Sinh", "Softmax", "Sqrt", "SqrtGrad", "Tan", "TruncateDiv",
-    "TruncateMod", "Xdivy", "Xlog1py", "Xlogy", "Zeta",
-})  # fmt: skip
-"""Types of ops that make bad values from small numbers. Others, such as Mul, make them only from very large ones."""
 TAKES_FROM_STORE = re.compile(r"(TensorArray(Read|Gather|Concat)|StackPop)(V\d)?")
 """Types of ops that return a tensor from a TensorFlow 1 TensorArray or stack. The op that stored it is not recorded."""
 _MAX_PATH = 10_000
@@ -83,6 +70,7 @@ class DataFlow:
         self.sites = CallSites(self.graphs, self.events)
         self.borders = Borders(self.graphs, self.events, self.sites)
         self.resources = Resources(self.graphs, self.events, self.borders)
+        self.program_ops = ProgramOps(self.graphs, self.borders, self._row_of)
         self.lock = threading.RLock()
         self._sources: dict[tuple[int, int], Sources] = {}
         self._gaps = Gaps(logdir, run_id=run_id)
@@ -177,70 +165,33 @@ class DataFlow:
 
     def computed(self, event: TensorEvent) -> TensorEvent:
         """Returns the row of the op that computed a tensor, if the tensor only crossed borders since."""
-        place: Place | None = self._own_place(event) if event.scope == "graph" else None
+        place: Place | None = event.graph_tensor
         if event.scope != "graph" and event.tensor_id is not None:
             place = EagerValue(event.tensor_id)
         if place is None:
             return event
         return self.trace(place, how="graph", near=event.event_index).event or event
 
-    def program_ops(self, event: TensorEvent) -> tuple[str, ...]:
-        """Returns the types of the program's ops that the op of a tensor stands for, in order of creation.
-
-        The result is empty if TensorFlow ran the op as it is in the program.
-        """
-        return tuple(op.op_type for _, op in self._computed_ops(event))
-
     def equal_ops(self, event: TensorEvent) -> list[Op]:
         """Returns the other ops of the program that equal the op of a tensor, so that TensorFlow ran only that one."""
-        own = self._own_place(event) if event.scope == "graph" else None
+        own = event.graph_tensor
         return [] if own is None or own.context.call_site is None else self.borders.executed.equal_ops(own)
-
-    def is_computed_in_advance(self, event: TensorEvent) -> bool:
-        """Returns whether a bad constant is the result of ops that took no bad constant.
-
-        TensorFlow's optimizer replaces ops that take only constants with their result.
-        """
-        ops = self._computed_ops(event) if event.op_type == "Const" else ()
-        return bool(ops) and not any(self.borders.takes_bad_constant(place, op) for place, op in ops)
-
-    def _computed_ops(self, event: TensorEvent) -> tuple[tuple[GraphTensor, Op], ...]:
-        own = self._own_place(event) if event.scope == "graph" else None
-        return () if own is None else self.borders.computed_ops(own)
-
-    def maker(self, event: TensorEvent) -> tuple[int, Op] | None:
-        """Returns the op that most likely made a bad tensor, if its node stands for several ops of the program.
-
-        This is the only op that can make a bad value from finite ones, or the only one that makes it from small
-        numbers. If there are several, it is the op that the node is named after, or else the last one.
-
-        Returns:
-            (graph, op); None if the node stands for one op.
-        """
-        makers = [(at.graph_id, op) for at, op in self._computed_ops(event) if op.op_type not in _KEEPING_FINITE]
-        singular = [(graph_id, op) for graph_id, op in makers if op.op_type in _SINGULAR]
-        only = next((ops[0] for ops in (makers, singular) if len(ops) == 1), None)
-        if only is not None or not makers or event.graph_id is None or event.op_name is None:
-            return only
-        own = self.graphs.op(event.graph_id, event.op_name)
-        own_name = None if own is None else own.made_for or own.op_name
-        return next((each for each in makers if (each[0], each[1].op_name) == (event.graph_id, own_name)), makers[-1])
 
     def label_of_maker(self, event: TensorEvent) -> Label:
         """Returns the label of the op that most likely made a bad tensor."""
-        maker = self.maker(event)
-        return self.labels.of(event) if maker is None else self.labels.op(maker[0], maker[1].op_name)
+        maker = self.program_ops.maker(event)
+        return self.labels.of(event) if maker is None else self.labels.op(maker.place.graph_id, maker.op.op_name)
 
     def stack_trace_id(self, event: TensorEvent) -> int | None:
         """Returns the stack that created or executed the op of a tensor, or None if it was not recorded.
 
-        If a node stands for several ops of the program, this is the stack of `maker`.
+        If TensorFlow did not run the program's op as it is, this is the stack of `ProgramOps.maker`.
         """
         if event.scope == "graph":
             if event.graph_id is None or event.op_name is None:
                 return None
-            maker = self.maker(event)
-            op = self.graphs.op(event.graph_id, event.op_name) if maker is None else maker[1]
+            maker = self.program_ops.maker(event)
+            op = self.graphs.op(event.graph_id, event.op_name) if maker is None else maker.op
             return None if op is None else op.stack_trace_id
         execution = self.events.execution(event.execution_index)
         return None if execution is None else execution.stack_trace_id
@@ -280,10 +231,13 @@ class DataFlow:
             how = "external"
         return Trace(tuple(path), event, health, dtype, how, is_lost)
 
+    def _row_of(self, place: Place) -> TensorEvent | None:
+        return self.trace(place, how="graph", near=2**63 - 1).row
+
     def is_bad(self, place: Place) -> bool:
         """Returns whether a tensor is bad, or may be because it was not recorded."""
-        trace = self.trace(place, how="graph", near=2**63 - 1)
-        return trace.row is None or bool(trace.row.has_inf_or_nan)
+        row = self._row_of(place)
+        return row is None or bool(row.has_inf_or_nan)
 
     def _located(self, place: Place) -> Place:
         """Returns a place with the context of its row, if the loop iteration of the place is not known."""
@@ -331,7 +285,7 @@ class DataFlow:
 
     def _other_replicas(self, event: TensorEvent) -> Iterator[tuple[Place, str]]:
         """Yields the inputs of a graph's ops of the same type. Replicas of one process are traced into one graph."""
-        own = self._own_place(event) if event.scope == "graph" else None
+        own = event.graph_tensor
         if own is None:
             return
         graph = self.graphs.graph(own.graph_id)
@@ -349,22 +303,17 @@ class DataFlow:
             return True
         if event.op_type is not None and TAKES_FROM_STORE.fullmatch(event.op_type):
             return False
-        own = self._own_place(event)
+        own = event.graph_tensor
         if own is None or self.graphs.op(own.graph_id, own.op_name) is None:
             return False
         crossing = self.borders.crossing(own)
         return crossing is None or crossing.place is not None
 
-    def _own_place(self, event: TensorEvent) -> GraphTensor | None:
-        if event.graph_id is None or event.op_name is None or event.output_slot is None:
-            return None
-        return GraphTensor(event.context, event.graph_id, event.op_name, event.output_slot, event.event_index)
-
     def _input_places(self, event: TensorEvent) -> Iterator[tuple[Place, str]]:
         if event.scope == "external":
             return
         if event.scope == "graph":
-            own = self._own_place(event)
+            own = event.graph_tensor
             if own is not None:
                 yield from self._made_from(own)
         elif event.tensor_id is not None:

@@ -208,7 +208,7 @@ class Origins:
     def _is_base_literal(self, origin: TensorEvent) -> bool:
         if self._is_allowed(origin):
             return True
-        return origin.num_nan == 0 and _is_written(origin) and not self._flow.is_computed_in_advance(origin)
+        return origin.num_nan == 0 and _is_written(origin) and not self._flow.program_ops.is_computed_in_advance(origin)
 
 
 def _is_written(origin: TensorEvent) -> bool:

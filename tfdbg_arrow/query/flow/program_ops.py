@@ -1,0 +1,330 @@
+"""Program ops: for a tensor of an optimized graph, the op of the program that made its bad elements.
+
+TensorFlow's optimizer runs several ops of the program as one node (`Relu` and `Log` as `_UnaryOpsComposition`), another
+op in place of one (`x * (1 / c)` for `x / c`), or computes an op of constants in advance. A node can also compute what
+no op of the program does: the reciprocal of a constant divisor, or of a root. Answers name the program's op.
+
+Values inside a node are not recorded. Where they follow from those at its border, their counts are worked out: `Relu`
+of one negative and two positive elements is one zero and two positive elements, and a reciprocal that holds one
+infinity was taken of one zero.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tfdbg_arrow.query.flow.borders import Borders
+from tfdbg_arrow.query.flow.graphs import GraphReader, Op
+from tfdbg_arrow.query.recorded import GraphTensor, TensorEvent
+
+_KEEPING_FINITE = frozenset({
+    "Abs", "BroadcastTo", "Ceil", "ConcatV2", "Cos", "Elu", "Erf", "ExpandDims", "Floor", "GatherV2", "LeakyRelu",
+    "Maximum", "Minimum", "Neg", "Pack", "Pad", "PadV2", "Relu", "Relu6", "Reshape", "Rint", "Round", "Selu", "Sigmoid",
+    "Sign", "Sin", "Slice", "Softsign", "Squeeze", "StridedSlice", "Tanh", "Tile", "Transpose", "Unpack",
+})  # fmt: skip
+"""Types of ops whose output is finite if all of their inputs are finite."""
+_SINGULAR = frozenset({
+    "Acos", "Acosh", "Asin", "Atanh", "Betainc", "Cholesky", "Cosh", "Digamma", "Div", "Erfinv", "Exp", "Expm1",
+    "FloorDiv", "FloorMod", "Igamma", "Igammac", "Inv", "InvGrad", "Lgamma", "Log", "Log1p", "LogMatrixDeterminant",
+    "LogSoftmax", "MatrixInverse", "MatrixSolve", "MatrixTriangularSolve", "Mod", "Ndtri", "Pow", "RealDiv",
+    "Reciprocal", "ReciprocalGrad", "Rsqrt", "RsqrtGrad", "Sinh", "Softmax", "Sqrt", "SqrtGrad", "Tan", "TruncateDiv",
+    "TruncateMod", "Xdivy", "Xlog1py", "Xlogy", "Zeta",
+})  # fmt: skip
+"""Types of ops that make bad values from small numbers. Others, such as Mul, make them only from very large ones."""
+_DIVISIONS = frozenset({"Div", "RealDiv"})
+_OF_ONE = frozenset({"Inv", "Reciprocal"})
+"""Types of nodes that TensorFlow runs for a division if the dividend is a constant of ones."""
+_FUSED = "_Fused"
+"""Prefix of the types of nodes that multiply matrices or images, and then add a bias and apply an activation."""
+_MAX_NAMES = 4
+"""Number of op types that a text lists."""
+_MAX_DEPTH = 8
+"""Number of ops inside a node through which counts are worked out. TensorFlow fuses few ops, so this never cuts one."""
+
+_Counts = dict[str, int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramOp:
+    """The op of the program that made the bad elements of a tensor, if TensorFlow did not run it as it is.
+
+    Attributes:
+        place: Its first output.
+        op: The op.
+        others: The types of other ops that TensorFlow ran as the same node and that can make bad values too.
+        is_output: Whether the tensor is the op's own output, up to ops that keep its bad elements.
+        ran_as: What TensorFlow ran in its place, such as `_UnaryOpsComposition, run for Relu and Log`; None if that was
+            an op of its type.
+    """
+
+    place: GraphTensor
+    op: Op
+    others: tuple[str, ...]
+    is_output: bool
+    ran_as: str | None
+
+
+class ProgramOps:
+    """Finds the ops of the program behind the tensors of one run.
+
+    Args:
+        graphs: The graphs.
+        borders: What happens to tensors at the borders of graphs.
+        row_of: Returns the row of the tensor at a place, or of an equal one; None if there is none.
+    """
+
+    def __init__(
+        self, graphs: GraphReader, borders: Borders, row_of: Callable[[GraphTensor], TensorEvent | None]
+    ) -> None:
+        self._graphs = graphs
+        self._borders = borders
+        self._row_of = row_of
+
+    def op_types(self, event: TensorEvent) -> tuple[str, ...]:
+        """Returns the types of the program's ops that the op of a tensor stands for, in order of creation.
+
+        The result is empty if TensorFlow ran the op as it is in the program.
+        """
+        return tuple(op.op_type for _, op in self._computed(event))
+
+    def is_computed_in_advance(self, event: TensorEvent) -> bool:
+        """Returns whether a bad constant is the result of ops that took no bad constant.
+
+        TensorFlow's optimizer replaces ops that take only constants with their result.
+        """
+        ops = self._computed(event) if event.op_type == "Const" else ()
+        return bool(ops) and self._bad_constant(ops) is None
+
+    def maker(self, event: TensorEvent) -> ProgramOp | None:
+        """Returns the op that made a bad tensor, or None if TensorFlow ran the program's op as it is.
+
+        Of several ops that ran as one node, this is the only one that can make a bad value from finite ones, or the
+        only one that makes it from small numbers. If there are several, it is the op that the node is named after, or
+        else the last one.
+        """
+        computed = self._computed(event)
+        own = event.graph_tensor
+        if not computed or own is None:
+            return None
+        op_types = [op.op_type for _, op in computed]
+        constant = self._bad_constant(computed) if event.op_type == "Const" else None
+        if constant is not None:
+            return ProgramOp(*constant, others=(), is_output=False, ran_as=_ran_as(event.op_type, op_types))
+        divided = self._division_by(own, event)
+        if divided is not None:
+            return ProgramOp(*divided, others=(), is_output=False, ran_as=_ran_as(event.op_type, op_types))
+        place, op = self._most_likely(own, event, computed)
+        is_itself = (place.graph_id, op.op_name, op.op_type) == (own.graph_id, own.op_name, event.op_type)
+        ran_as = None if is_itself else _ran_as(event.op_type, op_types)
+        after = self._after(place, op, computed)
+        is_output = after is not None and all(later.op_type in _UNDONE for later in after)
+        others = sorted({other for other in op_types if other != op.op_type} - _KEEPING_FINITE)
+        return ProgramOp(place, op, others=tuple(others), is_output=is_output, ran_as=ran_as)
+
+    def _after(self, place: GraphTensor, op: Op, computed: Sequence[tuple[GraphTensor, Op]]) -> list[Op] | None:
+        """Returns the ops of a node that come after one of them, in order; None if they are in several graphs."""
+        if any((at.graph_id, at.context) != (place.graph_id, place.context) for at, _ in computed):
+            return None
+        ops = {other.op_name: other for _, other in computed}
+        before, waiting = {op.op_name}, [op]
+        while waiting:
+            sources = (name for name, _ in waiting.pop().inputs if name in ops and name not in before)
+            for name in list(sources):
+                before.add(name)
+                waiting.append(ops[name])
+        return [other for _, other in computed if other.op_name not in before]
+
+    def _most_likely(
+        self, own: GraphTensor, event: TensorEvent, computed: Sequence[tuple[GraphTensor, Op]]
+    ) -> tuple[GraphTensor, Op]:
+        makers = [each for each in computed if each[1].op_type not in _KEEPING_FINITE] or list(computed)
+        if (event.op_type or "").startswith(_FUSED):
+            # The sum with the bias overflows only next to the largest number, so the product did.
+            return makers[0]
+        singular = [each for each in makers if each[1].op_type in _SINGULAR]
+        only = next((ops[0] for ops in (makers, singular) if len(ops) == 1), None)
+        if only is not None:
+            return only
+        named = self._graphs.op(own.graph_id, own.op_name)
+        name = None if named is None else named.made_for or named.op_name
+        own_key = own.graph_id, name
+        return next(((at, op) for at, op in makers if (at.graph_id, op.op_name) == own_key), makers[-1])
+
+    def _bad_constant(self, computed: Sequence[tuple[GraphTensor, Op]]) -> tuple[GraphTensor, Op] | None:
+        """Returns the constant of the program from which ops that TensorFlow computed in advance took a bad value."""
+        for at, op in computed:
+            found = self._borders.bad_constant_taken_by(at, op)
+            if found is not None:
+                constant = self._graphs.op(*found)
+                return None if constant is None else (replace(at, graph_id=found[0], op_name=found[1]), constant)
+        return None
+
+    def _division_by(self, own: GraphTensor, event: TensorEvent) -> tuple[GraphTensor, Op] | None:
+        """Returns the division for which the optimizer computed the tensor: the reciprocal of its divisor."""
+        op = self._graphs.op(own.graph_id, own.op_name)
+        if op is None:
+            return None
+        if op.made_for is not None:
+            division = self._graphs.op(own.graph_id, op.made_for)
+            is_divisor = event.op_type == "Const" and op.op_name.endswith("_recip")
+            return (own.of_op(division.op_name), division) if division is not None and is_divisor else None
+        if (op.op_type, event.op_type) != ("Sqrt", "Rsqrt"):
+            return None
+        users = [use.user for use in self._borders.executed.users(own)]
+        ops = [(user, self._graphs.op(user.graph_id, user.op_name)) for user in users]
+        divisions = [(user, op) for user, op in ops if op is not None and op.op_type in _DIVISIONS]
+        return min(divisions, key=lambda division: division[1].op_index, default=None)
+
+    def inputs(self, made: ProgramOp, event: TensorEvent) -> Mapping[int, TensorEvent]:
+        """Returns the recorded inputs of the op that made a tensor, and those whose counts follow from recorded ones.
+
+        Args:
+            made: The op.
+            event: The tensor.
+        """
+        rows = {
+            index: row
+            for index, edge in enumerate(made.op.inputs)
+            if (row := self._value(made.place.of_op(*edge), _MAX_DEPTH)) is not None
+        }
+        if 0 not in rows and 1 in rows and event.op_type in _OF_ONE and made.op.op_type in _DIVISIONS:
+            rows[0] = _at(_ones(rows[1]), made.place.of_op(*made.op.inputs[0]), "Const")
+        if 1 not in rows and not made.is_output and len(made.op.inputs) == 2 and made.op.op_type in _DIVISIONS:
+            divisor = _counted(event, reciprocal(event))
+            if divisor is not None:
+                rows[1] = _at(divisor, made.place.of_op(*made.op.inputs[1]), None)
+        return rows
+
+    def output(self, made: ProgramOp, event: TensorEvent) -> TensorEvent | None:
+        """Returns the output of the op that made a tensor, with counts that follow from the row, or None if unknown."""
+        if made.op.op_type in _DIVISIONS and not made.is_output:
+            row = self._row_of(made.place)
+            return None if row is None or not row.has_inf_or_nan else _at(row, made.place, made.op.op_type)
+        after = self._after(made.place, made.op, self._computed(event))
+        if not made.is_output or after is None:
+            return None
+        found: TensorEvent | None = event
+        for later in reversed(after):
+            found = None if found is None else _counted(found, _UNDONE[later.op_type](found))
+        return None if found is None else _at(found, made.place, made.op.op_type)
+
+    def _value(self, place: GraphTensor, depth: int) -> TensorEvent | None:
+        """Returns the row of a tensor of the program, or one with the counts that follow from others."""
+        op = self._graphs.op(place.graph_id, place.op_name)
+        row = self._row_of(place)
+        if row is not None and (op is None or (op.op_type, row.op_type) != ("Sqrt", "Rsqrt")):
+            return row
+        counts = None if op is None else COUNTS.get(op.op_type)
+        if op is None or counts is None or len(op.inputs) != 1 or not depth:
+            return None
+        source = self._value(place.of_op(*op.inputs[0]), depth - 1)
+        found = None if source is None else _counted(source, counts(source))
+        return None if found is None else _at(found, place, op.op_type)
+
+    def _computed(self, event: TensorEvent) -> tuple[tuple[GraphTensor, Op], ...]:
+        own = event.graph_tensor
+        return () if own is None else self._borders.computed_ops(own)
+
+
+def _ran_as(op_type: str | None, program_ops: Sequence[str]) -> str:
+    """Returns the type that ran, with the program's ops, such as `LogSoftmax, run for Softmax and Log`."""
+    counts = Counter(program_ops)
+    names = [name if number == 1 else f"{number} {name}" for name, number in counts.items()]
+    if len(names) > _MAX_NAMES:
+        names = [*names[: _MAX_NAMES - 1], f"{len(names) - _MAX_NAMES + 1} more"]
+    *first, last = names
+    return f"{op_type}, run for {', '.join(first)}{' and ' if first else ''}{last}"
+
+
+def _at(row: TensorEvent, place: GraphTensor, op_type: str | None) -> TensorEvent:
+    """Returns a row as that of another tensor."""
+    return replace(
+        row, graph_id=place.graph_id, op_name=place.op_name, op_type=op_type, output_slot=place.output_slot,
+        call_site=place.context.call_site,
+    )  # fmt: skip
+
+
+_MAGNITUDES = ("num_subnormal", "min_finite", "max_finite", "mean_finite", "stddev_finite", "max_abs_finite")
+NUMBERS = ("num_neg_inf", "num_neg_finite", "num_zero", "num_pos_finite", "num_pos_inf", "num_nan")
+
+
+def _counted(row: TensorEvent, counts: _Counts) -> TensorEvent | None:
+    """Returns a row with other counts, or None if they are not known. Its magnitudes are not known."""
+    if any(getattr(row, name) is None for name in NUMBERS) or None in counts.values():
+        return None
+    bad = sum(counts[name] or 0 for name in ("num_neg_inf", "num_pos_inf", "num_nan"))
+    changes: dict[str, Any] = {**counts, **dict.fromkeys(_MAGNITUDES), "has_inf_or_nan": bad > 0}
+    return replace(row, **changes)
+
+
+def _same(x: TensorEvent) -> _Counts:
+    return {name: getattr(x, name) for name in NUMBERS}
+
+
+def _negative(x: TensorEvent) -> _Counts:
+    swapped = ("num_pos_inf", "num_pos_finite", "num_zero", "num_neg_finite", "num_neg_inf", "num_nan")
+    return {name: getattr(x, source) for name, source in zip(NUMBERS, swapped, strict=True)}
+
+
+def _sum(*numbers: int | None) -> int | None:
+    known = [number for number in numbers if number is not None]
+    return sum(known) if len(known) == len(numbers) else None
+
+
+def _ones(row: TensorEvent) -> TensorEvent:
+    counts = {**dict.fromkeys(NUMBERS, 0), "num_pos_finite": row.size}
+    changes: dict[str, Any] = {**dict.fromkeys(_MAGNITUDES), **counts, "num_subnormal": 0, "has_inf_or_nan": False}
+    return replace(row, **changes)
+
+
+def _absolute(x: TensorEvent) -> _Counts:
+    return {
+        **_same(x), "num_neg_inf": 0, "num_neg_finite": 0,
+        "num_pos_finite": _sum(x.num_pos_finite, x.num_neg_finite), "num_pos_inf": _sum(x.num_pos_inf, x.num_neg_inf),
+    }  # fmt: skip
+
+
+def _absolute_undone(x: TensorEvent) -> _Counts:
+    """Returns the counts of what became x. The sign of an infinity is not known."""
+    return {**_same(x), "num_pos_inf": None if x.num_pos_inf else 0}
+
+
+def _relu(x: TensorEvent) -> _Counts:
+    return {
+        **_same(x), "num_neg_inf": 0, "num_neg_finite": 0,
+        "num_zero": _sum(x.num_zero, x.num_neg_finite, x.num_neg_inf),
+    }  # fmt: skip
+
+
+def _root(x: TensorEvent) -> _Counts:
+    return {
+        **_same(x), "num_neg_inf": 0, "num_neg_finite": 0,
+        "num_nan": _sum(x.num_nan, x.num_neg_finite, x.num_neg_inf),
+    }  # fmt: skip
+
+
+def reciprocal(x: TensorEvent) -> _Counts:
+    """Returns the counts of 1 / x, which are also those of the number that x is the reciprocal of."""
+    return {**_same(x), "num_neg_inf": 0, "num_pos_inf": x.num_zero, "num_zero": _sum(x.num_pos_inf, x.num_neg_inf)}
+
+
+COUNTS: dict[str, Callable[[TensorEvent], _Counts]] = {
+    **dict.fromkeys(("ExpandDims", "Identity", "Reshape", "Squeeze", "StopGradient", "Transpose"), _same),
+    "Abs": _absolute,
+    "Neg": _negative,
+    "Relu": _relu,
+    "Sqrt": _root,
+}
+"""How many elements of each kind an op returns, by those that it takes, for types where that is certain.
+
+Functions that can round to 0 or overflow, such as Square and Exp, are not among them.
+"""
+_UNDONE: dict[str, Callable[[TensorEvent], _Counts]] = {
+    **dict.fromkeys(("ExpandDims", "Identity", "Relu", "Reshape", "Squeeze", "StopGradient", "Transpose"), _same),
+    "Abs": _absolute_undone,
+    "Neg": _negative,
+}
+"""How many bad elements an op took, by those that it returns. Of the others, an upper bound of the zeros (for Relu)."""
