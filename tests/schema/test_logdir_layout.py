@@ -223,7 +223,7 @@ class TestChecksums:
 
 def assert_damaged(text: str) -> None:
     with pytest.raises(LogdirError, match="the manifest is damaged"):
-        live(text)
+        live_parts(text, run_id=RUN_ID, path="manifest/x.jsonl")
 
 
 def test_unknown_keys_and_tables_of_a_newer_minor_version_are_accepted() -> None:
