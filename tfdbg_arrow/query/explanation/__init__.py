@@ -1,6 +1,7 @@
 """Why an op made an infinity or a NaN, how to fix it, and whether its inputs had grown over the steps before.
 
 * `kinds.py` and `linear.py`: explanations, the facts about an op that they use, and the kinds of rule.
+* `surroundings.py`: the facts for which the recording is followed.
 * `rules.py`: the rule for each type of op.
 
 This module reads the facts for a rule from a recording, and finds tensors that grew from step to step until an op
@@ -17,8 +18,9 @@ from pathlib import Path
 
 from tfdbg_arrow.query.displayed import Displayed
 from tfdbg_arrow.query.engine import Engine
-from tfdbg_arrow.query.explanation.kinds import Computed, Explanation, Inputs
+from tfdbg_arrow.query.explanation.kinds import Computed, Explanation
 from tfdbg_arrow.query.explanation.rules import explain
+from tfdbg_arrow.query.explanation.surroundings import Surroundings
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.flow.events import NO_LABEL, Label
 from tfdbg_arrow.query.flow.origins import Origins
@@ -116,31 +118,44 @@ def read_reasons(logdir: Engine | str | Path, event_index: int, *, run_id: str) 
             if event is None or not event.has_inf_or_nan:
                 return Reasons(explanation=None, growth=None)
             verdict = Origins(flow, kinds=KINDS).verdict(event)
-            explanation = None if verdict.causes else explain_event(flow, event, is_origin=verdict.is_origin)
+            explanation = None
+            if not verdict.causes:
+                explanation = explain_event(scope, flow, event, run_id=run_id, is_origin=verdict.is_origin)
             return Reasons(explanation=explanation, growth=find_growth(scope, flow, event, run_id=run_id))
 
 
-def explain_event(flow: DataFlow, event: TensorEvent, *, is_origin: bool) -> Explanation | None:
+def explain_event(
+    logdir: Engine, flow: DataFlow, event: TensorEvent, *, run_id: str, is_origin: bool
+) -> Explanation | None:
     """Returns why the op of a bad tensor made it bad, or None if the counts prove nothing.
 
     Args:
+        logdir: The logdir.
         flow: The run's data flow. The caller must hold its lock.
         event: The tensor. Its bad elements must not come from an input.
+        run_id: The run.
         is_origin: Whether it is proven that they came from no input.
     """
-    taken = _inputs(flow, event)
+    around = Surroundings(logdir, flow, event, run_id)
+    taken = around.inputs_of(event)
     inputs = flow.inputs_of(event)
     writes = [each.write for each in inputs if each.write is not None] if is_origin else []
-    forward = flow.labels.forward_op(_label(flow, event))
+    label = _label(flow, event)
+    forward = flow.labels.forward_op(label)
     return explain(
         Computed(
             output=event,
             inputs=taken,
             is_complete=is_origin or len(taken) == len(inputs),
             forward_type=None if forward is None else forward.op_type,
-            made_from=lambda row: _inputs(flow, row),
+            made_from=around.inputs_of,
             written_by=writes[0].op_type if len(writes) == 1 else None,
             program_ops=flow.program_ops(event),
+            is_optimizer=label.role == "optimizer",
+            behind=around.behind,
+            has_moved_constant=around.has_moved_constant,
+            is_norm_of_gradient=around.is_norm_of_gradient,
+            bad_gradient_of_masked=around.bad_gradient_of_masked,
         )
     )
 
@@ -178,10 +193,6 @@ def _label(flow: DataFlow, event: TensorEvent) -> Label:
         if op is not None and op.made_for is not None:
             return NO_LABEL
     return flow.labels.of(event)
-
-
-def _inputs(flow: DataFlow, event: TensorEvent) -> Inputs:
-    return {index: row for index, _, row in flow.taken_by(event)}
 
 
 @dataclass(frozen=True)

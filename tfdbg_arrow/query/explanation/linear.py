@@ -17,6 +17,7 @@ from tfdbg_arrow.query.explanation.kinds import (
     largest_of,
     may_be_zero,
     num_infs,
+    overflow,
     with_lost_epsilon,
     zeros,
 )
@@ -53,7 +54,7 @@ class Sums:
                 "products": "partial sums reached +Inf and -Inf, and Inf - Inf is NaN",
                 "factors": "a partial product reached infinity and met a 0, and Inf * 0 is NaN",
             }[self.of]
-            return Explanation(f"Overflow in {computed.op}: its inputs are finite, but {then}.", self.repair)
+            return overflow(computed, f"Overflow in {computed.op}: its inputs are finite, but {then}.", self.repair)
         held = sum(infs(event) for event in computed.inputs.values())
         return Explanation(
             {
@@ -276,14 +277,17 @@ class CrossEntropy:
         )
 
     def _masked_product(self, computed: Computed, logits: TensorEvent) -> Explanation | None:
-        if logits.num_pos_inf or not logits.num_neg_inf or not logits.shape or logits.num_neg_inf >= logits.shape[-1]:
+        if logits.num_pos_inf or not logits.num_neg_inf or not logits.shape:
             return None
         labels = computed.inputs.get(1)
         if labels is None or not is_finite(labels):
             return None
         held = f"{elements_are(logits.num_neg_inf, logits)} -Inf"
+        alone, why = "", "Inf * 0 is NaN"
+        if logits.num_neg_inf >= logits.shape[-1]:
+            alone, why = ", or a row of nothing else", "Inf * 0 and 0 / 0 are NaN"
         return Explanation(
-            f"{computed.op}: a masked logit times a label of 0. In the logits, {held}, and Inf * 0 is NaN.",
+            f"{computed.op}: a masked logit times a label of 0{alone}. In the logits, {held}, and {why}.",
             "Mask with a large negative number such as -1e9 instead of -Inf.",
         )
 

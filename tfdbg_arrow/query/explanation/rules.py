@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tfdbg_arrow.query.explanation.kinds import (
+    OVERFLOW,
     Computed,
     Domain,
     Explanation,
@@ -23,13 +24,11 @@ from tfdbg_arrow.query.explanation.kinds import (
     is_counted,
     is_finite,
     largest_of,
+    with_mask,
     zeros,
 )
 from tfdbg_arrow.query.explanation.linear import CrossEntropy, Division, Power, Sums, ZeroTimes, remainder, softmax
 
-_OVERFLOW = (
-    "Scale the inputs down or compute in a wider dtype. In training, lower the learning rate or clip the gradients."
-)
 _EXPONENTIAL = (
     "Clip the argument from above, or use a function that cannot overflow: tf.nn.softmax, tf.reduce_logsumexp, "
     "tf.nn.softplus for log(1 + exp(x)), tf.nn.sigmoid for 1 / (1 + exp(-x))."
@@ -47,6 +46,12 @@ _DATA = "Check the source of the data for NaN and infinities."
 _GAMMA = "Keep the arguments in the domain with tf.clip_by_value or tf.maximum."
 _ALPHA = "Keep the parameters above 0, for example with tf.nn.softplus."
 _DENOMINATOR = "Use an epsilon above 0, and a variance that is not negative."
+_FACTORS = "Scale the matrix down, or compute in float64."
+_FUSED_WITH_PRODUCTS = frozenset({
+    "Add", "AddV2", "BiasAdd", "Conv2D", "DepthwiseConv2dNative", "Elu", "LeakyRelu", "MatMul", "Pad", "Relu", "Relu6",
+    "Sigmoid", "Tanh",
+})  # fmt: skip
+"""Types of ops that TensorFlow fuses with sums of products, and that are finite for finite inputs or add."""
 
 
 _STABLE_LOG = {
@@ -117,11 +122,28 @@ def _read(computed: Computed) -> Explanation | None:
         return None
     sentence = f"{computed.written_by} wrote {bad_text(computed.output)} to a variable, and all its inputs are finite."
     if computed.written_by == "ResourceApplyGradientDescent":
-        return Explanation(f"Overflow: {sentence}", _OVERFLOW)
+        return Explanation(f"Overflow: {sentence}", OVERFLOW)
     return Explanation(
         sentence,
         "Give the optimizer an epsilon that the dtype can represent or a smaller learning rate, or clip the gradients.",
     )
+
+
+def _fused_products(computed: Computed) -> Explanation | None:
+    """Explains sums of products that are fused with the addition of a bias and an activation."""
+    others = set(computed.program_ops) - _FUSED_WITH_PRODUCTS
+    return None if others or not computed.program_ops else _PRODUCTS(computed)
+
+
+def _cumulative_logsumexp(computed: Computed) -> Explanation | None:
+    known = computed.counted(0)
+    if known is not None and computed.output.num_nan and known[0].num_pos_inf and not known[0].num_nan:
+        held = elements_are(known[0].num_pos_inf, known[0])
+        return Explanation(
+            f"CumulativeLogsumexp of +Inf: {held} +Inf, and Inf - Inf is NaN.",
+            "Look for the op that made the infinities: tfdbg-arrow first-nonfinite --kinds inf.",
+        )
+    return _OVER(computed)
 
 
 def _all(names: str, rule: Rule) -> dict[str, Rule]:
@@ -133,8 +155,9 @@ _AT_UNIT = Domain(of="1 or -1", where="1 or -1, up to rounding", kind="inf", rep
 _OUTSIDE_01 = Domain(of="a number outside [0, 1]", where="outside [0, 1]", repair=_PROBABILITY)
 _ANGLE = Domain(of="an infinity", where="infinite", repair="Look for the op that made the infinity.")
 _ROOT = Domain(of="a negative number", where="below 0", repair=_NOT_NEGATIVE)
-_OVER = Overflow(repair=_OVERFLOW)
-_SUMS = Sums(repair=_OVERFLOW)
+_OVER = Overflow(repair=OVERFLOW)
+_SUMS = Sums(repair=OVERFLOW)
+_PRODUCTS = Sums(of="products", repair=OVERFLOW)
 
 GRADIENTS: dict[str, str] = {
     "Acos": _UNIT,
@@ -146,6 +169,8 @@ GRADIENTS: dict[str, str] = {
     "Pow": _SLOPE,
     "Cholesky": _JITTER,
     "Svd": "Keep the singular values apart, for example with a small random matrix added.",
+    "EuclideanNorm": "Take tf.sqrt(tf.reduce_sum(tf.square(x)) + epsilon): the slope of the norm at 0 is not defined.",
+    "Qr": "Keep the columns linearly independent, for example with a small random matrix added.",
     "SelfAdjointEigV2": "Keep the eigenvalues apart, for example with a small random matrix added.",
 }
 """The fix for the gradient, by type of the forward op."""
@@ -181,31 +206,43 @@ RULES: dict[str, Rule] = {
     "Betainc": FiniteGives(reason="a or b is 0, next to 0 or negative, or x is outside [0, 1].", repair=_GAMMA),
     **_all("Igamma Igammac", FiniteGives(reason="a is 0, next to 0 or negative, or x is negative.", repair=_GAMMA)),
     "Zeta": FiniteGives(reason="x is below 1, or q is not above 0.", repair=_GAMMA),
+    "Polygamma": FiniteGives(
+        kind="any",
+        reason="the order is negative or not a whole number, x is not above 0, or the result is too large.",
+        repair=_GAMMA,
+    ),
+    "CumulativeLogsumexp": _cumulative_logsumexp,
+    "LRN": FiniteGives(
+        kind="any",
+        reason="bias + alpha * the sum of squares around an element is 0, negative or too large.",
+        repair="Use a bias and an alpha above 0, and scale the input down.",
+    ),
     **_all("Exp Expm1", Overflow(repair=_EXPONENTIAL, without="neg_inf")),
     **_all("Sinh Cosh", Overflow(repair=_EXPONENTIAL)),
     **_all("Square SquaredDifference L2Loss EuclideanNorm ComplexAbs Softplus", _OVER),
     "Cast": Overflow(repair="Cast to a dtype with a larger range, such as bfloat16 or float32, or scale the values."),
-    **_all("RealDiv Div FloorDiv TruncateDiv", Division(repair=_OVERFLOW)),
-    "DivNoNan": Division(is_zero_safe=True, repair=_OVERFLOW),
+    **_all("RealDiv Div FloorDiv TruncateDiv", Division(repair=OVERFLOW)),
+    "DivNoNan": Division(is_zero_safe=True, repair=OVERFLOW),
     **_all("Mod FloorMod TruncateMod", remainder),
     "Xlogy": ZeroTimes(pole=0, function="log(y)"),
     "Xlog1py": ZeroTimes(pole=-1, function="log1p(y)"),
     "Xdivy": ZeroTimes(pole=0, function="1 / y"),
-    "Pow": Power(repair=_OVERFLOW),
-    "Mul": Product(repair=_OVERFLOW),
-    **_all("TanhGrad SigmoidGrad", Product(repair=_OVERFLOW)),
+    "Pow": Power(repair=OVERFLOW),
+    "Mul": Product(repair=OVERFLOW),
+    **_all("TanhGrad SigmoidGrad", Product(repair=OVERFLOW)),
     "SqrtGrad": GradientOfFunction(function="Sqrt", at_zero="zero", repair=_SLOPE),
     "RsqrtGrad": GradientOfFunction(function="Rsqrt", at_zero="inf", repair=_SLOPE),
     **_all("ReciprocalGrad InvGrad", GradientOfFunction(function="Reciprocal", at_zero="inf", repair=_SLOPE)),
     **_all("Add AddV2 Sub AddN Sum Cumsum BiasAdd SegmentSum SegmentSumV2 UnsortedSegmentSum SparseSegmentSum", _SUMS),
-    **_all("AvgPool AvgPool3D BiasAddGrad SegmentMean SparseSegmentMean", _SUMS),
-    **_all("Prod Cumprod UnsortedSegmentProd SegmentProd", Sums(of="factors", repair=_OVERFLOW)),
+    **_all("AvgPool AvgPool3D BiasAddGrad SegmentMean SparseSegmentMean SparseSegmentSqrtN", _SUMS),
+    **_all("Prod Cumprod UnsortedSegmentProd SegmentProd SegmentProdV2", Sums(of="factors", repair=OVERFLOW)),
     **_all(
         "MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 SparseTensorDenseMatMul Einsum Conv Conv2D Conv3D "
         "DepthwiseConv2dNative Conv2DBackpropInput Conv2DBackpropFilter Conv3DBackpropInputV2 "
         "Conv3DBackpropFilterV2 DepthwiseConv2dNativeBackpropInput DepthwiseConv2dNativeBackpropFilter",
-        Sums(of="products", repair=_OVERFLOW),
+        _PRODUCTS,
     ),
+    **_all("_FusedMatMul _FusedConv2D _FusedDepthwiseConv2dNative", _fused_products),
     "Mean": Reduction(value="0 / 0 is NaN", repair=_EMPTY, otherwise=_SUMS),
     "Max": Reduction(value="the maximum of nothing is -Inf", repair=_EMPTY),
     "Min": Reduction(value="the minimum of nothing is +Inf", repair=_EMPTY),
@@ -217,6 +254,27 @@ RULES: dict[str, Rule] = {
         kind="inf", slot=1, reason="the matrix is singular: its determinant is 0, and log(0) is -Inf.", repair=_JITTER
     ),
     "MatrixDeterminant": _OVER,
+    "MatrixSquareRoot": FiniteGives(
+        kind="any",
+        reason="the matrix is finite and its root is not. An eigenvalue is 0 or a negative number, or is after "
+        "rounding, or the computation overflowed.",
+        repair="Keep the eigenvalues above 0: with tf.linalg.eigh, take the roots of tf.maximum(eigenvalues, epsilon) "
+        "and multiply them with the eigenvectors. For a matrix that is not symmetric, cast it to complex64.",
+    ),
+    "MatrixLogarithm": FiniteGives(
+        kind="any",
+        reason="the matrix is finite and its logarithm is not. An eigenvalue is 0, or is after rounding, or the "
+        "computation overflowed.",
+        repair=_JITTER,
+    ),
+    **_all(
+        "Svd Qr SelfAdjointEigV2 Eig",
+        FiniteGives(
+            kind="any",
+            reason="its input is finite, so the decomposition overflowed or did not converge.",
+            repair=_FACTORS,
+        ),
+    ),
     **_all(
         "MatrixInverse MatrixSolve MatrixTriangularSolve",
         FiniteGives(
@@ -271,17 +329,20 @@ def explain(computed: Computed) -> Explanation | None:
         return None
     if output.op_type is None:
         where = f"no recorded op made it, and it holds {bad_text(output)}"
-        return Explanation(
+        from_outside = Explanation(
             f"The tensor was bad before the recorded program used it: {where}.",
             "Check the data for NaN and infinities before training.",
         )
+        return with_mask(from_outside, computed)
     if output.op_type == "Const" and computed.program_ops:
         return _of_constants(bad_text(output), computed.program_ops)
     rule = RULES.get(output.op_type)
     found = None if rule is None or not is_counted(output) else rule(computed)
     if found is None and len(computed.program_ops) > 1 and computed.has_finite_inputs:
         found = _of_fused_op(output.op_type, computed.program_ops)
-    return found if found is None or computed.forward_type is None else _of_gradient(computed.forward_type, found)
+    if found is None:
+        return None
+    return with_mask(found, computed) if computed.forward_type is None else _of_gradient(computed.forward_type, found)
 
 
 def _of_constants(bad: str, program_ops: tuple[str, ...]) -> Explanation:
