@@ -190,12 +190,12 @@ OVERFLOW = (
 )
 """The fix for an overflow of no other known cause."""
 _OVERFLOW_OF_GRADIENT = (
-    "Scale the inputs and the loss down, lower the learning rate, or compute in a wider dtype. Clipping this gradient "
-    "comes too late, as it is not finite any more."
+    "Scale the inputs and the loss down (if the program multiplies the loss by a scale, lower the scale), lower the "
+    "learning rate, or compute in a wider dtype. Clipping this gradient comes too late, as it is not finite any more."
 )
 _OVERFLOW_OF_UPDATE = (
-    "Lower the learning rate, clip the gradients by value (tf.clip_by_value, or clipvalue in Keras), or scale the inputs "
-    "and the loss down."
+    "Lower the learning rate, clip the gradients by value (tf.clip_by_value, or clipvalue in Keras), or scale the "
+    "inputs and the loss down."
 )
 _OVERFLOW_OF_NORM = (
     "Clip by value (tf.clip_by_value, or clipvalue in Keras), which takes no squares, or scale the inputs and the loss "
@@ -293,9 +293,10 @@ def with_lost_epsilon(explanation: Explanation, computed: Computed, *, index: in
     """
     x = computed.inputs[index]
     if computed.has_moved_constant(x):
+        of = "divisor" if index else "argument"
         return Explanation(
-            f"{explanation.sentence} The program adds a constant to it last, but TensorFlow's optimizer adds that "
-            f"constant to another term first, where rounding to {x.dtype} can lose it.",
+            f"{explanation.sentence} The program adds a constant last to make this {of}. TensorFlow's optimizer adds "
+            f"the constant to another term first, where rounding to {x.dtype} can lose it.",
             "Replace the added constant with tf.maximum(x, constant): TensorFlow's optimizer does not move a maximum.",
         )
     terms = computed.made_from(x) if x.op_type in ADDS else {}
@@ -358,7 +359,7 @@ def overflow(computed: Computed, sentence: str, repair: str) -> Explanation:
         return Explanation(sentence, repair)
     if computed.is_norm_of_gradient():
         return Explanation(
-            f"{sentence} This is a part of the norm of a gradient, which is finite itself.", _OVERFLOW_OF_NORM
+            f"{sentence} It is a part of the norm of a gradient, and the gradient is finite.", _OVERFLOW_OF_NORM
         )
     if computed.is_gradient:
         return Explanation(sentence, _OVERFLOW_OF_GRADIENT)
@@ -499,7 +500,7 @@ class GradientOfFunction:
             return Explanation(sentence, self.repair)
         if is_finite(y) and is_finite(gradient):
             sentence = f"{what} overflowed: {_largest_input(computed)}, and the slope next to 0 is too large."
-            return Explanation(sentence, self.repair)
+            return Explanation(sentence, "Add an epsilon before the root or the division, or a larger one.")
         return None
 
 
@@ -527,14 +528,16 @@ def inf_times_zero(computed: Computed, x: TensorEvent, y: TensorEvent) -> Explan
     """Returns the explanation of a NaN in a product of two tensors without NaN, or None."""
     if not infs(x) and not infs(y):
         return None
+    repair = DOUBLE_WHERE if computed.is_gradient else MASK_INPUT
     if infs(x) and infs(y):
         what = "both factors hold infinities, and an infinity met a 0"
     else:
         one, other = (x, y) if infs(x) else (y, x)
+        repair = FINITE_CONSTANT if one.op_type == "Const" else repair
         few = "" if may_be_zero(other) and zeros(other) else ", but possibly numbers that TensorFlow treats as 0"
         what = f"one factor holds {num_infs(one)}, the other holds {number_of(zeros(other), 'zero')}{few}"
     where = "In a gradient, Inf * 0" if computed.is_gradient else "Inf * 0"
-    return Explanation(f"{where}: {what}, and Inf * 0 is NaN.", DOUBLE_WHERE if computed.is_gradient else MASK_INPUT)
+    return Explanation(f"{where}: {what}, and Inf * 0 is NaN.", repair)
 
 
 def with_mask(explanation: Explanation, computed: Computed) -> Explanation:
@@ -543,7 +546,7 @@ def with_mask(explanation: Explanation, computed: Computed) -> Explanation:
     if gradient is None:
         return explanation
     return Explanation(
-        f"{explanation.sentence} tf.where replaces it in the forward pass, but not in the gradient, where "
+        f"{explanation.sentence} tf.where replaces the bad elements in the forward pass, but not in the gradient, where "
         f"{re.sub(_VERSION, '', gradient.op_type or 'a tensor')} returns {bad_text(gradient)}.",
         MASK_DATA if computed.output.op_type is None else DOUBLE_WHERE,
     )
@@ -554,4 +557,5 @@ MASK_DATA = (
     "Replace the bad elements with tf.where before anything is computed from them, not only in the result: the "
     "unselected branch still has a gradient."
 )
+FINITE_CONSTANT = "Use a large finite number in place of the infinite constant, or tf.math.multiply_no_nan."
 MASK_INPUT = "Mask the input of the op that made the infinity, or use tf.math.multiply_no_nan."

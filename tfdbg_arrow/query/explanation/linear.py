@@ -25,6 +25,9 @@ from tfdbg_arrow.query.recorded import TensorEvent
 from tfdbg_arrow.safe_text import number_of
 
 _ORIGIN_OF_INFINITY = "Look for the op that made the infinities: tfdbg-arrow first-nonfinite --kinds inf."
+_FINITE_MASK = (
+    f"Mask with a large negative number such as -1e9 in place of -Inf. If no mask is -Inf: {_ORIGIN_OF_INFINITY}"
+)
 _NEAR_ZERO = "Keep the divisor away from 0, for example with tf.maximum or an epsilon, or scale the dividend down."
 _NO_NAN = "Use tf.math.divide_no_nan, or a divisor that is never 0."
 _POWER = "Keep the base away from 0: add an epsilon or use tf.maximum."
@@ -63,7 +66,7 @@ class Sums:
                 "an infinity meets a 0 or an infinity of the opposite sign.",
                 "factors": f"Inf * 0: {_inputs_hold(computed, held)}, and an infinity met a 0.",
             }[self.of],
-            _ORIGIN_OF_INFINITY,
+            _ORIGIN_OF_INFINITY if any(event.num_pos_inf for event in computed.inputs.values()) else _FINITE_MASK,
         )
 
 

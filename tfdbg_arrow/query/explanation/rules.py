@@ -33,14 +33,23 @@ _EXPONENTIAL = (
     "Clip the argument from above, or use a function that cannot overflow: tf.nn.softmax, tf.reduce_logsumexp, "
     "tf.nn.softplus for log(1 + exp(x)), tf.nn.sigmoid for 1 / (1 + exp(-x))."
 )
+_HYPERBOLIC = (
+    "Clip the argument with tf.clip_by_value. For log(cosh(x)), use x + tf.nn.softplus(-2 * x) - log(2), which cannot "
+    "overflow."
+)
 _EMPTY = "Check for an empty batch or mask before the reduction, or divide with tf.math.divide_no_nan."
-_POSITIVE = "Keep the argument above 0: add an epsilon or use tf.maximum."
+_POSITIVE = "Keep the argument above 0, for example with tf.maximum."
+_LOGARITHMS = (
+    "Add the logarithms of the factors in place of the product (tf.reduce_sum or tf.cumsum of tf.math.log), or scale "
+    "the factors."
+)
 _SIGNED_LOG = "Use tf.linalg.slogdet: it returns the sign of the determinant and the logarithm of its magnitude."
 _NOT_NEGATIVE = "Keep the argument at or above 0, for example with tf.maximum."
 _UNIT = "Clip the argument with tf.clip_by_value, for example to -0.999999 to 0.999999: the slope at 1 is infinite."
 _PROBABILITY = "Clip the argument with tf.clip_by_value to a range inside 0 to 1."
 _DIVISOR = "Use tf.math.divide_no_nan, or add an epsilon; a tf.where has to replace the input, not only the result."
 _SLOPE = "Add an epsilon before the root or the division, and put tf.where around its input as well."
+_OPTIMIZER_EPSILON = "Give the optimizer an epsilon that is above 0 in the dtype."
 _JITTER = "Add jitter to the diagonal, for example matrix + 1e-6 * tf.eye(n)."
 _DATA = "Check the source of the data for NaN and infinities."
 _GAMMA = "Keep the arguments in the domain with tf.clip_by_value or tf.maximum."
@@ -57,6 +66,9 @@ _FUSED_WITH_PRODUCTS = frozenset({
 _STABLE_LOG = {
     "Softmax": "Use tf.nn.log_softmax, or a loss with from_logits=True, in place of both ops.",
     "Sigmoid": "Use tf.math.log_sigmoid, or a loss with from_logits=True, in place of both ops.",
+    "Sub": "Keep the argument above 0 with tf.maximum. TensorFlow's optimizer may move an epsilon that is added to a "
+    "difference to where it is rounded away.",
+    "Prod": _LOGARITHMS,
     "Sum": "Add an epsilon, or use tf.reduce_logsumexp for the logarithm of a sum of exponentials.",
 }
 _LOG = FirstOf(
@@ -218,7 +230,7 @@ RULES: dict[str, Rule] = {
         repair="Use a bias and an alpha above 0, and scale the input down.",
     ),
     **_all("Exp Expm1", Overflow(repair=_EXPONENTIAL, without="neg_inf")),
-    **_all("Sinh Cosh", Overflow(repair=_EXPONENTIAL)),
+    **_all("Sinh Cosh", Overflow(repair=_HYPERBOLIC)),
     **_all("Square SquaredDifference L2Loss EuclideanNorm ComplexAbs Softplus", _OVER),
     "Cast": Overflow(repair="Cast to a dtype with a larger range, such as bfloat16 or float32, or scale the values."),
     **_all("RealDiv Div FloorDiv TruncateDiv", Division(repair=OVERFLOW)),
@@ -235,7 +247,7 @@ RULES: dict[str, Rule] = {
     **_all("ReciprocalGrad InvGrad", GradientOfFunction(function="Reciprocal", at_zero="inf", repair=_SLOPE)),
     **_all("Add AddV2 Sub AddN Sum Cumsum BiasAdd SegmentSum SegmentSumV2 UnsortedSegmentSum SparseSegmentSum", _SUMS),
     **_all("AvgPool AvgPool3D BiasAddGrad SegmentMean SparseSegmentMean SparseSegmentSqrtN", _SUMS),
-    **_all("Prod Cumprod UnsortedSegmentProd SegmentProd SegmentProdV2", Sums(of="factors", repair=OVERFLOW)),
+    **_all("Prod Cumprod UnsortedSegmentProd SegmentProd SegmentProdV2", Sums(of="factors", repair=_LOGARITHMS)),
     **_all(
         "MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 SparseTensorDenseMatMul Einsum Conv Conv2D Conv3D "
         "DepthwiseConv2dNative Conv2DBackpropInput Conv2DBackpropFilter Conv3DBackpropInputV2 "
@@ -253,7 +265,7 @@ RULES: dict[str, Rule] = {
     "LogMatrixDeterminant": FiniteGives(
         kind="inf", slot=1, reason="the matrix is singular: its determinant is 0, and log(0) is -Inf.", repair=_JITTER
     ),
-    "MatrixDeterminant": _OVER,
+    "MatrixDeterminant": Overflow(repair=_SIGNED_LOG),
     "MatrixSquareRoot": FiniteGives(
         kind="any",
         reason="the matrix is finite and its root is not. An eigenvalue is 0 or a negative number, or is after "
@@ -309,6 +321,10 @@ RULES: dict[str, Rule] = {
         "DecodeRaw DecodeCSV ParseExampleV2 ParseSingleExample StringToNumber ReadFile",
         FromOutside(source="the text or the record holds", repair=_DATA),
     ),
+    "Bitcast": FromOutside(
+        source="the bytes, read as numbers, hold",
+        repair="Check that the bytes are numbers of that dtype and byte order.",
+    ),
     "Const": FromOutside(source="this constant of the program holds", repair="Check the constant."),
     "Empty": FromOutside(source="the uninitialized memory holds", repair="Use tf.zeros."),
 }
@@ -338,6 +354,8 @@ def explain(computed: Computed) -> Explanation | None:
         return _of_constants(bad_text(output), computed.program_ops)
     rule = RULES.get(output.op_type)
     found = None if rule is None or not is_counted(output) else rule(computed)
+    if found is not None and computed.is_optimizer and computed.op == "Rsqrt":
+        found = replace(found, repair=_OPTIMIZER_EPSILON)
     if found is None and len(computed.program_ops) > 1 and computed.has_finite_inputs:
         found = _of_fused_op(output.op_type, computed.program_ops)
     if found is None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.explanation.kinds import ADDS, Computed, Inputs, largest_of
 from tfdbg_arrow.query.flow.data_flow import DataFlow
-from tfdbg_arrow.query.flow.origins import Effects, Origins
+from tfdbg_arrow.query.flow.graphs import Op
 from tfdbg_arrow.query.flow.sinks import Sinks
 from tfdbg_arrow.query.flow.walk import CannotTellError, OutOfSightError, Walk, WalkedTensor
 from tfdbg_arrow.query.recorded import KINDS, GraphTensor, TensorEvent, bad_condition, read_events
@@ -152,11 +152,9 @@ class Surroundings:
         if not self._has_selects():
             return None
         sinks = Sinks(self.logdir, self.flow, run_id=self.run_id, kinds=KINDS)
-        origins = Origins(self.flow, kinds=KINDS)
-        effects = Effects(self.logdir, self.flow, origins, sinks, run_id=self.run_id)
         walk = _ForwardWalk(self.flow, sinks)
         try:
-            walk.follow(effects.start(self.flow.computed(self._first_use())))
+            walk.follow_event(self.flow.computed(self._first_use()))
         except (CannotTellError, OutOfSightError):
             return None
         if walk.harm is not None or not walk.is_masked:
@@ -229,6 +227,22 @@ class _ForwardWalk(Walk):
         super().__init__(flow, sinks)
         self.is_masked = False
         self.bad_gradients: list[TensorEvent] = []
+
+    def follow_event(self, event: TensorEvent) -> None:
+        """Follows a bad tensor.
+
+        Raises:
+            CannotTellError: The recording does not show where the tensor goes.
+            OutOfSightError: The tensor goes out of reach of the recording.
+        """
+        if event.scope != "graph" and event.tensor_id is not None:
+            self.follow(WalkedTensor(None, "", event.tensor_id))
+        elif event.graph_id is not None and event.op_name is not None and event.output_slot is not None:
+            self.follow(WalkedTensor(self._frame(event.graph_id, event.context), event.op_name, event.output_slot))
+
+    def _took(self, op: Op, place: GraphTensor) -> bool:
+        """Returns True: what the program computes from a tensor counts, even if TensorFlow computed it another way."""
+        return True
 
     def _is_bad(self, tensor: WalkedTensor) -> bool:
         is_bad = super()._is_bad(tensor)

@@ -265,7 +265,7 @@ class Effects:
             return Effect("absorbed", LITERAL)
         walk = Walk(self._flow, self._sinks)
         try:
-            walk.follow(self.start(computed))
+            walk.follow(self._start(computed))
         except CannotTellError:
             return _UNKNOWN
         except OutOfSightError:
@@ -308,13 +308,7 @@ class Effects:
         health = next((each.trace.health for each in self._flow.inputs_of(origin) if each.index == index), None)
         return health is not None and bool(health.num_zero)
 
-    def start(self, event: TensorEvent) -> WalkedTensor:
-        """Returns the start of a walk that follows a tensor.
-
-        Raises:
-            CannotTellError: The recording does not show where the op ran.
-            OutOfSightError: The tensor goes out of reach of the recording.
-        """
+    def _start(self, event: TensorEvent) -> WalkedTensor:
         if event.scope != "graph":
             if event.tensor_id is None:
                 raise CannotTellError
