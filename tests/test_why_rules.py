@@ -367,7 +367,7 @@ OPS = (
         "SoftmaxCrossEntropyWithLogits",
         {
             "SoftmaxCrossEntropyWithLogits: a masked logit": lambda x, y: (
-                bool((np.isinf(x) & (np.abs(y) < TINY)).any()) and no_inf(y)
+                (bool((np.isinf(x) & (np.abs(y) < TINY)).any()) or _all_masked(x)) and no_inf(y)
             ),
             "SoftmaxCrossEntropyWithLogits of": lambda x, y: _all_masked(x) or bool((x == INF).any()),
         },

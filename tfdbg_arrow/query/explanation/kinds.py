@@ -546,8 +546,8 @@ def with_mask(explanation: Explanation, computed: Computed) -> Explanation:
     if gradient is None:
         return explanation
     return Explanation(
-        f"{explanation.sentence} tf.where replaces the bad elements in the forward pass, but not in the gradient, where "
-        f"{re.sub(_VERSION, '', gradient.op_type or 'a tensor')} returns {bad_text(gradient)}.",
+        f"{explanation.sentence} tf.where replaces the bad elements in the forward pass, but not in the gradient: "
+        f"{re.sub(_VERSION, '', gradient.op_type or 'a tensor')} returns {bad_text(gradient)} there.",
         MASK_DATA if computed.output.op_type is None else DOUBLE_WHERE,
     )
 

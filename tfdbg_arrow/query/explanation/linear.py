@@ -283,7 +283,7 @@ class CrossEntropy:
         if logits.num_pos_inf or not logits.num_neg_inf or not logits.shape:
             return None
         labels = computed.inputs.get(1)
-        if labels is None or not is_finite(labels):
+        if labels is None or not is_finite(labels) or labels.num_neg_finite:
             return None
         held = f"{elements_are(logits.num_neg_inf, logits)} -Inf"
         alone, why = "", "Inf * 0 is NaN"

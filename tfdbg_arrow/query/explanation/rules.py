@@ -39,6 +39,7 @@ _HYPERBOLIC = (
 )
 _EMPTY = "Check for an empty batch or mask before the reduction, or divide with tf.math.divide_no_nan."
 _POSITIVE = "Keep the argument above 0, for example with tf.maximum."
+_ABOVE_0 = "Keep the argument above 0 with an epsilon, or use tf.math.xlogy for p * log(p)."
 _LOGARITHMS = (
     "Add the logarithms of the factors in place of the product (tf.reduce_sum or tf.cumsum of tf.math.log), or scale "
     "the factors."
@@ -76,7 +77,7 @@ _LOG = FirstOf(
         Pole(
             value="the logarithm of 0 is -Inf",
             kind="neg_inf",
-            repair="Keep the argument above 0 with an epsilon, or use tf.math.xlogy for p * log(p).",
+            repair=_ABOVE_0,
         ),
         Domain(of="a negative number", where="below 0", repair=_POSITIVE),
     )
@@ -86,8 +87,8 @@ _LOG = FirstOf(
 def _log(computed: Computed) -> Explanation | None:
     """Explains the logarithm. The op that made the argument determines which function to use instead."""
     found = _LOG(computed)
-    if found is None:
-        return None
+    if found is None or found.repair not in (_ABOVE_0, _POSITIVE):
+        return found
     x = computed.inputs.get(0)
     made_by = "" if x is None else x.op_type or ""
     repairs = _STABLE_LOG if computed.output.num_neg_inf else {"MatrixDeterminant": _SIGNED_LOG}
