@@ -35,6 +35,10 @@ OF_GRADIENT = (
 )
 
 
+def numbers(low: float, high: float, **kinds: int) -> dict[str, Any]:
+    return {**counts(**kinds), "min_finite": low, "max_finite": high, "max_abs_finite": max(abs(low), abs(high))}
+
+
 class Step:
     """One call of a graph, `f(x)`. Each op is added with the health of its result."""
 
@@ -183,8 +187,20 @@ def test_a_gradient_that_overflows_cannot_be_clipped_any_more(tmp_path: Path) ->
     )
 
 
-def numbers(low: float, high: float, **kinds: int) -> dict[str, Any]:
-    return {**counts(**kinds), "min_finite": low, "max_finite": high, "max_abs_finite": max(abs(low), abs(high))}
+@pytest.mark.parametrize("scale", [2.0**100, 2.0])
+def test_a_gradient_that_overflows_because_of_a_scaled_loss(scale: float, tmp_path: Path) -> None:
+    step = Step().takes(CLEAN).op("loss", "Mul", ["x", "x"], numbers(1.0, 1.0, pos=1))
+    begin = {**numbers(scale, scale, pos=1), "rank": 0, "shape": []}
+    step.gradient("begin", "Mul", ["x", "x"], begin, "loss").gradient("gradient", "Mul", ["begin", "x"], INF, "loss")
+    found = step.reason("gradient", tmp_path, result="gradient")
+    assert found is not None
+    said = (
+        " The gradient was computed from the scalar 1.26765e+30, which is itself the gradient of a product of two "
+        "scalars: the program multiplies the loss, or a part of it, by a large number."
+    )
+    assert found.sentence.endswith(said) == (scale > 2)
+    lower = "Lower the scale of the loss, or let keras.optimizers.LossScaleOptimizer find it."
+    assert found.repair == (lower if scale > 2 else OF_GRADIENT)
 
 
 @pytest.mark.parametrize(

@@ -353,7 +353,8 @@ def overflow(computed: Computed, sentence: str, repair: str) -> Explanation:
         repair: The fix if the cause is not known.
     """
     for maker in computed.behind():
-        if (found := _extreme_of_nothing(maker)) is not None:
+        found = _extreme_of_nothing(maker) or (_scale_of_loss(maker) if computed.is_gradient else None)
+        if found is not None:
             return Explanation(f"{sentence} {found.sentence}", found.repair)
     if repair != OVERFLOW:
         return Explanation(sentence, repair)
@@ -364,6 +365,19 @@ def overflow(computed: Computed, sentence: str, repair: str) -> Explanation:
     if computed.is_gradient:
         return Explanation(sentence, _OVERFLOW_OF_GRADIENT)
     return Explanation(sentence, _OVERFLOW_OF_UPDATE if computed.is_optimizer else repair)
+
+
+def _scale_of_loss(computed: Computed) -> Explanation | None:
+    """Returns the explanation of a large scalar of the gradient: the program multiplies a scalar by a large number."""
+    output = computed.output
+    is_of_product = output.op_type == computed.forward_type == "Mul" and output.shape == ()
+    if not is_of_product or output.max_abs_finite is None:
+        return None
+    return Explanation(
+        f"The gradient was computed from the scalar {output.max_abs_finite:.6g}, which is itself the gradient of a "
+        "product of two scalars: the program multiplies the loss, or a part of it, by a large number.",
+        "Lower the scale of the loss, or let keras.optimizers.LossScaleOptimizer find it.",
+    )
 
 
 def _extreme_of_nothing(computed: Computed) -> Explanation | None:

@@ -61,12 +61,17 @@ class Surroundings:
         while waiting and len(seen) < _MAX_BEHIND:
             row = waiting.pop(0)
             is_near = row.execution_index == self.event.execution_index or self.event.scope == row.scope == "execution"
-            if row.event_index in seen or not is_near or row.op_type in _BOUNDED or _is_small(row):
+            if row.event_index in seen or not is_near or row.op_type in _BOUNDED or self._is_small(row):
                 continue
             seen.add(row.event_index)
             inputs = self.inputs_of(row)
-            yield Computed(output=row, inputs=inputs)
+            forward = self.flow.labels.forward_op(self.flow.labels.of(row))
+            yield Computed(output=row, inputs=inputs, forward_type=None if forward is None else forward.op_type)
             waiting += inputs.values()
+
+    def _is_small(self, row: TensorEvent) -> bool:
+        """Returns whether it is known that no product of a few elements of a tensor overflows in the dtype."""
+        return row.max_abs_finite is not None and row.max_abs_finite < largest_of(self.event) ** 0.25
 
     def has_moved_constant(self, total: TensorEvent) -> bool:
         """Returns whether the program adds a constant to make a tensor, and TensorFlow's optimizer moved the constant.
@@ -208,11 +213,6 @@ class Surroundings:
             [*parameters, own.execution_index or 0],
         )
         return found[0] if found else None
-
-
-def _is_small(row: TensorEvent) -> bool:
-    """Returns whether it is known that no product of a few elements of a tensor is infinite."""
-    return row.max_abs_finite is not None and row.max_abs_finite < largest_of(row) ** 0.25
 
 
 class _ForwardWalk(Walk):
