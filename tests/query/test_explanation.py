@@ -316,6 +316,16 @@ SIGNED = "Use tf.linalg.slogdet: it returns the sign of the determinant and the 
             "Add jitter to the diagonal, for example matrix + 1e-6 * tf.eye(n).",
         ),
         ("Svd", [CLEAN], NAN, f"Svd: {DECOMPOSED}", FACTORS),
+        (
+            "Lgamma",
+            [ZERO],
+            INF,
+            (
+                "Lgamma of 0, of a negative integer, or of a number that is too large: 1 of 2 elements is one of these, "
+                "and the result is infinite."
+            ),
+            "Keep the argument above 0, for example with tf.maximum.",
+        ),
         ("Qr", [CLEAN], NAN, f"Qr: {DECOMPOSED}", FACTORS),
         ("SelfAdjointEigV2", [CLEAN], NAN, f"SelfAdjointEig: {DECOMPOSED}", FACTORS),
         (
@@ -415,6 +425,21 @@ def test_an_overflow_of_a_fused_layer(program_ops: tuple[str, ...], made: Mappin
     assert found == Explanation(sentence, SCALE)
 
 
+@pytest.mark.parametrize(
+    ("program_ops", "repair"),
+    [
+        (("Relu", "Log"), "Keep the argument above 0, for example with tf.maximum."),
+        (("Sqrt", "Neg"), "Keep the argument at or above 0, for example with tf.maximum."),
+        (("Log", "Sqrt"), None),
+    ],
+)
+def test_the_repair_of_a_fused_op_is_that_of_its_only_maker(program_ops: tuple[str, ...], repair: str | None) -> None:
+    computed = Computed(output=row("_UnaryOps", NAN), inputs={0: row("Identity", CLEAN)}, program_ops=program_ops)
+    found = explain(computed)
+    assert found is not None
+    assert found.repair == repair
+
+
 def test_a_convolution_fused_with_a_normalization_may_be_bad_for_another_reason() -> None:
     taken = {index: row("Identity", CLEAN) for index in range(6)}
     program_ops = ("Conv2D", "FusedBatchNormV3")
@@ -450,9 +475,13 @@ def test_a_constant_infinity_times_zero_has_to_be_finite() -> None:
     )
 
 
-def test_an_optimizer_without_an_epsilon() -> None:
-    computed = Computed(output=row("Rsqrt", INF), inputs={0: row("AddV2", ZERO)}, is_optimizer=True)
-    assert explain(computed) == Explanation(
-        "Rsqrt of 0: 1 of 2 elements is 0, and 1 / sqrt(0) is infinite.",
-        "Give the optimizer an epsilon that is above 0 in the dtype.",
-    )
+@pytest.mark.parametrize(
+    ("made_by", "repair"),
+    [
+        ("ReadVariableOp", "Give the optimizer an epsilon that is above 0 in the dtype."),
+        ("Cast", "Before the root, add an epsilon that is not 0 in the dtype."),  # the step, in a schedule
+    ],
+)
+def test_an_optimizer_that_divides_by_the_root_of_its_variable(made_by: str, repair: str) -> None:
+    computed = Computed(output=row("Rsqrt", INF), inputs={0: row(made_by, ZERO)}, is_optimizer=True)
+    assert explain(computed) == Explanation("Rsqrt of 0: 1 of 2 elements is 0, and 1 / sqrt(0) is infinite.", repair)

@@ -104,9 +104,13 @@ def _lgamma(computed: Computed) -> Explanation | None:
     is_small = x.max_abs_finite is not None and x.max_abs_finite < 1e30 and largest_of(x) > 1e38
     if not below:
         return Overflow(repair="Scale the argument down.")(computed)
-    if x.num_pos_finite and not is_small:
-        return None
     held = elements_are(infs(computed.output), x)
+    if x.num_pos_finite and not is_small:
+        return Explanation(
+            f"Lgamma of 0, of a negative integer, or of a number that is too large: {held} one of these, and the result "
+            "is infinite.",
+            _POSITIVE,
+        )
     return Explanation(f"Lgamma at a pole: {held} 0 or a negative integer, and the result is infinite.", _POSITIVE)
 
 
@@ -187,6 +191,22 @@ GRADIENTS: dict[str, str] = {
     "SelfAdjointEigV2": "Keep the eigenvalues apart, for example with a small random matrix added.",
 }
 """The fix for the gradient, by type of the forward op."""
+
+REPAIRS: dict[str, str] = {
+    "Acos": _UNIT,
+    "Asin": _UNIT,
+    "Atanh": _UNIT,
+    "Acosh": "Keep the argument at or above 1 with tf.maximum.",
+    "Exp": _EXPONENTIAL,
+    "Expm1": _EXPONENTIAL,
+    "Inv": _DIVISOR,
+    "Log": _POSITIVE,
+    "Log1p": "Keep the argument above -1.",
+    "Reciprocal": _DIVISOR,
+    "Rsqrt": _POSITIVE,
+    "Sqrt": _NOT_NEGATIVE,
+}
+"""The fix for a function of one argument, by op type, if its argument was not recorded as TensorFlow fused the op."""
 
 RULES: dict[str, Rule] = {
     "Log": _log,
@@ -356,12 +376,18 @@ def explain(computed: Computed) -> Explanation | None:
     rule = RULES.get(output.op_type)
     found = None if rule is None or not is_counted(output) else rule(computed)
     if found is not None and computed.is_optimizer and computed.op == "Rsqrt":
-        found = replace(found, repair=_OPTIMIZER_EPSILON)
+        found = _of_optimizer(found, computed)
     if found is None and len(computed.program_ops) > 1 and computed.has_finite_inputs:
         found = _of_fused_op(output.op_type, computed.program_ops)
     if found is None:
         return None
     return with_mask(found, computed) if computed.forward_type is None else _of_gradient(computed.forward_type, found)
+
+
+def _of_optimizer(found: Explanation, computed: Computed) -> Explanation:
+    """Returns the explanation of 1 / root. An optimizer divides by the root of its variable plus an epsilon."""
+    is_of_variable = computed.inputs[0].op_type == "ReadVariableOp"
+    return replace(found, repair=_OPTIMIZER_EPSILON) if is_of_variable else found
 
 
 def _of_constants(bad: str, program_ops: tuple[str, ...]) -> Explanation:
@@ -376,8 +402,15 @@ def _of_fused_op(op_type: str, program_ops: tuple[str, ...]) -> Explanation:
     names = ", ".join(dict.fromkeys(program_ops))
     return Explanation(
         f"All inputs are finite: {op_type}, which TensorFlow ran for {names}, created the bad value. A recording "
-        "with graphs='traced' shows each of these ops."
+        "with graphs='traced' shows each of these ops.",
+        _repair_of(program_ops),
     )
+
+
+def _repair_of(program_ops: tuple[str, ...]) -> str | None:
+    """Returns the fix for the only op among several that makes bad values from small numbers; None for several."""
+    repairs = [REPAIRS[op_type] for op_type in dict.fromkeys(program_ops) if op_type in REPAIRS]
+    return repairs[0] if len(repairs) == 1 else None
 
 
 def _of_gradient(forward_type: str, found: Explanation) -> Explanation:
