@@ -321,8 +321,8 @@ SIGNED = "Use tf.linalg.slogdet: it returns the sign of the determinant and the 
             [ZERO],
             INF,
             (
-                "Lgamma of 0, of a negative integer, or of a number that is too large: 1 of 2 elements is one of these, "
-                "and the result is infinite."
+                "Lgamma of 0, of a negative integer, or of a number that is too large: 1 of 2 elements is one of "
+                "these, and the result is infinite."
             ),
             "Keep the argument above 0, for example with tf.maximum.",
         ),

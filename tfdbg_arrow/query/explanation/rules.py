@@ -107,8 +107,8 @@ def _lgamma(computed: Computed) -> Explanation | None:
     held = elements_are(infs(computed.output), x)
     if x.num_pos_finite and not is_small:
         return Explanation(
-            f"Lgamma of 0, of a negative integer, or of a number that is too large: {held} one of these, and the result "
-            "is infinite.",
+            f"Lgamma of 0, of a negative integer, or of a number that is too large: {held} one of these, and the "
+            "result is infinite.",
             _POSITIVE,
         )
     return Explanation(f"Lgamma at a pole: {held} 0 or a negative integer, and the result is infinite.", _POSITIVE)
