@@ -277,7 +277,11 @@ OPS = (
     Op("Tan", {"Tan of an infinity": count(np.isinf)}),
     Op(
         "Lgamma",
-        {"Lgamma at a pole": count(is_pole), "Overflow in Lgamma": some(lambda x: (np.abs(x) > 1e36) | small(x))},
+        {
+            "Lgamma at a pole": count(is_pole),
+            "Lgamma of 0, of a": some(lambda x: is_pole(x) | (np.abs(x) > 1e36) | small(x)),
+            "Overflow in Lgamma": some(lambda x: (np.abs(x) > 1e36) | small(x)),
+        },
     ),
     Op("Digamma", {"Digamma: ": some(lambda x: is_pole(x) | small(x))}),
     Op("Betainc", {"Betainc: ": some(lambda a, b, x: (a < TINY) | (b < TINY) | (x < 0) | (x > 1))}, 3, (*UNIT, 100.0)),
@@ -367,7 +371,7 @@ OPS = (
         "SoftmaxCrossEntropyWithLogits",
         {
             "SoftmaxCrossEntropyWithLogits: a masked logit": lambda x, y: (
-                bool((np.isinf(x) & (np.abs(y) < TINY)).any()) and no_inf(y)
+                (bool((np.isinf(x) & (np.abs(y) < TINY)).any()) or _all_masked(x)) and no_inf(y)
             ),
             "SoftmaxCrossEntropyWithLogits of": lambda x, y: _all_masked(x) or bool((x == INF).any()),
         },

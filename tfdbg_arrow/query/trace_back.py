@@ -307,7 +307,7 @@ class _Search:
         found += [(None, "unrecorded", row) for row in sources if row.event_index not in known]
         why = None
         if not is_propagator:
-            why = explain_event(self.flow, event, is_origin=verdict.is_origin)
+            why = explain_event(self._logdir, self.flow, event, run_id=self._run_id, is_origin=verdict.is_origin)
         self._hops[own] = replace(
             self._hops[own],
             role=role,

@@ -1,6 +1,7 @@
 """Why an op made an infinity or a NaN, how to fix it, and whether its inputs had grown over the steps before.
 
 * `kinds.py` and `linear.py`: explanations, the facts about an op that they use, and the kinds of rule.
+* `surroundings.py`: the facts for which the recording is followed.
 * `rules.py`: the rule for each type of op.
 
 This module reads the facts for a rule from a recording, and finds tensors that grew from step to step until an op
@@ -10,15 +11,16 @@ overflowed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise, takewhile
 from math import prod
 from pathlib import Path
 
 from tfdbg_arrow.query.displayed import Displayed
 from tfdbg_arrow.query.engine import Engine
-from tfdbg_arrow.query.explanation.kinds import Computed, Explanation, Inputs
+from tfdbg_arrow.query.explanation.kinds import Computed, Explanation
 from tfdbg_arrow.query.explanation.rules import explain
+from tfdbg_arrow.query.explanation.surroundings import Surroundings
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.flow.events import NO_LABEL, Label
 from tfdbg_arrow.query.flow.origins import Origins
@@ -117,55 +119,68 @@ def read_reasons(logdir: Engine | str | Path, event_index: int, *, run_id: str) 
             if event is None or not event.has_inf_or_nan:
                 return Reasons(explanation=None, growth=None)
             verdict = Origins(flow, kinds=KINDS).verdict(event)
-            explanation = None if verdict.causes else explain_event(flow, event, is_origin=verdict.is_origin)
+            explanation = None
+            if not verdict.causes:
+                explanation = explain_event(scope, flow, event, run_id=run_id, is_origin=verdict.is_origin)
             return Reasons(explanation=explanation, growth=find_growth(scope, flow, event, run_id=run_id))
 
 
-def explain_event(flow: DataFlow, event: TensorEvent, *, is_origin: bool) -> Explanation | None:
+def explain_event(
+    logdir: Engine, flow: DataFlow, event: TensorEvent, *, run_id: str, is_origin: bool
+) -> Explanation | None:
     """Returns why the op of a bad tensor made it bad, or None if the counts prove nothing.
 
     Args:
+        logdir: The logdir.
         flow: The run's data flow. The caller must hold its lock.
         event: The tensor. Its bad elements must not come from an input.
+        run_id: The run.
         is_origin: Whether it is proven that they came from no input.
     """
-    forward = flow.labels.forward_op(_label(flow, event))
-    made = flow.program_ops.maker(event)
-    found = None if made is None else _of_program_op(flow, made, event, is_origin=is_origin)
-    if found is not None:
-        return found
-    taken = _inputs(flow, event)
+    around = Surroundings(logdir, flow, event, run_id)
+    taken = around.inputs_of(event)
     inputs = flow.inputs_of(event)
     writes = [each.write for each in inputs if each.write is not None] if is_origin else []
-    return explain(
-        Computed(
-            output=event,
-            inputs=taken,
-            is_complete=is_origin or len(taken) == len(inputs),
-            forward_type=None if forward is None else forward.op_type,
-            made_from=lambda row: _inputs(flow, row),
-            written_by=writes[0].op_type if len(writes) == 1 else None,
-            program_ops=flow.program_ops.op_types(event),
-            makers=() if made is None else (made.op.op_type, *made.others),
-        )
+    label = _label(flow, event)
+    forward = flow.labels.forward_op(label)
+    made = flow.program_ops.maker(event)
+    as_run = Computed(
+        output=event,
+        inputs=taken,
+        is_complete=is_origin or len(taken) == len(inputs),
+        forward_type=None if forward is None else forward.op_type,
+        made_from=around.inputs_of,
+        written_by=writes[0].op_type if len(writes) == 1 else None,
+        program_ops=flow.program_ops.op_types(event),
+        makers=() if made is None else (made.op.op_type, *made.others),
+        is_optimizer=label.role == "optimizer",
+        behind=around.behind,
+        has_moved_constant=around.has_moved_constant,
+        is_norm_of_gradient=around.is_norm_of_gradient,
+        bad_gradient_of_masked=around.bad_gradient_of_masked,
     )
+    in_program = None if made is None else _in_program(flow, made, as_run, is_origin=is_origin)
+    found = None if in_program is None else explain(in_program)
+    return explain(as_run) if found is None else found
 
 
-def _of_program_op(flow: DataFlow, made: ProgramOp, event: TensorEvent, *, is_origin: bool) -> Explanation | None:
-    """Returns why the program's op made a bad tensor, if TensorFlow ran another op and the counts prove a reason."""
-    output = flow.program_ops.output(made, event)
+def _in_program(flow: DataFlow, made: ProgramOp, as_run: Computed, *, is_origin: bool) -> Computed | None:
+    """Returns the facts about the program's op, where TensorFlow ran another one; None if its output is not known."""
+    output = flow.program_ops.output(made, as_run.output)
     if output is None:
         return None
-    taken = flow.program_ops.inputs(made, event)
-    forward = flow.labels.forward_op(flow.label_of_maker(event))
-    return explain(
-        Computed(
-            output=output,
-            inputs=taken,
-            is_complete=is_origin or len(taken) == len(made.op.inputs),
-            forward_type=None if forward is None else forward.op_type,
-            made_from=lambda row: _inputs(flow, row),
-        )
+    inputs = flow.program_ops.inputs(made, as_run.output)
+    label = flow.label_of_maker(as_run.output)
+    forward = flow.labels.forward_op(label)
+    return replace(
+        as_run,
+        output=output,
+        inputs=inputs,
+        is_complete=is_origin or len(inputs) == len(made.op.inputs),
+        forward_type=None if forward is None else forward.op_type,
+        is_optimizer=label.role == "optimizer",
+        program_ops=(),
+        makers=(),
     )
 
 
@@ -202,10 +217,6 @@ def _label(flow: DataFlow, event: TensorEvent) -> Label:
         if op is not None and op.made_for is not None:
             return NO_LABEL
     return flow.labels.of(event)
-
-
-def _inputs(flow: DataFlow, event: TensorEvent) -> Inputs:
-    return {index: row for index, _, row in flow.taken_by(event)}
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tfdbg_arrow.query.displayed import Displayed
@@ -15,6 +15,7 @@ Inputs = Mapping[int, TensorEvent]
 """The recorded inputs of an op, by index."""
 
 _LARGEST = {dtype.name: dtype.largest for dtype in DTYPES if dtype.largest is not None}
+_VERSION = re.compile(r"V\d$")
 _GRADIENT = re.compile(r"(?:.*/)?(?:gradient_tape|gradients(?:_\d+)?)/")
 
 
@@ -35,6 +36,22 @@ def _nothing(event: TensorEvent) -> Inputs:
     return {}
 
 
+def _nowhere() -> Iterable[Computed]:
+    return ()
+
+
+def _no(event: TensorEvent) -> bool:
+    return False
+
+
+def _never() -> bool:
+    return False
+
+
+def _none() -> TensorEvent | None:
+    return None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Computed:
     """An output of one op, and its recorded inputs.
@@ -48,6 +65,13 @@ class Computed:
         written_by: For a read of a variable, the type of the op that wrote the value; None if unknown.
         program_ops: The types of the program's ops that TensorFlow ran as this op; empty if it ran the op itself.
         makers: Of these, the types of the ops that can have made the bad elements, the most likely one first.
+        is_optimizer: Whether the op belongs to an optimizer.
+        behind: Returns the ops that the inputs were computed from in the same call, the nearest first.
+        has_moved_constant: Returns whether the program adds a constant to make a tensor, and TensorFlow added it to a
+            part of the other term.
+        is_norm_of_gradient: Returns whether the op computes a part of the norm of a gradient.
+        bad_gradient_of_masked: Returns a bad tensor of the gradient if a `tf.where` replaces the output in the forward
+            pass, so that everything else stays finite.
     """
 
     output: TensorEvent
@@ -58,11 +82,18 @@ class Computed:
     written_by: str | None = None
     program_ops: tuple[str, ...] = ()
     makers: tuple[str, ...] = ()
+    is_optimizer: bool = False
+    behind: Callable[[], Iterable[Computed]] = _nowhere
+    has_moved_constant: Callable[[TensorEvent], bool] = _no
+    is_norm_of_gradient: Callable[[], bool] = _never
+    bad_gradient_of_masked: Callable[[], TensorEvent | None] = _none
 
     @property
     def op(self) -> str:
-        """The type of the op, without the version that TensorFlow appends."""
-        return re.sub(r"V\d$", "", self.output.op_type or "")
+        """The type of the op, without the version that TensorFlow appends; for a fused op, those of the program."""
+        if self.program_ops and (self.output.op_type or "").startswith("_Fused"):
+            return " + ".join(self.program_ops)
+        return re.sub(_VERSION, "", self.output.op_type or "")
 
     @property
     def is_gradient(self) -> bool:
@@ -154,7 +185,28 @@ Rule = Callable[[Computed], Explanation | None]
 
 _SMALLEST = {"float16": "6e-08"}
 """Dtypes in which the usual epsilons are 0. In wider dtypes, an added 0 is not a lost epsilon."""
-_ADDS = ("Add", "AddV2")
+ADDS = ("Add", "AddV2")
+"""Types of ops that add two tensors."""
+OVERFLOW = (
+    "Scale the inputs down or compute in a wider dtype. In training, lower the learning rate or clip the gradients."
+)
+"""The fix for an overflow of no other known cause."""
+_OVERFLOW_OF_GRADIENT = (
+    "Scale the inputs and the loss down (if the program multiplies the loss by a scale, lower the scale), lower the "
+    "learning rate, or compute in a wider dtype. Clipping this gradient comes too late, as it is not finite any more."
+)
+_OVERFLOW_OF_UPDATE = (
+    "Lower the learning rate, clip the gradients by value (tf.clip_by_value, or clipvalue in Keras), or scale the "
+    "inputs and the loss down."
+)
+_OVERFLOW_OF_NORM = (
+    "Clip by value (tf.clip_by_value, or clipvalue in Keras), which takes no squares, or scale the inputs and the loss "
+    "down. Clipping by a norm does not help, as the norm itself overflows."
+)
+_MAXIMA = ("MaxPool", "MaxPoolV2", "MaxPool3D", "SegmentMaxV2", "UnsortedSegmentMax")
+"""Types of ops that return the lowest number of the dtype as the maximum of nothing."""
+_MINIMA = ("SegmentMinV2", "UnsortedSegmentMin")
+"""Types of ops that return the largest number of the dtype as the minimum of nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,9 +289,19 @@ class Pole:
 
 
 def with_lost_epsilon(explanation: Explanation, computed: Computed, *, index: int) -> Explanation:
-    """Returns the explanation of a pole. If an epsilon was added that is 0 in this dtype, the explanation says so."""
+    """Returns the explanation of a pole. If an epsilon was added and lost, the explanation says so.
+
+    It was lost if it is 0 in this dtype, or if TensorFlow's optimizer added it to a part of the other term.
+    """
     x = computed.inputs[index]
-    terms = computed.made_from(x) if x.op_type in _ADDS else {}
+    if computed.has_moved_constant(x):
+        of = "divisor" if index else "argument"
+        return Explanation(
+            f"{explanation.sentence} The program adds a constant last to make this {of}. TensorFlow's optimizer adds "
+            f"the constant to another term first, where rounding to {x.dtype} can lose it.",
+            "Replace the added constant with tf.maximum(x, constant): TensorFlow's optimizer does not move a maximum.",
+        )
+    terms = computed.made_from(x) if x.op_type in ADDS else {}
     lost = next((term for term in terms.values() if term.size and term.num_zero == term.size == 1), None)
     is_lost = (lost is not None and len(terms) == 2) or _has_removed_sum(computed)
     if not is_lost or x.dtype not in _SMALLEST:
@@ -253,7 +315,7 @@ def with_lost_epsilon(explanation: Explanation, computed: Computed, *, index: in
 def _has_removed_sum(computed: Computed) -> bool:
     """Returns whether TensorFlow's optimizer removed a sum before the op, as it does for a sum with the constant 0."""
     types = set(computed.program_ops)
-    return computed.output.op_type in types and len(types) == 2 and not types.isdisjoint(_ADDS)
+    return computed.output.op_type in types and len(types) == 2 and not types.isdisjoint(ADDS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -276,12 +338,81 @@ class Overflow:
         if not all(self._is_harmless(event) for event in computed.inputs.values()):
             return None
         what = f"{elements_are(infs(output), output)} beyond {largest_number(output)}"
-        return Explanation(f"Overflow in {computed.op}: {_largest_input(computed)}, and {what}.", self.repair)
+        return overflow(computed, f"Overflow in {computed.op}: {_largest_input(computed)}, and {what}.", self.repair)
 
     def _is_harmless(self, event: TensorEvent) -> bool:
         if self.without == "neg_inf":
             return event.num_nan == 0 and event.num_pos_inf == 0
         return is_finite(event)
+
+
+def overflow(computed: Computed, sentence: str, repair: str) -> Explanation:
+    """Returns the explanation of an overflow, extended with what made its inputs so large, as far as that is known.
+
+    Args:
+        computed: The op that overflowed.
+        sentence: What overflowed.
+        repair: The fix if the cause is not known.
+    """
+    for maker in computed.behind():
+        found = _extreme_of_nothing(maker) or (_scale_of_loss(maker) if computed.is_gradient else None)
+        if found is not None:
+            return Explanation(f"{sentence} {found.sentence}", found.repair)
+    if repair != OVERFLOW:
+        return Explanation(sentence, repair)
+    if computed.is_norm_of_gradient():
+        return Explanation(
+            f"{sentence} It is a part of the norm of a gradient, and the gradient is finite.", _OVERFLOW_OF_NORM
+        )
+    if computed.is_gradient:
+        return Explanation(sentence, _OVERFLOW_OF_GRADIENT)
+    return Explanation(sentence, _OVERFLOW_OF_UPDATE if computed.is_optimizer else repair)
+
+
+def _scale_of_loss(computed: Computed) -> Explanation | None:
+    """Returns the explanation of a large scalar of the gradient: the program multiplies a scalar by a large number."""
+    output = computed.output
+    is_of_product = output.op_type == computed.forward_type == "Mul" and output.shape == ()
+    if not is_of_product or output.max_abs_finite is None:
+        return None
+    return Explanation(
+        f"The gradient was computed from the scalar {output.max_abs_finite:.6g}, which is itself the gradient of a "
+        "product of two scalars: the program multiplies the loss, or a part of it, by a large number.",
+        "Lower the scale of the loss, or let keras.optimizers.LossScaleOptimizer find it.",
+    )
+
+
+def _extreme_of_nothing(computed: Computed) -> Explanation | None:
+    """Returns the explanation of a finite tensor in which a maximum or minimum of nothing is the extreme of the dtype.
+
+    The recorded extreme proves it, or the signs: a maximum of numbers that are not negative is not negative.
+    """
+    output, x = computed.output, computed.inputs.get(0)
+    is_max = output.op_type in _MAXIMA
+    if x is None or not is_finite(output) or not (is_max or output.op_type in _MINIMA):
+        return None
+    made, taken = (output.min_finite, x.min_finite) if is_max else (output.max_finite, x.max_finite)
+    if made is not None and taken is not None:
+        held, is_proven = "", abs(made) > largest_of(output) * 0.999 > abs(taken)
+    else:
+        num_made = output.num_neg_finite if is_max else output.num_pos_finite
+        num_taken = (x.num_neg_finite, x.num_neg_inf) if is_max else (x.num_pos_finite, x.num_pos_inf)
+        held, is_proven = f"in {elements(num_made, output)} ", bool(num_made) and num_taken == (0, 0)
+    is_pool = "Pool" in computed.op
+    if not is_proven or (is_pool and not x.num_nan):
+        return None
+    extreme = f"{'lowest' if is_max else 'largest'} {output.dtype}, {'-' if is_max else ''}{largest_of(output):.6g}"
+    sentence = f"An input was computed from the result of {computed.op}, which holds {held}the {extreme}: "
+    if is_pool:
+        return Explanation(
+            f"{sentence}{computed.op} returns it for a window of NaN, and its input holds {bad_text(x)}.",
+            "Replace the NaN before the pooling, for example with tf.where(tf.math.is_nan(x), 0.0, x).",
+        )
+    others = " or only NaN" if x.num_nan else ""
+    return Explanation(
+        f"{sentence}{computed.op} returns it for a segment with no element{others}.",
+        "Replace the result of such a segment, for example with tf.where(tf.abs(y) < y.dtype.max, y, 0.0).",
+    )
 
 
 def _largest_input(computed: Computed) -> str:
@@ -385,7 +516,7 @@ class GradientOfFunction:
             return Explanation(sentence, self.repair)
         if is_finite(y) and is_finite(gradient):
             sentence = f"{what} overflowed: {_largest_input(computed)}, and the slope next to 0 is too large."
-            return Explanation(sentence, self.repair)
+            return Explanation(sentence, "Add an epsilon before the root or the division, or a larger one.")
         return None
 
 
@@ -413,15 +544,34 @@ def inf_times_zero(computed: Computed, x: TensorEvent, y: TensorEvent) -> Explan
     """Returns the explanation of a NaN in a product of two tensors without NaN, or None."""
     if not infs(x) and not infs(y):
         return None
+    repair = DOUBLE_WHERE if computed.is_gradient else MASK_INPUT
     if infs(x) and infs(y):
         what = "both factors hold infinities, and an infinity met a 0"
     else:
         one, other = (x, y) if infs(x) else (y, x)
+        repair = FINITE_CONSTANT if one.op_type == "Const" else repair
         few = "" if may_be_zero(other) and zeros(other) else ", but possibly numbers that TensorFlow treats as 0"
         what = f"one factor holds {num_infs(one)}, the other holds {number_of(zeros(other), 'zero')}{few}"
     where = "In a gradient, Inf * 0" if computed.is_gradient else "Inf * 0"
-    return Explanation(f"{where}: {what}, and Inf * 0 is NaN.", DOUBLE_WHERE if computed.is_gradient else MASK_INPUT)
+    return Explanation(f"{where}: {what}, and Inf * 0 is NaN.", repair)
+
+
+def with_mask(explanation: Explanation, computed: Computed) -> Explanation:
+    """Returns the explanation of a bad value. If only its gradient does harm, the explanation says so."""
+    gradient = computed.bad_gradient_of_masked()
+    if gradient is None:
+        return explanation
+    return Explanation(
+        f"{explanation.sentence} tf.where replaces the bad elements in the forward pass, but not in the gradient: "
+        f"{re.sub(_VERSION, '', gradient.op_type or 'a tensor')} returns {bad_text(gradient)} there.",
+        MASK_DATA if computed.output.op_type is None else DOUBLE_WHERE,
+    )
 
 
 DOUBLE_WHERE = "Put tf.where around the input of the function as well: the unselected branch still has a gradient."
+MASK_DATA = (
+    "Replace the bad elements with tf.where before anything is computed from them, not only in the result: the "
+    "unselected branch still has a gradient."
+)
+FINITE_CONSTANT = "Use a large finite number in place of the infinite constant, or tf.math.multiply_no_nan."
 MASK_INPUT = "Mask the input of the op that made the infinity, or use tf.math.multiply_no_nan."

@@ -17,6 +17,7 @@ from tfdbg_arrow.query.explanation.kinds import (
     largest_of,
     may_be_zero,
     num_infs,
+    overflow,
     with_lost_epsilon,
     zeros,
 )
@@ -24,6 +25,9 @@ from tfdbg_arrow.query.recorded import TensorEvent
 from tfdbg_arrow.safe_text import number_of
 
 _ORIGIN_OF_INFINITY = "Look for the op that made the infinities: tfdbg-arrow first-nonfinite --kinds inf."
+_FINITE_MASK = (
+    f"Mask with a large negative number such as -1e9 in place of -Inf. If no mask is -Inf: {_ORIGIN_OF_INFINITY}"
+)
 _NEAR_ZERO = "Keep the divisor away from 0, for example with tf.maximum or an epsilon, or scale the dividend down."
 _NO_NAN = "Use tf.math.divide_no_nan, or a divisor that is never 0."
 _POWER = "Keep the base away from 0: add an epsilon or use tf.maximum."
@@ -53,7 +57,7 @@ class Sums:
                 "products": "partial sums reached +Inf and -Inf, and Inf - Inf is NaN",
                 "factors": "a partial product reached infinity and met a 0, and Inf * 0 is NaN",
             }[self.of]
-            return Explanation(f"Overflow in {computed.op}: its inputs are finite, but {then}.", self.repair)
+            return overflow(computed, f"Overflow in {computed.op}: its inputs are finite, but {then}.", self.repair)
         held = sum(infs(event) for event in computed.inputs.values())
         return Explanation(
             {
@@ -62,7 +66,7 @@ class Sums:
                 "an infinity meets a 0 or an infinity of the opposite sign.",
                 "factors": f"Inf * 0: {_inputs_hold(computed, held)}, and an infinity met a 0.",
             }[self.of],
-            _ORIGIN_OF_INFINITY,
+            _ORIGIN_OF_INFINITY if any(event.num_pos_inf for event in computed.inputs.values()) else _FINITE_MASK,
         )
 
 
@@ -276,14 +280,17 @@ class CrossEntropy:
         )
 
     def _masked_product(self, computed: Computed, logits: TensorEvent) -> Explanation | None:
-        if logits.num_pos_inf or not logits.num_neg_inf or not logits.shape or logits.num_neg_inf >= logits.shape[-1]:
+        if logits.num_pos_inf or not logits.num_neg_inf or not logits.shape:
             return None
         labels = computed.inputs.get(1)
-        if labels is None or not is_finite(labels):
+        if labels is None or not is_finite(labels) or labels.num_neg_finite:
             return None
         held = f"{elements_are(logits.num_neg_inf, logits)} -Inf"
+        alone, why = "", "Inf * 0 is NaN"
+        if logits.num_neg_inf >= logits.shape[-1]:
+            alone, why = ", or a row of nothing else", "Inf * 0 and 0 / 0 are NaN"
         return Explanation(
-            f"{computed.op}: a masked logit times a label of 0. In the logits, {held}, and Inf * 0 is NaN.",
+            f"{computed.op}: a masked logit times a label of 0{alone}. In the logits, {held}, and {why}.",
             "Mask with a large negative number such as -1e9 instead of -Inf.",
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tfdbg_arrow.query.explanation.kinds import (
+    OVERFLOW,
     Computed,
     Domain,
     Explanation,
@@ -23,35 +24,52 @@ from tfdbg_arrow.query.explanation.kinds import (
     is_counted,
     is_finite,
     largest_of,
+    with_mask,
     zeros,
 )
 from tfdbg_arrow.query.explanation.linear import CrossEntropy, Division, Power, Sums, ZeroTimes, remainder, softmax
 
-_OVERFLOW = (
-    "Scale the inputs down or compute in a wider dtype. In training, lower the learning rate or clip the gradients."
-)
 _EXPONENTIAL = (
     "Clip the argument from above, or use a function that cannot overflow: tf.nn.softmax, tf.reduce_logsumexp, "
     "tf.nn.softplus for log(1 + exp(x)), tf.nn.sigmoid for 1 / (1 + exp(-x))."
 )
+_HYPERBOLIC = (
+    "Clip the argument with tf.clip_by_value. For log(cosh(x)), use x + tf.nn.softplus(-2 * x) - log(2), which cannot "
+    "overflow."
+)
 _EMPTY = "Check for an empty batch or mask before the reduction, or divide with tf.math.divide_no_nan."
-_POSITIVE = "Keep the argument above 0: add an epsilon or use tf.maximum."
+_POSITIVE = "Keep the argument above 0, for example with tf.maximum."
+_ABOVE_0 = "Keep the argument above 0 with an epsilon, or use tf.math.xlogy for p * log(p)."
+_LOGARITHMS = (
+    "Add the logarithms of the factors in place of the product (tf.reduce_sum or tf.cumsum of tf.math.log), or scale "
+    "the factors."
+)
 _SIGNED_LOG = "Use tf.linalg.slogdet: it returns the sign of the determinant and the logarithm of its magnitude."
 _NOT_NEGATIVE = "Keep the argument at or above 0, for example with tf.maximum."
 _UNIT = "Clip the argument with tf.clip_by_value, for example to -0.999999 to 0.999999: the slope at 1 is infinite."
 _PROBABILITY = "Clip the argument with tf.clip_by_value to a range inside 0 to 1."
 _DIVISOR = "Use tf.math.divide_no_nan, or add an epsilon; a tf.where has to replace the input, not only the result."
 _SLOPE = "Add an epsilon before the root or the division, and put tf.where around its input as well."
+_OPTIMIZER_EPSILON = "Give the optimizer an epsilon that is above 0 in the dtype."
 _JITTER = "Add jitter to the diagonal, for example matrix + 1e-6 * tf.eye(n)."
 _DATA = "Check the source of the data for NaN and infinities."
 _GAMMA = "Keep the arguments in the domain with tf.clip_by_value or tf.maximum."
 _ALPHA = "Keep the parameters above 0, for example with tf.nn.softplus."
 _DENOMINATOR = "Use an epsilon above 0, and a variance that is not negative."
+_FACTORS = "Scale the matrix down, or compute in float64."
+_FUSED_WITH_PRODUCTS = frozenset({
+    "Add", "AddV2", "BiasAdd", "Conv2D", "DepthwiseConv2dNative", "Elu", "LeakyRelu", "MatMul", "Pad", "Relu", "Relu6",
+    "Sigmoid", "Tanh",
+})  # fmt: skip
+"""Types of ops that TensorFlow fuses with sums of products, and that are finite for finite inputs or add."""
 
 
 _STABLE_LOG = {
     "Softmax": "Use tf.nn.log_softmax, or a loss with from_logits=True, in place of both ops.",
     "Sigmoid": "Use tf.math.log_sigmoid, or a loss with from_logits=True, in place of both ops.",
+    "Sub": "Keep the argument above 0 with tf.maximum. TensorFlow's optimizer may move an epsilon that is added to a "
+    "difference to where it is rounded away.",
+    "Prod": _LOGARITHMS,
     "Sum": "Add an epsilon, or use tf.reduce_logsumexp for the logarithm of a sum of exponentials.",
 }
 _LOG = FirstOf(
@@ -59,7 +77,7 @@ _LOG = FirstOf(
         Pole(
             value="the logarithm of 0 is -Inf",
             kind="neg_inf",
-            repair="Keep the argument above 0 with an epsilon, or use tf.math.xlogy for p * log(p).",
+            repair=_ABOVE_0,
         ),
         Domain(of="a negative number", where="below 0", repair=_POSITIVE),
     )
@@ -69,8 +87,8 @@ _LOG = FirstOf(
 def _log(computed: Computed) -> Explanation | None:
     """Explains the logarithm. The op that made the argument determines which function to use instead."""
     found = _LOG(computed)
-    if found is None:
-        return None
+    if found is None or found.repair not in (_ABOVE_0, _POSITIVE):
+        return found
     x = computed.inputs.get(0)
     made_by = "" if x is None else x.op_type or ""
     repairs = _STABLE_LOG if computed.output.num_neg_inf else {"MatrixDeterminant": _SIGNED_LOG}
@@ -86,9 +104,13 @@ def _lgamma(computed: Computed) -> Explanation | None:
     is_small = x.max_abs_finite is not None and x.max_abs_finite < 1e30 and largest_of(x) > 1e38
     if not below:
         return Overflow(repair="Scale the argument down.")(computed)
-    if x.num_pos_finite and not is_small:
-        return None
     held = elements_are(infs(computed.output), x)
+    if x.num_pos_finite and not is_small:
+        return Explanation(
+            f"Lgamma of 0, of a negative integer, or of a number that is too large: {held} one of these, and the "
+            "result is infinite.",
+            _POSITIVE,
+        )
     return Explanation(f"Lgamma at a pole: {held} 0 or a negative integer, and the result is infinite.", _POSITIVE)
 
 
@@ -117,11 +139,28 @@ def _read(computed: Computed) -> Explanation | None:
         return None
     sentence = f"{computed.written_by} wrote {bad_text(computed.output)} to a variable, and all its inputs are finite."
     if computed.written_by == "ResourceApplyGradientDescent":
-        return Explanation(f"Overflow: {sentence}", _OVERFLOW)
+        return Explanation(f"Overflow: {sentence}", OVERFLOW)
     return Explanation(
         sentence,
         "Give the optimizer an epsilon that the dtype can represent or a smaller learning rate, or clip the gradients.",
     )
+
+
+def _fused_products(computed: Computed) -> Explanation | None:
+    """Explains sums of products that are fused with the addition of a bias and an activation."""
+    others = set(computed.program_ops) - _FUSED_WITH_PRODUCTS
+    return None if others or not computed.program_ops else _PRODUCTS(computed)
+
+
+def _cumulative_logsumexp(computed: Computed) -> Explanation | None:
+    known = computed.counted(0)
+    if known is not None and computed.output.num_nan and known[0].num_pos_inf and not known[0].num_nan:
+        held = elements_are(known[0].num_pos_inf, known[0])
+        return Explanation(
+            f"CumulativeLogsumexp of +Inf: {held} +Inf, and Inf - Inf is NaN.",
+            "Look for the op that made the infinities: tfdbg-arrow first-nonfinite --kinds inf.",
+        )
+    return _OVER(computed)
 
 
 def _all(names: str, rule: Rule) -> dict[str, Rule]:
@@ -133,8 +172,9 @@ _AT_UNIT = Domain(of="1 or -1", where="1 or -1, up to rounding", kind="inf", rep
 _OUTSIDE_01 = Domain(of="a number outside [0, 1]", where="outside [0, 1]", repair=_PROBABILITY)
 _ANGLE = Domain(of="an infinity", where="infinite", repair="Look for the op that made the infinity.")
 _ROOT = Domain(of="a negative number", where="below 0", repair=_NOT_NEGATIVE)
-_OVER = Overflow(repair=_OVERFLOW)
-_SUMS = Sums(repair=_OVERFLOW)
+_OVER = Overflow(repair=OVERFLOW)
+_SUMS = Sums(repair=OVERFLOW)
+_PRODUCTS = Sums(of="products", repair=OVERFLOW)
 
 GRADIENTS: dict[str, str] = {
     "Acos": _UNIT,
@@ -146,9 +186,27 @@ GRADIENTS: dict[str, str] = {
     "Pow": _SLOPE,
     "Cholesky": _JITTER,
     "Svd": "Keep the singular values apart, for example with a small random matrix added.",
+    "EuclideanNorm": "Take tf.sqrt(tf.reduce_sum(tf.square(x)) + epsilon): the slope of the norm at 0 is not defined.",
+    "Qr": "Keep the columns linearly independent, for example with a small random matrix added.",
     "SelfAdjointEigV2": "Keep the eigenvalues apart, for example with a small random matrix added.",
 }
 """The fix for the gradient, by type of the forward op."""
+
+REPAIRS: dict[str, str] = {
+    "Acos": _UNIT,
+    "Asin": _UNIT,
+    "Atanh": _UNIT,
+    "Acosh": "Keep the argument at or above 1 with tf.maximum.",
+    "Exp": _EXPONENTIAL,
+    "Expm1": _EXPONENTIAL,
+    "Inv": _DIVISOR,
+    "Log": _POSITIVE,
+    "Log1p": "Keep the argument above -1.",
+    "Reciprocal": _DIVISOR,
+    "Rsqrt": _POSITIVE,
+    "Sqrt": _NOT_NEGATIVE,
+}
+"""The fix for a function of one argument, by op type, if its argument was not recorded as TensorFlow fused the op."""
 
 RULES: dict[str, Rule] = {
     "Log": _log,
@@ -181,31 +239,43 @@ RULES: dict[str, Rule] = {
     "Betainc": FiniteGives(reason="a or b is 0, next to 0 or negative, or x is outside [0, 1].", repair=_GAMMA),
     **_all("Igamma Igammac", FiniteGives(reason="a is 0, next to 0 or negative, or x is negative.", repair=_GAMMA)),
     "Zeta": FiniteGives(reason="x is below 1, or q is not above 0.", repair=_GAMMA),
+    "Polygamma": FiniteGives(
+        kind="any",
+        reason="the order is negative or not a whole number, x is not above 0, or the result is too large.",
+        repair=_GAMMA,
+    ),
+    "CumulativeLogsumexp": _cumulative_logsumexp,
+    "LRN": FiniteGives(
+        kind="any",
+        reason="bias + alpha * the sum of squares around an element is 0, negative or too large.",
+        repair="Use a bias and an alpha above 0, and scale the input down.",
+    ),
     **_all("Exp Expm1", Overflow(repair=_EXPONENTIAL, without="neg_inf")),
-    **_all("Sinh Cosh", Overflow(repair=_EXPONENTIAL)),
+    **_all("Sinh Cosh", Overflow(repair=_HYPERBOLIC)),
     **_all("Square SquaredDifference L2Loss EuclideanNorm ComplexAbs Softplus", _OVER),
     "Cast": Overflow(repair="Cast to a dtype with a larger range, such as bfloat16 or float32, or scale the values."),
-    **_all("RealDiv Div FloorDiv TruncateDiv", Division(repair=_OVERFLOW)),
-    "DivNoNan": Division(is_zero_safe=True, repair=_OVERFLOW),
+    **_all("RealDiv Div FloorDiv TruncateDiv", Division(repair=OVERFLOW)),
+    "DivNoNan": Division(is_zero_safe=True, repair=OVERFLOW),
     **_all("Mod FloorMod TruncateMod", remainder),
     "Xlogy": ZeroTimes(pole=0, function="log(y)"),
     "Xlog1py": ZeroTimes(pole=-1, function="log1p(y)"),
     "Xdivy": ZeroTimes(pole=0, function="1 / y"),
-    "Pow": Power(repair=_OVERFLOW),
-    "Mul": Product(repair=_OVERFLOW),
-    **_all("TanhGrad SigmoidGrad", Product(repair=_OVERFLOW)),
+    "Pow": Power(repair=OVERFLOW),
+    "Mul": Product(repair=OVERFLOW),
+    **_all("TanhGrad SigmoidGrad", Product(repair=OVERFLOW)),
     "SqrtGrad": GradientOfFunction(function="Sqrt", at_zero="zero", repair=_SLOPE),
     "RsqrtGrad": GradientOfFunction(function="Rsqrt", at_zero="inf", repair=_SLOPE),
     **_all("ReciprocalGrad InvGrad", GradientOfFunction(function="Reciprocal", at_zero="inf", repair=_SLOPE)),
     **_all("Add AddV2 Sub AddN Sum Cumsum BiasAdd SegmentSum SegmentSumV2 UnsortedSegmentSum SparseSegmentSum", _SUMS),
-    **_all("AvgPool AvgPool3D BiasAddGrad SegmentMean SparseSegmentMean", _SUMS),
-    **_all("Prod Cumprod UnsortedSegmentProd SegmentProd", Sums(of="factors", repair=_OVERFLOW)),
+    **_all("AvgPool AvgPool3D BiasAddGrad SegmentMean SparseSegmentMean SparseSegmentSqrtN", _SUMS),
+    **_all("Prod Cumprod UnsortedSegmentProd SegmentProd SegmentProdV2", Sums(of="factors", repair=_LOGARITHMS)),
     **_all(
         "MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 SparseTensorDenseMatMul Einsum Conv Conv2D Conv3D "
         "DepthwiseConv2dNative Conv2DBackpropInput Conv2DBackpropFilter Conv3DBackpropInputV2 "
         "Conv3DBackpropFilterV2 DepthwiseConv2dNativeBackpropInput DepthwiseConv2dNativeBackpropFilter",
-        Sums(of="products", repair=_OVERFLOW),
+        _PRODUCTS,
     ),
+    **_all("_FusedMatMul _FusedConv2D _FusedDepthwiseConv2dNative", _fused_products),
     "Mean": Reduction(value="0 / 0 is NaN", repair=_EMPTY, otherwise=_SUMS),
     "Max": Reduction(value="the maximum of nothing is -Inf", repair=_EMPTY),
     "Min": Reduction(value="the minimum of nothing is +Inf", repair=_EMPTY),
@@ -216,7 +286,28 @@ RULES: dict[str, Rule] = {
     "LogMatrixDeterminant": FiniteGives(
         kind="inf", slot=1, reason="the matrix is singular: its determinant is 0, and log(0) is -Inf.", repair=_JITTER
     ),
-    "MatrixDeterminant": _OVER,
+    "MatrixDeterminant": Overflow(repair=_SIGNED_LOG),
+    "MatrixSquareRoot": FiniteGives(
+        kind="any",
+        reason="the matrix is finite and its root is not. An eigenvalue is 0 or a negative number, or is after "
+        "rounding, or the computation overflowed.",
+        repair="Keep the eigenvalues above 0: with tf.linalg.eigh, take the roots of tf.maximum(eigenvalues, epsilon) "
+        "and multiply them with the eigenvectors. For a matrix that is not symmetric, cast it to complex64.",
+    ),
+    "MatrixLogarithm": FiniteGives(
+        kind="any",
+        reason="the matrix is finite and its logarithm is not. An eigenvalue is 0, or is after rounding, or the "
+        "computation overflowed.",
+        repair=_JITTER,
+    ),
+    **_all(
+        "Svd Qr SelfAdjointEigV2 Eig",
+        FiniteGives(
+            kind="any",
+            reason="its input is finite, so the decomposition overflowed or did not converge.",
+            repair=_FACTORS,
+        ),
+    ),
     **_all(
         "MatrixInverse MatrixSolve MatrixTriangularSolve",
         FiniteGives(
@@ -251,6 +342,10 @@ RULES: dict[str, Rule] = {
         "DecodeRaw DecodeCSV ParseExampleV2 ParseSingleExample StringToNumber ReadFile",
         FromOutside(source="the text or the record holds", repair=_DATA),
     ),
+    "Bitcast": FromOutside(
+        source="the bytes, read as numbers, hold",
+        repair="Check that the bytes are numbers of that dtype and byte order.",
+    ),
     "Const": FromOutside(source="this constant of the program holds", repair="Check the constant."),
     "Empty": FromOutside(source="the uninitialized memory holds", repair="Use tf.zeros."),
 }
@@ -271,17 +366,30 @@ def explain(computed: Computed) -> Explanation | None:
         return None
     if output.op_type is None:
         where = f"no recorded op made it, and it holds {bad_text(output)}"
-        return Explanation(
+        from_outside = Explanation(
             f"The tensor was bad before the recorded program used it: {where}.",
             "Check the data for NaN and infinities before training.",
         )
+        return with_mask(from_outside, computed)
     if output.op_type == "Const" and computed.program_ops:
         return _of_constants(computed)
     rule = RULES.get(output.op_type)
     found = None if rule is None or not is_counted(output) else rule(computed)
+    if found is not None and computed.is_optimizer:
+        found = _of_optimizer(found, computed)
     if found is None and computed.makers and len(computed.program_ops) > 1 and computed.has_finite_inputs:
         found = _of_fused_op(computed)
-    return found if found is None or computed.forward_type is None else _of_gradient(computed.forward_type, found)
+    if found is None:
+        return None
+    return with_mask(found, computed) if computed.forward_type is None else _of_gradient(computed.forward_type, found)
+
+
+def _of_optimizer(found: Explanation, computed: Computed) -> Explanation:
+    """Returns the explanation of a division. An optimizer divides by the root of its variable plus an epsilon."""
+    root, divisor = computed.inputs.get(0), computed.inputs.get(1)
+    is_by_variable = computed.op == "Rsqrt" and root is not None and root.op_type == "ReadVariableOp"
+    is_by_zero = computed.op == "RealDiv" and divisor is not None and zeros(divisor) > 0
+    return replace(found, repair=_OPTIMIZER_EPSILON) if is_by_variable or is_by_zero else found
 
 
 def _of_constants(computed: Computed) -> Explanation:
@@ -297,12 +405,21 @@ def _of_fused_op(computed: Computed) -> Explanation:
     together = " and ".join(sorted(set(computed.program_ops) - {maker}))
     if not others:
         return Explanation(
-            f"All inputs are finite, so {maker}, which TensorFlow ran as one op with {together}, created the bad value."
+            f"All inputs are finite, so {maker}, which TensorFlow ran as one op with {together}, created the bad "
+            "value.",
+            _repair_of(computed.program_ops),
         )
     return Explanation(
         f"All inputs are finite, so one of {', '.join(computed.makers)} created the bad value. TensorFlow ran them as "
-        "one op; a recording with graphs='traced' shows each of them."
+        "one op; a recording with graphs='traced' shows each of them.",
+        _repair_of(computed.program_ops),
     )
+
+
+def _repair_of(program_ops: tuple[str, ...]) -> str | None:
+    """Returns the fix for the only op among several that makes bad values from small numbers; None for several."""
+    repairs = [REPAIRS[op_type] for op_type in dict.fromkeys(program_ops) if op_type in REPAIRS]
+    return repairs[0] if len(repairs) == 1 else None
 
 
 def _of_gradient(forward_type: str, found: Explanation) -> Explanation:

@@ -1,0 +1,487 @@
+"""Test the sentence and the repair of bad tensors on small logdirs and on single rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tfdbg_arrow.query.explanation import Computed, Explanation, explain, read_reasons
+from tfdbg_arrow.query.recorded import TensorEvent
+
+from .builder import CLEAN, INF, NAN, NEG_INF, GraphBuilder, RunBuilder, counts
+
+LARGEST = 3.4028234663852886e38
+ZERO = counts(zero=1, pos=1)
+LOG_OF_0 = "Log of 0: 1 of 2 elements is 0, and the logarithm of 0 is -Inf."
+OVER = "1 of 2 elements is beyond the largest float32, 3.40282e+38."
+TWICE = "Put tf.where around the input of the function as well: the unselected branch still has a gradient."
+ABOVE_0 = "Keep the argument above 0 with an epsilon, or use tf.math.xlogy for p * log(p)."
+SCALE = "Scale the inputs down or compute in a wider dtype. In training, lower the learning rate or clip the gradients."
+OF_NORM = (
+    "Clip by value (tf.clip_by_value, or clipvalue in Keras), which takes no squares, or scale the inputs and the "
+    "loss down. Clipping by a norm does not help, as the norm itself overflows."
+)
+OF_UPDATE = (
+    "Lower the learning rate, clip the gradients by value (tf.clip_by_value, or clipvalue in Keras), or scale the "
+    "inputs and the loss down."
+)
+OF_GRADIENT = (
+    "Scale the inputs and the loss down (if the program multiplies the loss by a scale, lower the scale), lower "
+    "the learning rate, or compute in a wider dtype. Clipping this gradient comes too late, as it is not finite any "
+    "more."
+)
+
+
+def numbers(low: float, high: float, **kinds: int) -> dict[str, Any]:
+    return {**counts(**kinds), "min_finite": low, "max_finite": high, "max_abs_finite": max(abs(low), abs(high))}
+
+
+class Step:
+    """One call of a graph, `f(x)`. Each op is added with the health of its result."""
+
+    def __init__(self) -> None:
+        self.run = RunBuilder("run-a")
+        self.graph: GraphBuilder = self.run.graph("f").op("x", "Placeholder", role="forward")
+        self.execution = self.run.execution("f", inputs=[1], outputs={2: "float32"}, graph=self.graph)
+        self.events: dict[str, int] = {}
+
+    def takes(self, health: Mapping[str, Any]) -> Step:
+        self.run.external(1, health, execution=self.execution)
+        return self._tensor("x", health)
+
+    def op(
+        self, name: str, op_type: str, inputs: list[str], health: Mapping[str, Any], role: str = "forward", **of: Any
+    ) -> Step:
+        self.graph.op(name, op_type, inputs, role=role, **of)
+        return self._tensor(name, health)
+
+    def gradient(self, name: str, op_type: str, inputs: list[str], health: Mapping[str, Any], of: str) -> Step:
+        return self.op(name, op_type, inputs, health, "gradient", forward_graph_id=0, forward_op_name=of)
+
+    def _tensor(self, name: str, health: Mapping[str, Any], **columns: Any) -> Step:
+        self.events[name] = self.run.tensor(self.graph, name, health, execution=self.execution, **columns)
+        return self
+
+    def reason(self, name: str, tmp_path: Path, *, result: str = "x") -> Explanation | None:
+        """Returns the explanation of the result of an op, if the call returns the result of `result`."""
+        self.graph.function("f", ["x"], [result])
+        return read_reasons(self.run.write(tmp_path), self.events[name], run_id="run-a").explanation
+
+
+def masked(*, selected: Mapping[str, Any] = CLEAN, gradient: Mapping[str, Any] = NAN) -> Step:
+    """Returns a step with where(x > 0, log(x), 0) and its gradient, 0 * (1 / x)."""
+    step = Step().takes(ZERO).op("log", "Log", ["x"], NEG_INF)
+    step.graph.op("is_positive", "Greater", ["x"], dtypes=("bool",), not_recorded="dtype")
+    step.op("where", "SelectV2", ["is_positive", "log", "x"], selected)
+    return step.gradient("slope", "Reciprocal", ["x"], gradient, "log").gradient(
+        "product", "Mul", ["slope", "x"], gradient, "log"
+    )
+
+
+def test_a_value_that_where_replaces_needs_a_second_where_for_its_gradient(tmp_path: Path) -> None:
+    found = masked(gradient=INF).reason("log", tmp_path, result="where")
+    assert found == Explanation(
+        f"{LOG_OF_0} tf.where replaces the bad elements in the forward pass, but not in the gradient: Reciprocal "
+        "returns 1 +Inf there.",
+        TWICE,
+    )
+
+
+@pytest.mark.parametrize(
+    ("step", "result"),
+    [
+        (masked(gradient=CLEAN), "where"),  # the gradient is finite, too
+        (masked(selected=NEG_INF), "where"),  # where does not replace the value
+        (masked(), "log"),  # the program also returns the logarithm
+    ],
+    ids=["finite gradient", "selected", "returned"],
+)
+def test_another_bad_value_does_not(step: Step, result: str, tmp_path: Path) -> None:
+    assert step.reason("log", tmp_path, result=result) == Explanation(LOG_OF_0, ABOVE_0)
+
+
+def test_bad_data_that_where_replaces_has_to_be_replaced_before_it_is_used(tmp_path: Path) -> None:
+    step = Step().takes(NAN).op("square", "Square", ["x"], NAN)
+    step.graph.op("is_known", "IsFinite", ["x"], dtypes=("bool",), not_recorded="dtype")
+    step.op("where", "SelectV2", ["is_known", "square", "square"], CLEAN)
+    step.gradient("product", "Mul", ["x", "x"], NAN, "square")
+    step.graph.function("f", ["x"], ["where"])
+    assert read_reasons(step.run.write(tmp_path), 1, run_id="run-a").explanation == Explanation(
+        "The tensor was bad before the recorded program used it: no recorded op made it, and it holds 1 NaN. "
+        "tf.where replaces the bad elements in the forward pass, but not in the gradient: Mul returns 1 NaN there.",
+        "Replace the bad elements with tf.where before anything is computed from them, not only in the result: the "
+        "unselected branch still has a gradient.",
+    )
+
+
+def test_an_eager_value_that_where_replaces(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    log = run.execution("Log", inputs=[1], outputs={2: "float32"})
+    run.external(1, ZERO, execution=log)
+    event = run.eager(log, NEG_INF, tensor_id=2)
+    where = run.execution("SelectV2", inputs=[9, 2, 1], outputs={3: "float32"})
+    run.eager(where, CLEAN, tensor_id=3)
+    slope = run.execution("Reciprocal", inputs=[1], outputs={4: "float32"})
+    run.eager(slope, INF, tensor_id=4)
+    run.rows["execution"][slope] |= {"role": "gradient", "forward_execution_index": log}
+    found = read_reasons(run.write(tmp_path), event, run_id="run-a").explanation
+    assert found is not None
+    assert found.sentence.endswith("but not in the gradient: Reciprocal returns 1 +Inf there.")
+    assert found.repair == TWICE
+
+
+def test_an_epsilon_that_the_optimizer_moved_is_not_asked_for_again(tmp_path: Path) -> None:
+    """The program takes log((1 - p) + epsilon), and TensorFlow computes log((1 + epsilon) - p)."""
+    step = Step().takes(CLEAN)
+    step.graph.op("one", "Const").op("epsilon", "Const").op("difference", "Sub", ["one", "x"])
+    step.graph.op("total", "AddV2", ["difference", "epsilon"])
+    step._tensor("difference", counts(pos=1), op_type="Const")
+    step._tensor("total", ZERO, op_type="Sub").op("log", "Log", ["total"], NEG_INF)
+    node = step.run.executed().node("x", "_Arg", of=step.graph, op="x", index=0)
+    node.node("difference", "Const", of=step.graph, op="difference")
+    node.node("p", "Tanh", ["x"], of=step.graph, op="p")
+    node.node("total", "Sub", ["difference", "p"], of=step.graph, op="total")
+    node.node("log", "Log", ["total"], of=step.graph, op="log").node("out", "_Retval", ["log"], index=0)
+    step.op("p", "Tanh", ["x"], CLEAN)
+    assert step.reason("log", tmp_path, result="log") == Explanation(
+        f"{LOG_OF_0} The program adds a constant last to make this argument. TensorFlow's optimizer adds the "
+        "constant to another term first, where rounding to float32 can lose it.",
+        "Replace the added constant with tf.maximum(x, constant): TensorFlow's optimizer does not move a maximum.",
+    )
+
+
+def test_an_epsilon_that_is_added_last_was_not_moved(tmp_path: Path) -> None:
+    step = Step().takes(CLEAN).op("epsilon", "Const", [], counts(pos=1))
+    step.op("total", "AddV2", ["x", "epsilon"], ZERO).op("log", "Log", ["total"], NEG_INF)
+    assert step.reason("log", tmp_path, result="log") == Explanation(LOG_OF_0, ABOVE_0)
+
+
+@pytest.mark.parametrize(
+    ("behind", "role", "sentence", "repair"),
+    [
+        (("Sum", "Sqrt"), "optimizer", " It is a part of the norm of a gradient, and the gradient is finite.", OF_NORM),
+        (("Sum", "Sqrt"), "forward", " It is a part of the norm of a gradient, and the gradient is finite.", OF_NORM),
+        (("Sub", "Sqrt"), "optimizer", "", OF_UPDATE),  # Adam squares gradients, too
+        (("Sum", "Log"), "forward", "", SCALE),
+    ],
+)
+def test_the_norm_of_a_gradient_that_overflows(
+    behind: tuple[str, str], role: str, sentence: str, repair: str, tmp_path: Path
+) -> None:
+    step = Step().takes(CLEAN).op("root", "Sqrt", ["x"], CLEAN)
+    step.gradient("gradient", "Mul", ["x", "x"], CLEAN, "root").op("square", "Square", ["gradient"], INF, role)
+    step.op("one", behind[0], ["square"], INF, role).op("two", behind[1], ["one"], INF, role)
+    assert step.reason("square", tmp_path, result="two") == Explanation(
+        f"Overflow in Square: its inputs are finite, and {OVER}{sentence}", repair
+    )
+
+
+def test_a_gradient_that_overflows_cannot_be_clipped_any_more(tmp_path: Path) -> None:
+    step = Step().takes(CLEAN).op("square", "Square", ["x"], CLEAN)
+    step.gradient("gradient", "MatMul", ["x", "square"], INF, "square")
+    assert step.reason("gradient", tmp_path, result="gradient") == Explanation(
+        f"The gradient of Square: Overflow in MatMul: its inputs are finite, and {OVER}", OF_GRADIENT
+    )
+
+
+@pytest.mark.parametrize("scale", [2.0**100, 2.0])
+def test_a_gradient_that_overflows_because_of_a_scaled_loss(scale: float, tmp_path: Path) -> None:
+    step = Step().takes(CLEAN).op("loss", "Mul", ["x", "x"], numbers(1.0, 1.0, pos=1))
+    begin = {**numbers(scale, scale, pos=1), "rank": 0, "shape": []}
+    step.gradient("begin", "Mul", ["x", "x"], begin, "loss").gradient("gradient", "Mul", ["begin", "x"], INF, "loss")
+    found = step.reason("gradient", tmp_path, result="gradient")
+    assert found is not None
+    said = (
+        " The gradient was computed from the scalar 1.26765e+30, which is itself the gradient of a product of two "
+        "scalars: the program multiplies the loss, or a part of it, by a large number."
+    )
+    assert found.sentence.endswith(said) == (scale > 2)
+    lower = "Lower the scale of the loss, or let keras.optimizers.LossScaleOptimizer find it."
+    assert found.repair == (lower if scale > 2 else OF_GRADIENT)
+
+
+@pytest.mark.parametrize(
+    ("op_type", "taken", "made", "cause", "repair"),
+    [
+        (
+            "UnsortedSegmentMax",
+            counts(zero=1, pos=3),
+            counts(neg=1, pos=1),
+            (
+                "UnsortedSegmentMax, which holds in 1 of 2 elements the lowest float32, -3.40282e+38: "
+                "UnsortedSegmentMax returns it for a segment with no element."
+            ),
+            "Replace the result of such a segment, for example with tf.where(tf.abs(y) < y.dtype.max, y, 0.0).",
+        ),
+        (
+            "UnsortedSegmentMin",
+            numbers(-2.0, 3.0, neg=1, pos=1),
+            numbers(-2.0, LARGEST, neg=1, pos=1),
+            (
+                "UnsortedSegmentMin, which holds the largest float32, 3.40282e+38: UnsortedSegmentMin returns it for "
+                "a segment with no element."
+            ),
+            "Replace the result of such a segment, for example with tf.where(tf.abs(y) < y.dtype.max, y, 0.0).",
+        ),
+        (
+            "MaxPool",
+            counts(nan=4, pos=12),
+            counts(neg=1, pos=3),
+            (
+                "MaxPool, which holds in 1 of 4 elements the lowest float32, -3.40282e+38: MaxPool returns it for a "
+                "window of NaN, and its input holds 4 NaN."
+            ),
+            "Replace the NaN before the pooling, for example with tf.where(tf.math.is_nan(x), 0.0, x).",
+        ),
+        ("UnsortedSegmentMax", counts(neg=1, pos=3), counts(neg=1, pos=1), None, SCALE),  # the input has negatives
+        ("UnsortedSegmentMax", numbers(-LARGEST, 1.0, neg=1), numbers(-LARGEST, 1.0, neg=1), None, SCALE),  # a mask
+        ("MaxPool", counts(pos=12), counts(pos=4), None, SCALE),
+    ],
+)
+def test_an_overflow_behind_the_maximum_of_nothing(
+    op_type: str, taken: Mapping[str, Any], made: Mapping[str, Any], cause: str | None, repair: str, tmp_path: Path
+) -> None:
+    step = Step().takes(taken).op("extreme", op_type, ["x"], made).op("pad", "Pad", ["extreme"], made)
+    step.op("square", "Square", ["pad"], INF)
+    found = step.reason("square", tmp_path, result="square")
+    assert found is not None
+    _, _, said = found.sentence.partition(" An input was computed from the result of ")
+    assert (said or None, found.repair) == (cause, repair)
+
+
+@pytest.mark.parametrize(("op_type", "health"), [("Maximum", CLEAN), ("Neg", numbers(0.0, 2.0, zero=1, pos=1))])
+def test_an_overflow_behind_a_bound_is_not_of_the_maximum_of_nothing(
+    op_type: str, health: Mapping[str, Any], tmp_path: Path
+) -> None:
+    step = Step().takes(counts(pos=4)).op("extreme", "UnsortedSegmentMax", ["x"], counts(neg=1, pos=1))
+    step.op("bound", op_type, ["extreme"], health).op("square", "Square", ["bound"], INF)
+    found = step.reason("square", tmp_path, result="square")
+    assert found is not None
+    assert (found.sentence.startswith("Overflow in Square: "), found.repair) == (True, SCALE)
+    assert "UnsortedSegmentMax" not in found.sentence
+
+
+def row(op_type: str | None, health: Mapping[str, Any], *, slot: int = 0, dtype: str = "float32") -> TensorEvent:
+    facts = dict.fromkeys(TensorEvent.__dataclass_fields__)
+    facts |= {"event_index": 1, "scope": "graph", "op_type": op_type, "output_slot": slot, "dtype": dtype}
+    facts |= {name: value for name, value in health.items() if name in facts}
+    return TensorEvent(**{**facts, "shape": tuple(health["shape"])})  # type: ignore[arg-type]
+
+
+MASKED = {**counts(neg_inf=3, pos=3), "shape": [2, 3]}
+LABELS = {**counts(zero=4, pos=2), "shape": [2, 3]}
+DECOMPOSED = "its input is finite, so the decomposition overflowed or did not converge."
+FACTORS = "Scale the matrix down, or compute in float64."
+FINITE_MASK = (
+    "Mask with a large negative number such as -1e9 in place of -Inf. If no mask is -Inf: Look for the op that "
+    "made the infinities: tfdbg-arrow first-nonfinite --kinds inf."
+)
+LOGARITHMS = (
+    "Add the logarithms of the factors in place of the product (tf.reduce_sum or tf.cumsum of tf.math.log), or "
+    "scale the factors."
+)
+GAMMA = "Keep the arguments in the domain with tf.clip_by_value or tf.maximum."
+ORIGIN = "Look for the op that made the infinities: tfdbg-arrow first-nonfinite --kinds inf."
+SIGNED = "Use tf.linalg.slogdet: it returns the sign of the determinant and the logarithm of its magnitude."
+
+
+@pytest.mark.parametrize(
+    ("op_type", "inputs", "made", "sentence", "repair"),
+    [
+        (
+            "MatrixSquareRoot",
+            [CLEAN],
+            NAN,
+            (
+                "MatrixSquareRoot: the matrix is finite and its root is not. An eigenvalue is 0 or a negative number, "
+                "or is after rounding, or the computation overflowed."
+            ),
+            (
+                "Keep the eigenvalues above 0: with tf.linalg.eigh, take the roots of tf.maximum(eigenvalues, "
+                "epsilon) and multiply them with the eigenvectors. For a matrix that is not symmetric, cast it to "
+                "complex64."
+            ),
+        ),
+        (
+            "MatrixLogarithm",
+            [CLEAN],
+            INF,
+            (
+                "MatrixLogarithm: the matrix is finite and its logarithm is not. An eigenvalue is 0, or is after "
+                "rounding, or the computation overflowed."
+            ),
+            "Add jitter to the diagonal, for example matrix + 1e-6 * tf.eye(n).",
+        ),
+        ("Svd", [CLEAN], NAN, f"Svd: {DECOMPOSED}", FACTORS),
+        (
+            "Lgamma",
+            [ZERO],
+            INF,
+            (
+                "Lgamma of 0, of a negative integer, or of a number that is too large: 1 of 2 elements is one of "
+                "these, and the result is infinite."
+            ),
+            "Keep the argument above 0, for example with tf.maximum.",
+        ),
+        ("Qr", [CLEAN], NAN, f"Qr: {DECOMPOSED}", FACTORS),
+        ("SelfAdjointEigV2", [CLEAN], NAN, f"SelfAdjointEig: {DECOMPOSED}", FACTORS),
+        (
+            "Polygamma",
+            [CLEAN, ZERO],
+            INF,
+            "Polygamma: the order is negative or not a whole number, x is not above 0, or the result is too large.",
+            GAMMA,
+        ),
+        (
+            "LRN",
+            [ZERO],
+            NAN,
+            "LRN: bias + alpha * the sum of squares around an element is 0, negative or too large.",
+            "Use a bias and an alpha above 0, and scale the input down.",
+        ),
+        (
+            "CumulativeLogsumexp",
+            [INF],
+            NAN,
+            "CumulativeLogsumexp of +Inf: 1 of 2 elements is +Inf, and Inf - Inf is NaN.",
+            ORIGIN,
+        ),
+        ("SegmentProdV2", [CLEAN], INF, f"Overflow in SegmentProd: its inputs are finite, and {OVER}", LOGARITHMS),
+        (
+            "MatrixDeterminant",
+            [CLEAN],
+            INF,
+            f"Overflow in MatrixDeterminant: its inputs are finite, and {OVER}",
+            SIGNED,
+        ),
+        (
+            "Bitcast",
+            [],
+            NAN,
+            "Bitcast: the bytes, read as numbers, hold 1 NaN.",
+            "Check that the bytes are numbers of that dtype and byte order.",
+        ),
+        (
+            "SoftmaxCrossEntropyWithLogits",
+            [MASKED, LABELS],
+            NAN,
+            (
+                "SoftmaxCrossEntropyWithLogits: a masked logit times a label of 0, or a row of nothing else. In the "
+                "logits, 3 of 6 elements are -Inf, and Inf * 0 and 0 / 0 are NaN."
+            ),
+            "Mask with a large negative number such as -1e9 instead of -Inf.",
+        ),
+        (
+            "Sub",
+            [NEG_INF, NEG_INF],
+            NAN,
+            "Inf - Inf: the inputs hold 2 infinities that cancel each other, and Inf - Inf is NaN.",
+            FINITE_MASK,
+        ),
+        (
+            "Sub",
+            [INF, INF],
+            NAN,
+            "Inf - Inf: the inputs hold 2 infinities that cancel each other, and Inf - Inf is NaN.",
+            ORIGIN,
+        ),
+        ("UnsortedSegmentMax", [CLEAN], CLEAN, None, None),
+        ("Svd", [NAN], NAN, None, None),
+        ("CumulativeLogsumexp", [NAN], NAN, None, None),
+    ],
+)
+def test_the_rule_of_an_op(
+    op_type: str,
+    inputs: list[Mapping[str, Any]],
+    made: Mapping[str, Any],
+    sentence: str | None,
+    repair: str | None,
+) -> None:
+    taken = {index: row("Identity", health) for index, health in enumerate(inputs)}
+    found = explain(Computed(output=row(op_type, made), inputs=taken))
+    assert found == (None if sentence is None else Explanation(sentence, repair))
+
+
+@pytest.mark.parametrize(
+    ("program_ops", "made", "sentence"),
+    [
+        (("MatMul", "BiasAdd"), INF, f"Overflow in MatMul + BiasAdd: its inputs are finite, and {OVER}"),
+        (
+            ("MatMul", "BiasAdd", "Relu"),
+            NAN,
+            (
+                "Overflow in MatMul + BiasAdd + Relu: its inputs are finite, but partial sums reached +Inf and -Inf, "
+                "and Inf - Inf is NaN."
+            ),
+        ),
+    ],
+)
+def test_an_overflow_of_a_fused_layer(program_ops: tuple[str, ...], made: Mapping[str, Any], sentence: str) -> None:
+    taken = {index: row("Identity", CLEAN) for index in range(3)}
+    found = explain(Computed(output=row("_FusedMatMul", made), inputs=taken, program_ops=program_ops))
+    assert found == Explanation(sentence, SCALE)
+
+
+@pytest.mark.parametrize(
+    ("program_ops", "repair"),
+    [
+        (("Relu", "Log"), "Keep the argument above 0, for example with tf.maximum."),
+        (("Sqrt", "Neg"), "Keep the argument at or above 0, for example with tf.maximum."),
+        (("Log", "Sqrt"), None),
+    ],
+)
+def test_the_repair_of_a_fused_op_is_that_of_its_only_maker(program_ops: tuple[str, ...], repair: str | None) -> None:
+    computed = Computed(output=row("_UnaryOps", NAN), inputs={0: row("Identity", CLEAN)}, program_ops=program_ops)
+    found = explain(computed)
+    assert found is not None
+    assert found.repair == repair
+
+
+def test_a_convolution_fused_with_a_normalization_may_be_bad_for_another_reason() -> None:
+    taken = {index: row("Identity", CLEAN) for index in range(6)}
+    program_ops = ("Conv2D", "FusedBatchNormV3")
+    found = explain(Computed(output=row("_FusedConv2D", INF), inputs=taken, program_ops=program_ops))
+    assert found is not None
+    assert "Overflow" not in found.sentence
+
+
+@pytest.mark.parametrize(
+    ("made_by", "repair"),
+    [
+        (
+            "Sub",
+            (
+                "Keep the argument above 0 with tf.maximum. TensorFlow's optimizer may move an epsilon that is added "
+                "to a difference to where it is rounded away."
+            ),
+        ),
+        ("Prod", LOGARITHMS),
+        ("Relu", ABOVE_0),
+    ],
+)
+def test_the_repair_of_a_logarithm_depends_on_its_argument(made_by: str, repair: str) -> None:
+    computed = Computed(output=row("Log", NEG_INF), inputs={0: row(made_by, ZERO)})
+    assert explain(computed) == Explanation(LOG_OF_0, repair)
+
+
+def test_a_constant_infinity_times_zero_has_to_be_finite() -> None:
+    taken = {0: row("Const", counts(neg_inf=1)), 1: row("Sub", ZERO)}
+    assert explain(Computed(output=row("Mul", NAN), inputs=taken)) == Explanation(
+        "Inf * 0: one factor holds 1 infinity, the other holds 1 zero, and Inf * 0 is NaN.",
+        "Use a large finite number in place of the infinite constant, or tf.math.multiply_no_nan.",
+    )
+
+
+@pytest.mark.parametrize(
+    ("made_by", "repair"),
+    [
+        ("ReadVariableOp", "Give the optimizer an epsilon that is above 0 in the dtype."),
+        ("Cast", "Before the root, add an epsilon that is not 0 in the dtype."),  # the step, in a schedule
+    ],
+)
+def test_an_optimizer_that_divides_by_the_root_of_its_variable(made_by: str, repair: str) -> None:
+    computed = Computed(output=row("Rsqrt", INF), inputs={0: row(made_by, ZERO)}, is_optimizer=True)
+    assert explain(computed) == Explanation("Rsqrt of 0: 1 of 2 elements is 0, and 1 / sqrt(0) is infinite.", repair)

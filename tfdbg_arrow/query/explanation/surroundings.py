@@ -1,0 +1,264 @@
+"""What the recording shows around a bad tensor: what it was computed from, and what was computed from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tfdbg_arrow.query.engine import Engine
+from tfdbg_arrow.query.explanation.kinds import ADDS, Computed, Inputs, largest_of
+from tfdbg_arrow.query.flow.data_flow import DataFlow
+from tfdbg_arrow.query.flow.graphs import Op
+from tfdbg_arrow.query.flow.sinks import Sinks
+from tfdbg_arrow.query.flow.walk import CannotTellError, OutOfSightError, Walk, WalkedTensor
+from tfdbg_arrow.query.recorded import KINDS, GraphTensor, TensorEvent, bad_condition, read_events
+
+_SELECTS = ("Select", "SelectV2")
+_MAX_BEHIND = 300
+"""Maximum number of tensors behind an op that are examined."""
+_BOUNDED = frozenset({
+    "ClipByValue", "Erf", "Maximum", "Minimum", "Relu6", "Select", "SelectV2", "Sigmoid", "Sign", "Softmax", "Softsign",
+    "Tanh",
+})  # fmt: skip
+"""Types of ops whose result can be small although an input is very large."""
+_NORM_STEPS = frozenset({
+    "AddN", "AddV2", "Cast", "ConcatV2", "ExpandDims", "Identity", "Mul", "Pack", "Reshape", "Select", "SelectV2",
+    "Square", "Squeeze", "Sum",
+})  # fmt: skip
+"""Types of ops between the squares of a norm and its root."""
+_MAX_NORM_OPS = 200
+_MAX_UNSCALING = 3
+"""Maximum number of ops between a gradient and its norm, such as those that divide it by the scale of the loss."""
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """The facts about the op of a bad tensor for which the recording is followed. They are read when asked for.
+
+    Attributes:
+        logdir: The logdir.
+        flow: The run's data flow. The caller must hold its lock.
+        event: The bad tensor.
+        run_id: The run.
+    """
+
+    logdir: Engine
+    flow: DataFlow
+    event: TensorEvent
+    run_id: str
+
+    def inputs_of(self, event: TensorEvent) -> Inputs:
+        """Returns the recorded inputs of the op that made a tensor."""
+        return {index: row for index, _, row in self.flow.taken_by(event)}
+
+    def behind(self) -> Iterator[Computed]:
+        """Yields the ops that the tensor was computed from in its call, or by eager code, the nearest first.
+
+        Small tensors end the search, and ops whose result is small for a large input.
+        """
+        seen = {self.event.event_index}
+        waiting = [*self.inputs_of(self.event).values()]
+        while waiting and len(seen) < _MAX_BEHIND:
+            row = waiting.pop(0)
+            is_near = row.execution_index == self.event.execution_index or self.event.scope == row.scope == "execution"
+            if row.event_index in seen or not is_near or row.op_type in _BOUNDED or self._is_small(row):
+                continue
+            seen.add(row.event_index)
+            inputs = self.inputs_of(row)
+            forward = self.flow.labels.forward_op(self.flow.labels.of(row))
+            yield Computed(output=row, inputs=inputs, forward_type=None if forward is None else forward.op_type)
+            waiting += inputs.values()
+
+    def _is_small(self, row: TensorEvent) -> bool:
+        """Returns whether it is known that no product of a few elements of a tensor overflows in the dtype."""
+        return row.max_abs_finite is not None and row.max_abs_finite < largest_of(self.event) ** 0.25
+
+    def has_moved_constant(self, total: TensorEvent) -> bool:
+        """Returns whether the program adds a constant to make a tensor, and TensorFlow's optimizer moved the constant.
+
+        The node then takes neither the constant nor the program's other term, but a part of that term.
+        """
+        op = None if total.graph_id is None else self.flow.graphs.op(total.graph_id, total.op_name or "")
+        if op is None or op.made_for is not None or op.op_type not in ADDS:
+            return False
+        names = {name for name, _ in op.inputs}
+        taken = [*self.inputs_of(total).values()]
+        if len(taken) != 2 or len(names) != 2 or any(row.graph_id != total.graph_id for row in taken):
+            return False
+        is_added = any(self._program_type(row) == "Const" for row in taken)
+        has_constant = any(self._type_of(total.graph_id, name) == "Const" for name in names)
+        return has_constant and not is_added and any(row.op_name not in names for row in taken)
+
+    def _program_type(self, row: TensorEvent) -> str | None:
+        return self._type_of(row.graph_id, row.op_name)
+
+    def _type_of(self, graph_id: int | None, op_name: str | None) -> str | None:
+        op = None if graph_id is None or op_name is None else self.flow.graphs.op(graph_id, op_name)
+        return None if op is None else op.op_type
+
+    def is_norm_of_gradient(self) -> bool:
+        """Returns whether the op computes a part of the norm of a gradient: its squares, or their sum."""
+        op_type = self.event.op_type
+        inputs = [*self.inputs_of(self.event).values()]
+        if op_type == "Sum":
+            inputs = [row for square in inputs if square.op_type == "Square" for row in self.inputs_of(square).values()]
+        is_square = op_type in ("Sum", "Square", "L2Loss") or (
+            op_type == "Mul" and len(inputs) == 2 and inputs[0].event_index == inputs[1].event_index
+        )
+        return is_square and any(self._is_of_gradient(row) for row in inputs) and self._has_root_behind_sum()
+
+    def _is_of_gradient(self, row: TensorEvent, *, depth: int = 0) -> bool:
+        if self.flow.labels.of(row).role == "gradient":
+            return True
+        return depth < _MAX_UNSCALING and any(
+            self._is_of_gradient(each, depth=depth + 1) for each in self.inputs_of(row).values()
+        )
+
+    def _has_root_behind_sum(self) -> bool:
+        """Returns whether a root is taken of a sum of the tensor's elements."""
+        start = self.event.op_type in ("Sum", "L2Loss")
+        seen: set[tuple[str | int, bool]] = set()
+        waiting = [(user, start) for user in self._users(self._own())]
+        while waiting and len(seen) < _MAX_NORM_OPS:
+            (key, op_type), is_summed = waiting.pop()
+            if op_type == "Sqrt" and is_summed:
+                return True
+            is_summed = is_summed or op_type == "Sum"
+            if op_type in _NORM_STEPS and (key, is_summed) not in seen:
+                seen.add((key, is_summed))
+                waiting += [(user, is_summed) for user in self._users(key)]
+        return False
+
+    def _own(self) -> str | int:
+        """Returns the key of the tensor's op: its name in the graph, or the eager tensor."""
+        if self.event.scope != "graph":
+            return -1 if self.event.tensor_id is None else self.event.tensor_id
+        op = None if self.event.graph_id is None else self.flow.graphs.op(self.event.graph_id, self.event.op_name or "")
+        return (self.event.op_name or "") if op is None else op.made_for or op.op_name
+
+    def _users(self, key: str | int) -> list[tuple[str | int, str]]:
+        """Returns (key, op type) of the ops of the program that take the result of an op, or an eager tensor."""
+        if isinstance(key, str):
+            graph = self.flow.graphs.graph(self.event.graph_id or 0)
+            return [(name, graph.ops[name].op_type) for name in graph.users.get(key, ())]
+        return [
+            (tensor_id, use.execution.op_type)
+            for use in self.flow.events.uses(key)
+            for tensor_id, _ in self.flow.events.execution_outputs(use.execution.execution_index).values()
+        ]
+
+    def bad_gradient_of_masked(self) -> TensorEvent | None:
+        """Returns a bad tensor of the gradient if a `tf.where` replaces the bad value everywhere in the forward pass.
+
+        Returns None if the forward pass does not stay finite, or if nothing shows where the value goes.
+        """
+        if not self.flow.labels.has_roles or self.flow.labels.of(self.event).role == "gradient":
+            return None
+        if not self._has_selects():
+            return None
+        sinks = Sinks(self.logdir, self.flow, run_id=self.run_id, kinds=KINDS)
+        walk = _ForwardWalk(self.flow, sinks)
+        try:
+            walk.follow_event(self.flow.computed(self._first_use()))
+        except (CannotTellError, OutOfSightError):
+            return None
+        if walk.harm is not None or not walk.is_masked:
+            return None
+        return walk.bad_gradients[0] if walk.bad_gradients else self._bad_gradient_of_op()
+
+    def _has_selects(self) -> bool:
+        types = ", ".join(f"'{op_type}'" for op_type in _SELECTS)
+        rows = self.logdir.rows(
+            f"SELECT 1 WHERE EXISTS (SELECT 1 FROM graph_op WHERE run_id = ? AND op_type IN ({types})) "
+            f"OR EXISTS (SELECT 1 FROM execution WHERE run_id = ? AND op_type IN ({types}))",
+            [self.run_id, self.run_id],
+        )
+        return bool(rows)
+
+    def _first_use(self) -> TensorEvent:
+        """Returns the bad tensor, or for data that a pipeline returned, the first bad element that came out of it."""
+        if self.event.scope != "external":
+            return self.event
+        returned = read_events(
+            self.logdir,
+            f"{bad_condition(KINDS)} AND op_type IN ('IteratorGetNext', 'IteratorGetNextSync') AND event_index > ? "
+            "ORDER BY event_index LIMIT 1",
+            [self.run_id, self.event.event_index],
+        )
+        is_used = self.event.tensor_id is not None and any(
+            "Dataset" not in use.execution.op_type for use in self.flow.events.uses(self.event.tensor_id)
+        )
+        return self.event if is_used or not returned else returned[0]
+
+    def _bad_gradient_of_op(self) -> TensorEvent | None:
+        """Returns the first bad tensor among those of the gradient of the op, in its call or later."""
+        own = self.event
+        parameters: list[object] = [self.run_id]
+        if own.scope == "graph":
+            condition = (
+                "scope = 'graph' AND (graph_id, op_name) IN (SELECT (graph_id, op_name) FROM graph_op "
+                "WHERE run_id = ? AND forward_graph_id = ? AND forward_op_name = ?)"
+            )
+            parameters += [self.run_id, own.graph_id, own.op_name]
+        else:
+            condition = (
+                "scope = 'execution' AND execution_index IN (SELECT execution_index FROM execution "
+                "WHERE run_id = ? AND forward_execution_index = ?)"
+            )
+            parameters += [self.run_id, own.execution_index]
+        found = read_events(
+            self.logdir,
+            f"{bad_condition(KINDS)} AND {condition} AND coalesce(execution_index, 0) >= ? "
+            "ORDER BY execution_index, event_index LIMIT 1",
+            [*parameters, own.execution_index or 0],
+        )
+        return found[0] if found else None
+
+
+class _ForwardWalk(Walk):
+    """A walk that does not follow a bad tensor into the gradient.
+
+    Attributes:
+        is_masked: Whether a `tf.where` took a bad tensor and returned a finite one.
+        bad_gradients: The bad tensors of the gradient that were computed from bad tensors of the forward pass.
+    """
+
+    def __init__(self, flow: DataFlow, sinks: Sinks) -> None:
+        super().__init__(flow, sinks)
+        self.is_masked = False
+        self.bad_gradients: list[TensorEvent] = []
+
+    def follow_event(self, event: TensorEvent) -> None:
+        """Follows a bad tensor.
+
+        Raises:
+            CannotTellError: The recording does not show where the tensor goes.
+            OutOfSightError: The tensor goes out of reach of the recording.
+        """
+        if event.scope != "graph" and event.tensor_id is not None:
+            self.follow(WalkedTensor(None, "", event.tensor_id))
+        elif event.graph_id is not None and event.op_name is not None and event.output_slot is not None:
+            self.follow(WalkedTensor(self._frame(event.graph_id, event.context), event.op_name, event.output_slot))
+
+    def _took(self, op: Op, place: GraphTensor) -> bool:
+        """Returns True: what the program computes from a tensor counts, even if TensorFlow computed it another way."""
+        return True
+
+    def _is_bad(self, tensor: WalkedTensor) -> bool:
+        is_bad = super()._is_bad(tensor)
+        if tensor.frame is None:
+            made = self._flow.events.eager(tensor.slot)
+            op_type, event = made.op_type, made.event
+            role = None if made.execution_index is None else self._labels.execution(made.execution_index).role
+        else:
+            op = self._flow.graphs.op(tensor.frame.graph_id, tensor.name)
+            op_type = None if op is None else op.op_type
+            event = self._flow.events.graph_tensor(
+                GraphTensor(tensor.frame.context, tensor.frame.graph_id, tensor.name, tensor.slot, 2**63 - 1)
+            )
+            role = self._labels.op(tensor.frame.graph_id, tensor.name).role
+        if role == "gradient":
+            self.bad_gradients += [event] if is_bad and event is not None else []
+            return False
+        self.is_masked |= op_type in _SELECTS and not is_bad
+        return is_bad
