@@ -32,7 +32,7 @@ class TestRecording:
         assert about == "tfdbg-arrow: role forward; was returned to the program"
         ((run_id,),) = rows(here / "tfdbg_logdir", "SELECT run_id FROM run")
         assert second == (
-            f"tfdbg-arrow: for its inputs and stack: tfdbg-arrow first-nonfinite tfdbg_logdir --run-id {run_id}"
+            f"tfdbg-arrow: for its inputs and stack: tfdbg-arrow first-nonfinite tfdbg_logdir --run {run_id}"
         )
 
         found = tfdbg_arrow.first_nonfinite(here / "tfdbg_logdir")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tfdbg_arrow.errors import QueryError
+from tfdbg_arrow.query.asked_runs import ALL_RUNS
 from tfdbg_arrow.query.capture_stats import gap_sentences, read_capture_stats
 from tfdbg_arrow.query.displayed import Displayed
 from tfdbg_arrow.query.engine import Answers, Engine
@@ -108,7 +109,7 @@ def read_info(logdir: Answers) -> LogdirInfo:
         last_wall_time_ns=last,
         num_tensors=next(table.rows for table in tables if table.name == "tensor_health"),
         num_nonfinite=num_nonfinite,
-        unobserved=logdir.coverage().summary_beside_gaps,
+        unobserved=logdir.coverage(run_id=ALL_RUNS).summary_beside_gaps,
     )
 
 
@@ -121,23 +122,6 @@ def check_run(logdir: Engine, run_id: str | None) -> None:
     if run_id is not None and not _has_run(logdir, run_id):
         known = ", ".join(run.run_id for run in read_runs(logdir))
         raise QueryError(f"run {run_id!r} is not in {logdir.path}; it holds {known or 'no run'}.")
-
-
-def check_one_run(logdir: Engine, run_id: str | None) -> str:
-    """Returns the requested run, or the only run of the logdir for None.
-
-    Raises:
-        QueryError: The run is not in the logdir, or `run_id` is None and the logdir does not have exactly one run.
-    """
-    if run_id is not None and _has_run(logdir, run_id):
-        return run_id
-    known = [run.run_id for run in read_runs(logdir)]
-    if run_id is None and len(known) == 1:
-        return known[0]
-    if run_id not in known:
-        what = f"{logdir.path} holds {len(known)} runs" if run_id is None else f"run {run_id!r} is not in {logdir.path}"
-        raise QueryError(f"{what}; set run_id to one of {', '.join(known) or '(it holds none)'}.")
-    return run_id
 
 
 def choose_runs(a: Engine, b: Engine, *, run_a: str | None, run_b: str | None) -> tuple[Run, Run]:
