@@ -92,7 +92,16 @@ class TestFirstNonfinite:
         result = run_cli("first-nonfinite", bad, "--json")
         assert result.exit_code == 1
         found = json.loads(result.stdout)
-        assert list(found) == ["logdir", "kinds", "nonfinite", "reasons", "source_lines", "left_out", "unobserved"]
+        assert list(found) == [
+            "logdir",
+            "kinds",
+            "nonfinite",
+            "reasons",
+            "source_lines",
+            "left_out",
+            "unobserved",
+            "about",
+        ]
         assert found["reasons"]["explanation"]["sentence"].startswith("Log of 0: 2 of 6")
         assert found["reasons"]["growth"] is None
         assert list(found["nonfinite"]) == [field.name for field in dataclasses.fields(NonFinite)]
@@ -143,6 +152,7 @@ class TestFirstNonfinite:
             "source_lines": [],
             "left_out": {},
             "unobserved": None,
+            "about": {"run_ids": ["run-a"], "is_newest": True, "num_others": 0, "num_bad_others": None},
         }
 
     def test_kinds_and_run_are_options(self, bad: Path) -> None:
