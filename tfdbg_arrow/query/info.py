@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tfdbg_arrow.errors import QueryError
-from tfdbg_arrow.query.asked_runs import ALL_RUNS
+from tfdbg_arrow.query.asked_runs import ALL_RUNS, asked_runs
 from tfdbg_arrow.query.capture_stats import gap_sentences, read_capture_stats
 from tfdbg_arrow.query.displayed import Displayed
 from tfdbg_arrow.query.engine import Answers, Engine
@@ -130,7 +130,7 @@ def choose_runs(a: Engine, b: Engine, *, run_a: str | None, run_b: str | None) -
     Args:
         a: A logdir.
         b: Another logdir, or the same one.
-        run_a: The run of A. None selects the only run; if a logdir with two runs is compared with itself, the older.
+        run_a: The run of A. None selects the newest run; if a logdir with two runs is compared with itself, the older.
         run_b: The run of B. None works as for run_a, but selects the newer run.
 
     Raises:
@@ -143,7 +143,8 @@ def choose_runs(a: Engine, b: Engine, *, run_a: str | None, run_b: str | None) -
     chosen = []
     for name, logdir, known, wanted, other in (("a", a, runs[0], run_a, run_b), ("b", b, runs[1], run_b, run_a)):
         check_run(logdir, wanted)
-        fitting = [run for run in known if wanted in (None, run.run_id)]
+        run_ids = (wanted,) if wanted is not None else asked_runs(logdir, ALL_RUNS if is_same else None).run_ids
+        fitting = [run for run in known if run.run_id in run_ids]
         if wanted is None and is_same and len(fitting) == 2 and other is not None:
             fitting = [run for run in fitting if run.run_id != other]
         if len(fitting) != 1:
