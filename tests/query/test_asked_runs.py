@@ -165,7 +165,9 @@ class TestOneProgram:
             assert opened.about_runs().sentence == (
                 "About the newest 2 runs of one program: new-0, new-1. 2 of the 2 other runs recorded bad values."
             )
-            with pytest.raises(QueryError, match="holds 2 runs; set run_id to one of new-0, new-1"):
+            with pytest.raises(
+                QueryError, match="holds 2 runs of the newest program; set run_id to one of new-0, new-1"
+            ):
                 opened.provenance(0)
 
     def test_children_one_after_the_other_belong_to_their_parent(self, tmp_path: Path) -> None:

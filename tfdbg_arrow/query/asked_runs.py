@@ -112,11 +112,12 @@ def one_asked_run(logdir: Engine, run_id: str | None = None) -> str:
     Raises:
         QueryError: There is no such run, or there are several.
     """
-    run_ids = asked_runs(logdir, run_id).run_ids
-    if len(run_ids) != 1:
-        names = ", ".join(run_ids) or "(it holds none)"
-        raise QueryError(f"{logdir.path} holds {number_of(len(run_ids), 'run')}; set run_id to one of {names}.")
-    return run_ids[0]
+    asked = asked_runs(logdir, run_id)
+    if len(asked.run_ids) != 1:
+        runs = number_of(len(asked.run_ids), "run") + ("" if asked.is_all else " of the newest program")
+        names = ", ".join(asked.run_ids) or "(it holds none)"
+        raise QueryError(f"{logdir.path} holds {runs}; set run_id to one of {names}.")
+    return asked.run_ids[0]
 
 
 @contextlib.contextmanager
