@@ -54,7 +54,10 @@ def test_a_nan_in_a_variable_decides_the_exit_code_if_the_search_is_cut_off(
 
 
 @pytest.mark.parametrize(("health", "exit_code"), [(CLEAN, 0), (NAN, 1)])
-def test_a_finished_search_decides_the_exit_code(tmp_path: Path, health: dict[str, object], exit_code: int) -> None:
+def test_a_finished_search_decides_the_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, health: dict[str, object], exit_code: int
+) -> None:
+    monkeypatch.setattr(run, "_SUMMARY_S", 600.0)
     assert run._finish(summary(tmp_path / "logdir", health), shown_logdir="logs", json=False) == exit_code
 
 
