@@ -39,15 +39,15 @@ def run_of(
 
 
 @pytest.fixture
-def mended(tmp_path: Path) -> Path:
-    """A logdir in which a run went bad, and a later run of the mended program did not."""
+def fixed(tmp_path: Path) -> Path:
+    """A logdir in which a run went bad, and a later run of the fixed program did not."""
     run_of("z-old", NAN, start_s=0, end_s=10).write(tmp_path)
     return run_of("a-new", start_s=20, end_s=30).write(tmp_path)
 
 
 @pytest.fixture
-def opened(mended: Path) -> Iterator[Logdir]:
-    with open_logdir(mended) as logdir:
+def opened(fixed: Path) -> Iterator[Logdir]:
+    with open_logdir(fixed) as logdir:
         yield logdir
 
 
@@ -97,9 +97,9 @@ class TestNewest:
     def test_sql_is_about_all_runs(self, opened: Logdir) -> None:
         assert opened.rows("SELECT DISTINCT run_id FROM tensor_health ORDER BY 1") == [("a-new",), ("z-old",)]
 
-    def test_the_newest_run_follows_the_logdir(self, opened: Logdir, mended: Path) -> None:
+    def test_the_newest_run_follows_the_logdir(self, opened: Logdir, fixed: Path) -> None:
         assert opened.first_nonfinite() is None
-        run_of("b-newer", INF, start_s=40, end_s=50).write(mended)
+        run_of("b-newer", INF, start_s=40, end_s=50).write(fixed)
         opened.refresh()
         found = opened.first_nonfinite()
         assert found is not None
@@ -219,18 +219,18 @@ class TestAboutRuns:
         of_new = about_runs(opened, run_ids=["a-new"])
         assert of_new.sentence == "About run a-new, the newest of 2. The other run recorded bad values."
 
-    def test_a_broken_part_of_an_old_run_does_not_prevent_an_answer(self, mended: Path) -> None:
-        (mended / part_path("tensor_health", run_id="z-old", number=0)).write_bytes(b"broken")
-        with open_logdir(mended) as opened:
+    def test_a_broken_part_of_an_old_run_does_not_prevent_an_answer(self, fixed: Path) -> None:
+        (fixed / part_path("tensor_health", run_id="z-old", number=0)).write_bytes(b"broken")
+        with open_logdir(fixed) as opened:
             assert opened.first_nonfinite() is None
             assert opened.about_runs().sentence == "About run a-new, the newest of 2. The other run was not read."
 
 
 class TestTensors:
-    def test_questions_about_a_tensor_take_what_first_nonfinite_returned(self, mended: Path) -> None:
-        found = first_nonfinite(mended, run_id="z-old")
+    def test_questions_about_a_tensor_take_what_first_nonfinite_returned(self, fixed: Path) -> None:
+        found = first_nonfinite(fixed, run_id="z-old")
         assert found is not None
-        with open_logdir(mended) as opened:
+        with open_logdir(fixed) as opened:
             of_row = opened.provenance(found.event_index, run_id="z-old")
             assert opened.provenance(found) == opened.provenance(found, run_id="z-old") == of_row
             assert opened.spread(found) == opened.spread(found.event_index, run_id="z-old")
@@ -238,9 +238,9 @@ class TestTensors:
             with pytest.raises(QueryError, match="run_id is 'a-new', but the tensor is of the run z-old"):
                 opened.provenance(found, run_id="a-new")
 
-    def test_a_row_is_one_of_the_newest_run(self, mended: Path) -> None:
-        run_of("b-newer", NAN, start_s=40, end_s=50).write(mended)
-        with open_logdir(mended) as opened:
+    def test_a_row_is_one_of_the_newest_run(self, fixed: Path) -> None:
+        run_of("b-newer", NAN, start_s=40, end_s=50).write(fixed)
+        with open_logdir(fixed) as opened:
             found = opened.provenance(0)
             assert isinstance(found, Provenance)
             assert found.run_id == "b-newer"
@@ -266,12 +266,12 @@ class TestCommands:
         ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
     )
     def test_after_the_bug_was_fixed_the_newest_run_is_clean(
-        self, mended: Path, command: tuple[str, ...], second_line: str
+        self, fixed: Path, command: tuple[str, ...], second_line: str
     ) -> None:
         name, *arguments = command
-        result = CliRunner().invoke(app, [name, str(mended), *arguments])
+        result = CliRunner().invoke(app, [name, str(fixed), *arguments])
         assert (result.exit_code, result.stdout.splitlines()) == (0, [ABOUT, second_line])
-        facts = json.loads(CliRunner().invoke(app, [name, str(mended), *arguments, "--json"]).stdout)
+        facts = json.loads(CliRunner().invoke(app, [name, str(fixed), *arguments, "--json"]).stdout)
         assert facts["about"] == {
             "run_ids": ["a-new"],
             "is_newest": True,
@@ -281,14 +281,14 @@ class TestCommands:
 
     @pytest.mark.parametrize("run", ["z-old", "all"])
     @pytest.mark.parametrize("name", ["first-nonfinite", "why", "alerts", "check"])
-    def test_an_older_run_is_read_only_on_request(self, mended: Path, name: str, run: str) -> None:
-        result = CliRunner().invoke(app, [name, str(mended), "--run", run])
+    def test_an_older_run_is_read_only_on_request(self, fixed: Path, name: str, run: str) -> None:
+        result = CliRunner().invoke(app, [name, str(fixed), "--run", run])
         assert result.exit_code == 1
         is_told = result.stdout.startswith("About run z-old. The other run recorded no bad value.")
         assert is_told == (run == "z-old")
 
-    def test_a_script_for_a_clean_run_is_refused_with_the_reason(self, mended: Path, tmp_path: Path) -> None:
-        result = CliRunner().invoke(app, ["repro", str(mended), "-o", str(tmp_path / "repro.py")])
+    def test_a_script_for_a_clean_run_is_refused_with_the_reason(self, fixed: Path, tmp_path: Path) -> None:
+        result = CliRunner().invoke(app, ["repro", str(fixed), "-o", str(tmp_path / "repro.py")])
         assert "holds an infinity or a NaN. About run a-new, the newest of 2." in result.stderr
 
     def test_commands_about_one_run_name_the_option_alike(self) -> None:
