@@ -68,8 +68,8 @@ def ask(logdir: Path) -> dict[str, Any]:
         assert origin.role == "origin", origin
         assert origin.event_index <= last, origin
         measured["hops"] = len(found.hops)
-        _check_alerts(opened, timed("alerts, cold", opened.alerts), expected)
-        _check_alerts(opened, timed("alerts", opened.alerts), expected)
+        _check_alerts(opened, timed("alerts, cold", lambda: opened.alerts(run_id="all")), expected)
+        _check_alerts(opened, timed("alerts", lambda: opened.alerts(run_id="all")), expected)
         ((rows,),) = opened.rows("SELECT count(*) FROM tensor_health")
         assert rows == expected.rows, rows
     measured["peak_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -78,7 +78,7 @@ def ask(logdir: Path) -> dict[str, Any]:
 
 
 def _check_first(logdir: Logdir, expected: Expected) -> None:
-    found = logdir.first_nonfinite()
+    found = logdir.first_nonfinite(run_id="all")
     assert found is not None
     assert (found.run_id, found.event_index) == (expected.bad_runs[0], expected.event_index), found
     assert (found.op_type, found.op_name, found.is_origin) == (expected.op_type, expected.op_name, True), found
@@ -89,7 +89,7 @@ def _check_first(logdir: Logdir, expected: Expected) -> None:
 def _check_alerts(logdir: Logdir, found: Alerts, expected: Expected) -> None:
     origins = {
         (alert.run_id, alert.first_event_index)
-        for alert in logdir.alerts(kinds=["nonfinite_origin"], limit=10_000).alerts
+        for alert in logdir.alerts(kinds=["nonfinite_origin"], run_id="all", limit=10_000).alerts
         if alert.op_type == expected.op_type
     }
     assert origins == {(run_id, expected.event_index) for run_id in expected.bad_runs}, len(origins)

@@ -215,7 +215,7 @@ def measure_tensorboard(logdir: Path, dump: Path) -> dict[str, float]:
         str(logdir),
         str(dump),
         "--debugger-v2",
-        "--run-id",
+        "--run",
         run_id,
     ]
     subprocess.run(export, check=True, stdout=subprocess.DEVNULL)

@@ -206,7 +206,7 @@ def _examine(recording: TestRecording) -> str | None:
     options = recording.options
     with open_logdir(recording.logdir) as logdir:
         found = _first_origin(logdir, recording) if options.kinds else None
-        reasons = None if found is None else read_reasons(logdir, found.event_index, run_id=found.run_id)
+        reasons = None if found is None else read_reasons(logdir, found)
         alerts: tuple[Alert, ...] = ()
         if options.rules:
             parameters = {kind: values for kind, values in options.rules.items() if values}

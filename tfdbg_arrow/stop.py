@@ -32,7 +32,7 @@ def find_origins(logdir: Path, run_id: str, event_indexes: Sequence[int]) -> lis
 
     with open_logdir(logdir) as opened:
         found = origins_of(opened, event_indexes, run_id=run_id)
-        reasons = [read_reasons(opened, each.event_index, run_id=run_id) for each in found]
+        reasons = [read_reasons(opened, each) for each in found]
     return [
         Origin(nonfinite=each, text=sentence(each, reasons=why), key=_key(each))
         for each, why in zip(found, reasons, strict=True)

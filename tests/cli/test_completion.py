@@ -30,7 +30,7 @@ def completed(*words: str) -> list[str]:
 
 def test_bash_completes_subcommands_options_and_choices() -> None:
     assert completed("tfdbg-arrow", "first") == ["first-nonfinite"]
-    assert set(completed("tfdbg-arrow", "alerts", "logdir", "--ru")) == {"--rule", "--rules", "--run-id"}
+    assert set(completed("tfdbg-arrow", "alerts", "logdir", "--ru")) == {"--rule", "--rules", "--run"}
     assert completed("tfdbg-arrow", "sql", "logdir", '"SELECT 1"', "--format", "") == ["table", "csv", "json"]
 
 

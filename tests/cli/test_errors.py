@@ -124,7 +124,7 @@ def test_a_wrong_mode(tmp_path: Path) -> None:
     [
         (("--kinds", "zero"), "kind 'zero' is unknown, expected 'nan', 'inf' or both"),
         (("--kinds", ""), "expected 'nan', 'inf' or both"),
-        (("--run-id", "no-such-run"), "run 'no-such-run' is not in "),
+        (("--run", "no-such-run"), "run 'no-such-run' is not in "),
     ],
     ids=["kind", "no kind", "run"],
 )

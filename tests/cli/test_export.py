@@ -45,7 +45,7 @@ def test_json_holds_the_same(logdir: Path, tmp_path: Path) -> None:
 
 def test_the_mode_and_the_run_can_be_chosen(logdir: Path, tmp_path: Path) -> None:
     RunBuilder("run-b").write(logdir)
-    chosen = ("--run-id", "run-a", "--tensor-debug-mode", "SHAPE", "--json")
+    chosen = ("--run", "run-a", "--tensor-debug-mode", "SHAPE", "--json")
     result = run_cli("export", "--debugger-v2", logdir, tmp_path / "dump", *chosen)
     assert [(run["run_id"], run["tensor_debug_mode"]) for run in json.loads(result.stdout)["runs"]] == [
         ("run-a", "SHAPE")
@@ -78,8 +78,8 @@ def test_the_mode_and_the_run_can_be_chosen(logdir: Path, tmp_path: Path) -> Non
             ("--debugger-v2", "--table", "run"),
             "--table was given with --debugger-v2; its dumps are always complete and are never replaced.",
         ),
-        (("--csv", "--run-id", "run-z"), "run 'run-z' is not in {logdir}; it holds run-a."),
-        (("--debugger-v2", "--run-id", "run-z"), "{logdir} has no run 'run-z'; it has run-a."),
+        (("--csv", "--run", "run-z"), "run 'run-z' is not in {logdir}; it holds run-a."),
+        (("--debugger-v2", "--run", "run-z"), "{logdir} has no run 'run-z'; it has run-a."),
         (
             ("--debugger-v2", "--tensor-debug-mode", "FULL_TENSOR"),
             (
@@ -120,7 +120,7 @@ def test_a_wrong_source_or_target_gives_one_sentence(logdir: Path, tmp_path: Pat
 
 def test_tables_are_exported_in_the_given_format(logdir: Path, tmp_path: Path) -> None:
     RunBuilder("run-b").write(logdir)
-    chosen = ("--table", "run", "--table", "op_source", "--run-id", "run-a")
+    chosen = ("--table", "run", "--table", "op_source", "--run", "run-a")
     result = run_cli("export", "--csv", logdir, tmp_path / "out", *chosen)
     assert (result.exit_code, result.stderr) == (0, "")
     size = sum(path.stat().st_size for path in (tmp_path / "out").iterdir())

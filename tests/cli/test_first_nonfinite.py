@@ -92,7 +92,16 @@ class TestFirstNonfinite:
         result = run_cli("first-nonfinite", bad, "--json")
         assert result.exit_code == 1
         found = json.loads(result.stdout)
-        assert list(found) == ["logdir", "kinds", "nonfinite", "reasons", "source_lines", "left_out", "unobserved"]
+        assert list(found) == [
+            "logdir",
+            "kinds",
+            "nonfinite",
+            "reasons",
+            "source_lines",
+            "left_out",
+            "unobserved",
+            "about",
+        ]
         assert found["reasons"]["explanation"]["sentence"].startswith("Log of 0: 2 of 6")
         assert found["reasons"]["growth"] is None
         assert list(found["nonfinite"]) == [field.name for field in dataclasses.fields(NonFinite)]
@@ -143,13 +152,14 @@ class TestFirstNonfinite:
             "source_lines": [],
             "left_out": {},
             "unobserved": None,
+            "about": {"run_ids": ["run-a"], "is_newest": True, "num_others": 0, "num_bad_others": None},
         }
 
     def test_kinds_and_run_are_options(self, bad: Path) -> None:
         assert run_cli("first-nonfinite", bad, "--kinds", "nan").exit_code == 0
-        assert run_cli("first-nonfinite", bad, "--kinds", "inf", "--run-id", "run-a").exit_code == 1
+        assert run_cli("first-nonfinite", bad, "--kinds", "inf", "--run", "run-a").exit_code == 1
         assert run_cli("first-nonfinite", bad, "--kinds", "zero").exit_code == 2
-        assert run_cli("first-nonfinite", bad, "--run-id", "run-z").exit_code == 2
+        assert run_cli("first-nonfinite", bad, "--run", "run-z").exit_code == 2
 
     def test_a_run_in_a_mode_without_element_counts_is_not_called_healthy(self, tmp_path: Path) -> None:
         run = RunBuilder("run-a", tensor_debug_mode="NO_TENSOR")

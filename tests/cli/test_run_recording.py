@@ -32,7 +32,7 @@ class TestRecording:
         assert about == "tfdbg-arrow: role forward; was returned to the program"
         ((run_id,),) = rows(here / "tfdbg_logdir", "SELECT run_id FROM run")
         assert second == (
-            f"tfdbg-arrow: for its inputs and stack: tfdbg-arrow first-nonfinite tfdbg_logdir --run-id {run_id}"
+            f"tfdbg-arrow: for its inputs and stack: tfdbg-arrow first-nonfinite tfdbg_logdir --run {run_id}"
         )
 
         found = tfdbg_arrow.first_nonfinite(here / "tfdbg_logdir")
@@ -95,6 +95,7 @@ class TestRecording:
             "num_nonfinite": bad,
             "unobserved": None,
             "stopped_by": None,
+            "about": {"run_ids": [run_id], "is_newest": True, "num_others": 0, "num_bad_others": None},
             "has_nan_variable": False,
             "is_searched": True,
             "is_finished": True,
@@ -113,6 +114,7 @@ class TestRecording:
             "for more: tfdbg-arrow info tfdbg_logdir",
             ours.stderr.splitlines()[-1],
         )
+        assert "the newest of 2. The other run recorded bad values." in ours.stderr.splitlines()[-2]
         assert rows(
             here / "tfdbg_logdir",
             "SELECT tensor_debug_mode, circular_buffer_size, op_regex, tensor_dtypes, health_backend, is_clean_end "

@@ -11,7 +11,7 @@ from tfdbg_arrow.cli.run import Summary
 from tfdbg_arrow.errors import TimeLimitError
 from tfdbg_arrow.query import Logdir
 
-from ..query.builder import CLEAN, INF, NAN, RunBuilder
+from ..query.builder import CLEAN, INF, NAN, START_NS, RunBuilder
 
 
 def summary(path: Path, health: dict[str, object]) -> Summary:
@@ -54,5 +54,22 @@ def test_a_nan_in_a_variable_decides_the_exit_code_if_the_search_is_cut_off(
 
 
 @pytest.mark.parametrize(("health", "exit_code"), [(CLEAN, 0), (NAN, 1)])
-def test_a_finished_search_decides_the_exit_code(tmp_path: Path, health: dict[str, object], exit_code: int) -> None:
+def test_a_finished_search_decides_the_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, health: dict[str, object], exit_code: int
+) -> None:
+    monkeypatch.setattr(run, "_SUMMARY_S", 600.0)
     assert run._finish(summary(tmp_path / "logdir", health), shown_logdir="logs", json=False) == exit_code
+
+
+def test_the_first_line_names_the_run_if_the_logdir_has_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(run, "_SUMMARY_S", 600.0)
+    old = RunBuilder("old", wall_time_ns=START_NS - 10**10)
+    old.tensor(old.graph("f").op("x", "Log"), "x", NAN)
+    old.write(tmp_path / "logdir")
+    assert run._finish(summary(tmp_path / "logdir", CLEAN), shown_logdir="logs", json=False) == 0
+    assert capsys.readouterr().err.splitlines() == [
+        "tfdbg-arrow: About run run-a, the newest of 2. The other run recorded bad values.",
+        "tfdbg-arrow: recorded 1 tensor in logs, none of them bad; for more: tfdbg-arrow info logs",
+    ]

@@ -109,6 +109,7 @@ def test_report_writes_one_file_and_lists_what_it_left_out(logdir: Path, tmp_pat
     result = run_cli("report", logdir, "-o", file)
     assert (result.exit_code, result.stdout) == (0, f"{file}: {file.stat().st_size:,} bytes\n")
     printed = json.loads(run_cli("report", logdir, "-o", file, "--json").stdout)
+    assert printed.pop("about")["run_ids"] == ["run-a"]
     assert printed == {"logdir": str(logdir), "report": str(file), "bytes": file.stat().st_size, "left_out": []}
 
 

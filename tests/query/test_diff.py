@@ -505,6 +505,15 @@ def test_the_older_of_two_runs_in_a_logdir_is_run_a(tmp_path: Path) -> None:
     assert diff(tmp_path, tmp_path, run_a="older", run_b="older").divergence is None
 
 
+def test_the_newest_runs_of_two_logdirs_are_compared(tmp_path: Path) -> None:
+    for path, name, start, health in (("a", "old", 1, INF), ("a", "new", 2, CLEAN), ("b", "other", 3, CLEAN)):
+        run = RunBuilder(name, wall_time_ns=start, end_wall_time_ns=start)
+        chain(run, healths={"Log": health})
+        run.write(tmp_path / path)
+    found = diff(tmp_path / "a", tmp_path / "b")
+    assert (found.run_a, found.run_b, found.divergence) == ("new", "other", None)
+
+
 def test_a_logdir_with_more_than_two_runs_needs_a_choice_of_run(tmp_path: Path) -> None:
     for name in ("one", "two", "three"):
         run = RunBuilder(name)

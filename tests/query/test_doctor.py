@@ -215,7 +215,7 @@ class TestRecordedData:
         finding = only(run.write(tmp_path))
         assert (finding.kind, finding.severity) == ("unobserved_outputs", "warning")
         assert finding.sentence == "Outputs of ops in graphs that could be bad but were not recorded (xla): 1."
-        assert finding.advice.endswith(f"tfdbg-arrow coverage {tmp_path} --run-id run-a.")
+        assert finding.advice.endswith(f"tfdbg-arrow coverage {tmp_path} --run run-a.")
 
 
 class TestCaptureStats:

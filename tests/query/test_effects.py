@@ -147,7 +147,7 @@ def test_an_unexpected_bad_value_comes_before_expected_ones(tmp_path: Path) -> N
     other = RunBuilder("run-c", wall_time_ns=1_800_000_000_000_000_000)
     applied = Step(other).call(INF, is_applied=True)
     logdir = other.write(run.write(tmp_path / "runs"))
-    found = first_nonfinite(logdir)
+    found = first_nonfinite(logdir, run_id="all")
     assert found is not None
     assert (found.run_id, found.event_index) == ("run-c", applied)
     found = first_nonfinite(logdir, run_id="run-b")

@@ -426,15 +426,18 @@ def test_an_overflow_of_a_fused_layer(program_ops: tuple[str, ...], made: Mappin
 
 
 @pytest.mark.parametrize(
-    ("program_ops", "repair"),
+    ("program_ops", "makers", "repair"),
     [
-        (("Relu", "Log"), "Keep the argument above 0, for example with tf.maximum."),
-        (("Sqrt", "Neg"), "Keep the argument at or above 0, for example with tf.maximum."),
-        (("Log", "Sqrt"), None),
+        (("Relu", "Log"), ("Log",), "Keep the argument above 0, for example with tf.maximum."),
+        (("Sqrt", "Neg"), ("Sqrt",), "Keep the argument at or above 0, for example with tf.maximum."),
+        (("Log", "Sqrt"), ("Sqrt", "Log"), None),
     ],
 )
-def test_the_repair_of_a_fused_op_is_that_of_its_only_maker(program_ops: tuple[str, ...], repair: str | None) -> None:
-    computed = Computed(output=row("_UnaryOps", NAN), inputs={0: row("Identity", CLEAN)}, program_ops=program_ops)
+def test_the_repair_of_a_fused_op_is_that_of_its_only_maker(
+    program_ops: tuple[str, ...], makers: tuple[str, ...], repair: str | None
+) -> None:
+    taken = {0: row("Identity", CLEAN)}
+    computed = Computed(output=row("_UnaryOps", NAN), inputs=taken, program_ops=program_ops, makers=makers)
     found = explain(computed)
     assert found is not None
     assert found.repair == repair
@@ -443,7 +446,8 @@ def test_the_repair_of_a_fused_op_is_that_of_its_only_maker(program_ops: tuple[s
 def test_a_convolution_fused_with_a_normalization_may_be_bad_for_another_reason() -> None:
     taken = {index: row("Identity", CLEAN) for index in range(6)}
     program_ops = ("Conv2D", "FusedBatchNormV3")
-    found = explain(Computed(output=row("_FusedConv2D", INF), inputs=taken, program_ops=program_ops))
+    output = row("_FusedConv2D", INF)
+    found = explain(Computed(output=output, inputs=taken, program_ops=program_ops, makers=program_ops))
     assert found is not None
     assert "Overflow" not in found.sentence
 

@@ -628,7 +628,7 @@ class TestRuns:
         return tmp_path
 
     def test_the_run_that_was_bad_first_comes_first(self, tmp_path: Path) -> None:
-        found = first_nonfinite(self.logdir(tmp_path))
+        found = first_nonfinite(self.logdir(tmp_path), run_id="all")
         assert found is not None
         assert (found.run_id, found.op_name) == ("run-c", "x")
 

@@ -749,7 +749,7 @@ def test_too_many_layers_are_folded_into_those_around_them(tmp_path: Path) -> No
     assert ([each.layer for each in found.rows], found.num_folded) == (["forward"], 1500)
 
 
-def test_the_run_is_the_first_that_went_bad_or_the_last(tmp_path: Path) -> None:
+def test_the_run_is_the_newest_or_of_all_the_first_that_went_bad(tmp_path: Path) -> None:
     logdir = tmp_path / "logdir"
     for number, bad_from in enumerate((None, 2, 1, None)):
         run = training(bad_from=bad_from)
@@ -760,7 +760,8 @@ def test_the_run_is_the_first_that_went_bad_or_the_last(tmp_path: Path) -> None:
                 if "wall_time_ns" in each:
                     each["wall_time_ns"] += number * 10**9
         run.write(logdir)
-    assert [layer_health(logdir, run_id=run_id).run_id for run_id in (None, "run-2")] == ["run-1", "run-2"]
+    shown = [layer_health(logdir, run_id=run_id).run_id for run_id in (None, "run-2", "all")]
+    assert shown == ["run-3", "run-2", "run-1"]
     healthy = tmp_path / "healthy"
     for run_id in ("run-1", "run-2"):
         RunBuilder(run_id, wall_time_ns=int(run_id[-1])).write(healthy)

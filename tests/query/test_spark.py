@@ -218,7 +218,7 @@ IN_EVERY_RUN = ("gradient_norm_spike", "nonfinite_origin")
     ],
 )
 def test_rules(on_spark: SparkLogdir, on_duckdb: Logdir, rule: Any) -> None:
-    ours, theirs = (alerts(engine, kinds=[rule.kind], limit=1000) for engine in (on_duckdb, on_spark))
+    ours, theirs = (alerts(engine, kinds=[rule.kind], run_id="all", limit=1000) for engine in (on_duckdb, on_spark))
     assert ours.num_found[rule.kind] > 0
     assert (theirs.num_found, theirs.num_cut) == (ours.num_found, ours.num_cut)
     for our, their in zip(ours.alerts, theirs.alerts, strict=True):
@@ -244,21 +244,25 @@ Question = Callable[[Any, str], Any]
 QUESTIONS: dict[str, Question] = {
     "runs": lambda engine, _: engine.runs(),
     "info": lambda engine, _: engine.info(),
-    "coverage": lambda engine, _: engine.coverage(),
+    "coverage": lambda engine, _: engine.coverage(run_id="all"),
     "coverage of a run": lambda engine, _: coverage(engine, run_id="run-eager"),
-    "first of all runs": lambda engine, _: engine.first_nonfinite(),
+    "first of all runs": lambda engine, _: engine.first_nonfinite(run_id="all"),
+    "first of the newest run": lambda engine, _: engine.first_nonfinite(),
+    "the newest run": lambda engine, _: engine.about_runs(),
+    "coverage of the newest run": lambda engine, _: engine.coverage(),
+    "alerts of the newest run": lambda engine, _: engine.alerts(kinds=["nonfinite"]),
     "first in a loop": lambda engine, _: first_nonfinite(engine, run_id="run-looped"),
     "first that is expected": lambda engine, _: first_nonfinite(engine, run_id="run-expected"),
     "first that was recorded": lambda engine, recorded: first_nonfinite(engine, run_id=recorded),
     "first NaN": lambda engine, recorded: first_nan(engine, run_id=recorded),
     "first infinity": lambda engine, recorded: first_nonfinite(engine, kinds=["inf"], run_id=recorded),
-    "bad tensors": lambda engine, _: engine.nonfinite(limit=6),
+    "bad tensors": lambda engine, _: engine.nonfinite(run_id="all", limit=6),
     "bad tensors of a run": lambda engine, recorded: engine.nonfinite(run_id=recorded),
     "provenance in a loop": lambda engine, _: engine.provenance(last_bad(engine, "run-looped"), run_id="run-looped"),
     "provenance over steps": lambda engine, recorded: engine.provenance(last_bad(engine, recorded), run_id=recorded),
     "provenance of eager ops": lambda engine, _: engine.provenance(last_bad(engine, "run-eager"), run_id="run-eager"),
     "alerts of a run": lambda engine, recorded: engine.alerts(kinds=["nonfinite"], run_id=recorded, limit=2),
-    "history": lambda engine, _: engine.history("Log|ReLU.*|add:0", limit=30),
+    "history": lambda engine, _: engine.history("Log|ReLU.*|add:0", run_id="all", limit=30),
     "history with values": lambda engine, recorded: engine.history(
         ".*[mM]ul.*", run_id=recorded, steps=(1, None), after=3, num_values=2
     ),

@@ -51,7 +51,7 @@ def test_new_data_appears_without_a_reload(page: Page, served: Served, path: Pat
     assert page.evaluate("window.isSamePage")
     assert page.evaluate("document.activeElement.getAttribute('href')") == focused
     expect(page.get_by_role("button", name="live")).to_have_attribute("aria-pressed", "true")
-    expect(page.locator("#run option")).to_have_count(3)
+    expect(page.locator("#run option")).to_have_count(4)
 
 
 def test_a_page_in_use_shows_new_data_only_on_request(page: Page, served: Served, path: Path) -> None:
@@ -62,5 +62,5 @@ def test_a_page_in_use_shows_new_data_only_on_request(page: Page, served: Served
     expect(button).to_have_text("○ new data")
     expect(page.locator("#run option")).to_have_count(1)
     button.click()
-    expect(page.locator("#run option")).to_have_count(3)
+    expect(page.locator("#run option")).to_have_count(4)
     expect(button).to_have_text("● live")

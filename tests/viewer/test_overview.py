@@ -19,7 +19,7 @@ from tfdbg_arrow.viewer.pages.overview import OverviewPage, complete_overview, r
 from tfdbg_arrow.viewer.reading import Reader
 from tfdbg_arrow.viewer.report import read_report, render_report
 
-from ..query.builder import CLEAN, NAN, RunBuilder
+from ..query.builder import CLEAN, NAN, START_NS, RunBuilder
 from . import logdirs
 from .browser import chromium, watched_page
 from .serving import TOKEN, serving
@@ -183,7 +183,7 @@ def test_a_run_without_tensors_is_empty(tmp_path: Path) -> None:
 
 def test_several_workers_are_listed_and_one_can_be_chosen(tmp_path: Path) -> None:
     logdirs.log_of_zero(tmp_path, run_id="run-a", worker="worker:0")
-    other = RunBuilder("run-b", worker="worker:1", wall_time_ns=1_800_000_000_000_000_000)
+    other = RunBuilder("run-b", worker="worker:1", wall_time_ns=START_NS + 1)
     other.tensor(other.graph("f").op("x", "Mul"), "x", CLEAN)
     other.write(tmp_path)
 

@@ -350,7 +350,7 @@ def test_the_tab_shows_the_pages_and_follows_the_recording(browser: Browser, tmp
         run = RunBuilder("run-b")
         run.tensor(run.graph("g").op("y", "Log"), "y", NAN)
         run.write(logdir)
-        expect(frame.locator("#run option")).to_have_count(3)
+        expect(frame.locator("#run option")).to_have_count(4)
         assert frame_of(page).evaluate("window.isSamePage")
         for key in ("a", "x", "t", "h", "s", "u", "o"):
             frame.locator("body").press("g")

@@ -11,9 +11,11 @@ import typer
 from tfdbg_arrow.cli.output import (
     JsonOption,
     MemoryLimitOption,
+    RunOption,
     SkipBrokenOption,
     console,
     plain_table,
+    print_about,
     print_json,
     reading,
     styled,
@@ -22,7 +24,7 @@ from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.safe_text import number_of, printable_line
 
 if TYPE_CHECKING:
-    from tfdbg_arrow.query import Alert, AlertFinding, Alerts, Frame
+    from tfdbg_arrow.query import AboutRuns, Alert, AlertFinding, Alerts, Frame
 
 _STYLES = {"error": "bold red", "warning": "yellow", "info": "dim"}
 _SEVERITIES = ("error", "warning", "info")
@@ -38,7 +40,6 @@ SetOption = Annotated[
 RulesOption = Annotated[
     str | None, typer.Option("--rules", metavar="DIR", help="A directory with your own rules, as .sql files.")
 ]
-RunOption = Annotated[str | None, typer.Option("--run-id", metavar="ID", help="Read only this run.")]
 AllOption = Annotated[bool, typer.Option("--all", "--expand", help="List every alert instead of the findings.")]
 LimitOption = Annotated[int, typer.Option(metavar="N", help="Show at most N findings (or alerts) of each rule.")]
 
@@ -62,12 +63,13 @@ def alerts(
 
     Exit codes: 0 no errors and no warnings, 1 at least one, 2 the command failed or a rule was stopped.
     """
-    found = _run(
+    found, about = _run(
         logdir, rule, parameters, rules, run_id=run_id, limit=limit, skip_broken=skip_broken, memory_limit=memory_limit
     )
     if json:
-        _print_json(logdir, found)
+        _print_json(logdir, found, about)
     else:
+        print_about(about)
         _print_summary(found)
         _print(found, expand=expand, limit=limit)
     is_clean = all(alert.severity == "info" for alert in found.findings)
@@ -91,14 +93,16 @@ def check(
     Exit codes: 0 nothing found, 1 something found, 2 the command failed or a rule was stopped.
     """
     rule = rule or ["nonfinite_origin"]
-    found = _run(
+    found, about = _run(
         logdir, rule, parameters, rules, run_id=run_id, limit=limit, skip_broken=skip_broken, memory_limit=memory_limit
     )
     if json:
-        _print_json(logdir, found)
+        _print_json(logdir, found, about)
     elif found.findings or found.not_run:
+        print_about(about)
         _print(found, expand=expand, limit=limit)
     else:
+        print_about(about)
         typer.echo("Nothing found by " + ", ".join(found.num_found) + ".")
     raise typer.Exit(_exit_code(found, is_clean=all(finding.is_expected for finding in found.findings)))
 
@@ -110,9 +114,10 @@ def _exit_code(found: Alerts, *, is_clean: bool) -> int:
     return 2 if found.not_run else 0
 
 
-def _print_json(logdir: str, found: Alerts) -> None:
+def _print_json(logdir: str, found: Alerts, about: AboutRuns) -> None:
     names = ("findings", "alerts", "num_found", "num_cut", "not_run")
-    print_json({"logdir": logdir, "summary": found.summary, **{name: getattr(found, name) for name in names}})
+    facts = {name: getattr(found, name) for name in names}
+    print_json({"logdir": logdir, "about": about, "summary": found.summary, **facts})
 
 
 def _run(
@@ -125,15 +130,16 @@ def _run(
     limit: int,
     skip_broken: bool,
     memory_limit: str | None,
-) -> Alerts:
+) -> tuple[Alerts, AboutRuns]:
     with reading(logdir, skip_broken=skip_broken, memory_limit=memory_limit) as opened:
-        return opened.alerts(
+        found = opened.alerts(
             kinds=rule or None,
             parameters=_parse(parameters or []),
             rules_directory=rules,
             run_id=run_id,
             limit=limit,
         )
+        return found, opened.about_runs(run_id=run_id)
 
 
 def _parse(settings: list[str]) -> dict[str, dict[str, float]]:

@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tfdbg_arrow.cli.output import JsonOption, MemoryLimitOption, SkipBrokenOption, console, print_json, reading, styled
+from tfdbg_arrow.cli.output import (
+    JsonOption,
+    MemoryLimitOption,
+    RunOption,
+    SkipBrokenOption,
+    console,
+    print_about,
+    print_json,
+    reading,
+    styled,
+)
 from tfdbg_arrow.safe_text import number_of
 
 if TYPE_CHECKING:
@@ -17,7 +27,7 @@ if TYPE_CHECKING:
 
 def coverage(
     logdir: Annotated[str, typer.Argument(metavar="LOGDIR", help="The directory that a recording wrote.")],
-    run_id: Annotated[str | None, typer.Option("--run-id", metavar="ID", help="Read only this run.")] = None,
+    run_id: RunOption = None,
     skip_broken: SkipBrokenOption = False,
     memory_limit: MemoryLimitOption = None,
     json: JsonOption = False,
@@ -31,10 +41,13 @@ def coverage(
     Exit codes: 0 every tensor that could be bad was looked at, 1 some were not, 2 an error.
     """
     with reading(logdir, skip_broken=skip_broken, memory_limit=memory_limit) as opened:
-        found = opened.coverage(run_id=run_id)
+        found, about = opened.coverage(run_id=run_id), opened.about_runs(run_id=run_id)
     if json:
-        print_json({**dataclasses.asdict(found), "is_complete": found.is_complete, "summary": found.summary})
+        print_json(
+            {**dataclasses.asdict(found), "is_complete": found.is_complete, "summary": found.summary, "about": about}
+        )
     else:
+        print_about(about)
         _print_coverage(found)
     raise typer.Exit(0 if found.is_complete else 1)
 

@@ -60,9 +60,9 @@ def export(
     run_id: Annotated[
         str | None,
         typer.Option(
-            "--run-id",
-            metavar="ID",
-            help="The run to export; the default is all runs. With several runs, each dump goes to TARGET/<run id>.",
+            "--run",
+            metavar="RUN",
+            help="Export only this run. Default: all runs. With several runs, each dump goes to TARGET/<run id>.",
         ),
     ] = None,
     overwrite: Annotated[

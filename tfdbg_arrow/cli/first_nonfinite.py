@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tfdbg_arrow.cli.output import JsonOption, MemoryLimitOption, SkipBrokenOption, console, print_json, reading, styled
+from tfdbg_arrow.cli.output import (
+    JsonOption,
+    MemoryLimitOption,
+    RunOption,
+    SkipBrokenOption,
+    console,
+    print_about,
+    print_json,
+    reading,
+    styled,
+)
 from tfdbg_arrow.cli.why import reason_lines
 from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.safe_text import printable, printable_line
@@ -23,7 +33,7 @@ def first_nonfinite(
     kinds: Annotated[
         str, typer.Option(help="The values to look for: nan, inf or both, separated by a comma.")
     ] = "nan,inf",
-    run_id: Annotated[str | None, typer.Option("--run-id", metavar="ID", help="Read only this run.")] = None,
+    run_id: RunOption = None,
     skip_broken: SkipBrokenOption = False,
     memory_limit: MemoryLimitOption = None,
     json: JsonOption = False,
@@ -41,10 +51,11 @@ def first_nonfinite(
     wanted = tuple(kind.strip() for kind in kinds.split(",") if kind.strip())
     with reading(logdir, skip_broken=skip_broken, memory_limit=memory_limit) as opened:
         found = opened.first_nonfinite(kinds=wanted, run_id=run_id)
-        runs = [run for run in opened.runs() if run_id in (None, run.run_id)]
+        about = opened.about_runs(run_id=run_id)
+        runs = [run for run in opened.runs() if run.run_id in about.run_ids]
         unobserved = opened.coverage(run_id=run_id).summary_beside_gaps if found is None else None
         lines: tuple[SourceLine, ...] = ()
-        reasons = None if found is None else read_reasons(opened, found.event_index, run_id=found.run_id)
+        reasons = None if found is None else read_reasons(opened, found)
         if found is not None and found.source is not None:
             lines = source_lines(opened, found.source, run_id=found.run_id)
     unmeasured = [run for run in runs if not run.measures_health]
@@ -58,9 +69,11 @@ def first_nonfinite(
             "source_lines": lines,
             "left_out": left_out,
             "unobserved": unobserved,
+            "about": about,
         }
         print_json({"logdir": logdir, "kinds": list(wanted), **facts})
     elif found is None or reasons is None:
+        print_about(about)
         typer.echo("Nothing is bad: no recorded tensor contains " + " or ".join(wanted) + ".")
         for run in runs:
             for text in run.left_out:
@@ -68,6 +81,7 @@ def first_nonfinite(
         if unobserved is not None:
             typer.echo(f"Not looked at: {printable(unobserved)}; see: tfdbg-arrow coverage {printable(logdir)}")
     else:
+        print_about(about)
         print_nonfinite(found, lines, reasons=reasons)
     if unmeasured and found is None:
         typer.echo(f"tfdbg-arrow: warning: {_nothing_measured(logdir, unmeasured)}", err=True)

@@ -23,8 +23,16 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from tfdbg_arrow.query import BrokenPart, Logdir
+    from tfdbg_arrow.query import AboutRuns, BrokenPart, Logdir
 
+RunOption = Annotated[
+    str | None,
+    typer.Option(
+        "--run",
+        metavar="RUN",
+        help="Answer for this run, or for `all`. Default: the newest run, with the other processes of its program.",
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 _WIDTH_OF_A_FILE = 100_000
 SkipBrokenOption = Annotated[
@@ -72,6 +80,12 @@ def reading(
                 broken = opened.broken_parts
     finally:
         tell_broken(logdir, broken)
+
+
+def print_about(about: AboutRuns) -> None:
+    """Prints which runs the answer is about, if the logdir has others."""
+    if about.sentence is not None:
+        typer.echo(printable(f"{about.sentence} --run RUN selects one."))
 
 
 def tell_broken(logdir: str, broken: Sequence[BrokenPart]) -> None:

@@ -9,8 +9,10 @@ import typer
 from tfdbg_arrow.cli.output import (
     JsonOption,
     MemoryLimitOption,
+    RunOption,
     SkipBrokenOption,
     console,
+    print_about,
     print_json,
     progress,
     reading,
@@ -33,7 +35,7 @@ def repro(
         int | None,
         typer.Option("--event", metavar="N", help="Another bad tensor: its event_index. Default: the first one."),
     ] = None,
-    run_id: Annotated[str | None, typer.Option("--run-id", metavar="ID", help="Read only this run.")] = None,
+    run_id: RunOption = None,
     depth: Annotated[
         int, typer.Option(min=0, help="Number of ops before the op, on each path, that the script runs as well.")
     ] = 0,
@@ -76,9 +78,11 @@ def repro(
             minimise=minimise,
             time_limit_s=time_limit,
         )
+        about = opened.about_runs(run_id=run_id)
     if json:
-        print_json({"logdir": logdir, "repro": written})
+        print_json({"logdir": logdir, "repro": written, "about": about})
     else:
+        print_about(about)
         _print_repro(written, is_fixed=fix)
 
 

@@ -20,7 +20,7 @@ from tfdbg_arrow.errors import SettingError, TfdbgArrowError, TimeLimitError
 from tfdbg_arrow.safe_text import number_of, printable, to_json
 
 if TYPE_CHECKING:
-    from tfdbg_arrow.query import Logdir, NonFinite, Run
+    from tfdbg_arrow.query import AboutRuns, Logdir, NonFinite, Run
     from tfdbg_arrow.writer.program import Program
 
 _EXIT_FINDINGS = 1
@@ -75,6 +75,7 @@ class Summary:
         unobserved: One line about the tensors of these runs that were not looked at; None if there are none.
         stopped_by: The bad tensor that stopped the program under `--on-nonfinite raise`, in the form of `nonfinite`;
             None if nothing stopped it.
+        about: What the other runs of the logdir hold; None if nothing was recorded.
         has_nan_variable: Whether an op wrote a NaN to a variable.
         is_searched: Whether the search for the first bad tensor was completed.
         is_finished: Whether the summary was completed in time. If not, attributes that were not computed have their
@@ -89,6 +90,7 @@ class Summary:
     nonfinite: NonFinite | None = None
     unobserved: str | None = None
     stopped_by: NonFinite | None = None
+    about: AboutRuns | None = None
     has_nan_variable: bool = False
     is_searched: bool = False
     is_finished: bool = True
@@ -331,9 +333,11 @@ def _read(summary: Summary) -> tuple[Summary, list[Run]]:
 
 def _facts(logdir: Logdir, runs: list[Run]) -> Iterator[dict[str, Any]]:
     """Yields attributes of the summary, the cheapest queries first."""
+    from tfdbg_arrow.query.asked_runs import about_runs
     from tfdbg_arrow.query.nonfinite_search import has_nan_variable, most_harmful
 
     run_ids = [run.run_id for run in runs]
+    yield {"about": about_runs(logdir, run_ids=run_ids, reads_others=False)}
     ((num_tensors, num_nonfinite),) = logdir.rows(
         "SELECT count(*), count(*) FILTER (has_inf_or_nan) FROM tensor_health WHERE list_contains($runs, run_id)",
         {"runs": run_ids},
@@ -344,6 +348,7 @@ def _facts(logdir: Logdir, runs: list[Run]) -> Iterator[dict[str, Any]]:
     yield {"nonfinite": most_harmful(found), "is_searched": True}
     unobserved = [logdir.coverage(run_id=run.run_id).summary_beside_gaps for run in runs if run.measures_health]
     yield {"unobserved": "; ".join(text for text in unobserved if text is not None) or None}
+    yield {"about": about_runs(logdir, run_ids=run_ids)}
 
 
 def _print_stop(logdir: str, found: NonFinite) -> None:
@@ -354,11 +359,16 @@ def _print_stop(logdir: str, found: NonFinite) -> None:
     _say("the program was stopped by")
     with open_logdir(logdir) as opened:
         lines = () if found.source is None else source_lines(opened, found.source, run_id=found.run_id)
-        reasons = read_reasons(opened, found.event_index, run_id=found.run_id)
+        reasons = read_reasons(opened, found)
     print_nonfinite(found, lines, reasons=reasons, stderr=True)
 
 
 def _summary_lines(summary: Summary, runs: list[Run], shown_logdir: str) -> list[str]:
+    about = None if summary.about is None else summary.about.sentence
+    return [*([] if about is None else [about]), *_lines_about_own_runs(summary, runs, shown_logdir)]
+
+
+def _lines_about_own_runs(summary: Summary, runs: list[Run], shown_logdir: str) -> list[str]:
     if not summary.run_ids:
         is_off = os.environ.get("TFDBG_ARROW") == "0"
         why = "TFDBG_ARROW=0 is set" if is_off else "the program did not import TensorFlow"
@@ -377,7 +387,7 @@ def _summary_lines(summary: Summary, runs: list[Run], shown_logdir: str) -> list
     recorded = f"recorded {number_of(summary.num_tensors, 'tensor')} in {shown_logdir}"
     left_out = [f"the recording is incomplete: {text}" for run in runs for text in run.left_out]
     if summary.nonfinite is not None:
-        command = f"tfdbg-arrow first-nonfinite {shlex.quote(shown_logdir)} --run-id {summary.nonfinite.run_id}"
+        command = f"tfdbg-arrow first-nonfinite {shlex.quote(shown_logdir)} --run {summary.nonfinite.run_id}"
         if summary.nonfinite.is_expected:
             what = "of them bad, but none did harm; the first"
         else:

@@ -10,8 +10,10 @@ import typer
 from tfdbg_arrow.cli.output import (
     JsonOption,
     MemoryLimitOption,
+    RunOption,
     SkipBrokenOption,
     console,
+    print_about,
     print_json,
     progress,
     reading,
@@ -42,7 +44,7 @@ def show(
         int,
         typer.Option("--values", metavar="N", help="Print the first N elements of tensors whose values were recorded."),
     ] = 0,
-    run_id: Annotated[str | None, typer.Option("--run-id", metavar="ID", help="Read only this run.")] = None,
+    run_id: RunOption = None,
     limit: Annotated[int, typer.Option(metavar="N", help="Show at most N tensors.")] = 1000,
     follow: Annotated[
         bool,
@@ -65,11 +67,13 @@ def show(
             return
         with progress("Reading …"):
             rows = opened.history(pattern, steps=steps, run_id=run_id, limit=limit + 1, num_values=values)
+            about = opened.about_runs(run_id=run_id)
     is_cut = len(rows) > limit
     rows = rows[:limit]
     if json:
-        print_json({"logdir": logdir, "pattern": pattern, "tensors": rows, "is_cut": is_cut})
+        print_json({"logdir": logdir, "pattern": pattern, "tensors": rows, "is_cut": is_cut, "about": about})
         return
+    print_about(about)
     for row in rows:
         _print_row(row)
     if not rows:
@@ -81,10 +85,14 @@ def show(
 def _follow(
     logdir: Logdir, pattern: str, *, steps: tuple[int | None, int | None], run_id: str | None, num_values: int
 ) -> None:
-    """Prints new tensors until no run is being recorded any more."""
+    """Prints new tensors until none of the runs is being recorded any more."""
+    from tfdbg_arrow.query.asked_runs import asked_runs
+
+    print_about(logdir.about_runs(run_id=run_id))
     after: dict[str, int] = {}
     while True:
-        runs = [run for run in logdir.runs() if run_id in (None, run.run_id)]
+        run_ids = asked_runs(logdir, run_id).run_ids
+        runs = [run for run in logdir.runs() if run.run_id in run_ids]
         is_over = all(run.is_clean_end for run in runs)
         for run in runs:
             while rows := logdir.history(

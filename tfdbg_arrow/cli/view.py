@@ -11,7 +11,16 @@ from typing import Annotated
 
 import typer
 
-from tfdbg_arrow.cli.output import JsonOption, MemoryLimitOption, SkipBrokenOption, print_json, progress, reading
+from tfdbg_arrow.cli.output import (
+    JsonOption,
+    MemoryLimitOption,
+    RunOption,
+    SkipBrokenOption,
+    print_about,
+    print_json,
+    progress,
+    reading,
+)
 from tfdbg_arrow.errors import MissingDependencyError, NoLogdirError, QueryError, install_command
 from tfdbg_arrow.safe_text import printable
 
@@ -29,7 +38,7 @@ def view(
         str,
         typer.Option(metavar="ADDRESS", help="The address to listen on; 0.0.0.0 means all addresses of this machine."),
     ] = "127.0.0.1",
-    run: Annotated[str | None, typer.Option("--run", metavar="ID", help="Open this run.")] = None,
+    run_id: RunOption = None,
     is_opened: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = True,
     timeout: Annotated[
         float, typer.Option(metavar="SECONDS", min=0.1, help="Stop the queries of a page after this time.")
@@ -67,8 +76,8 @@ def view(
     reader: Reader | Sites
     try:
         if other is not None:
-            if run is not None or has_sql:
-                option = "--sql" if run is None else "--run"
+            if run_id is not None or has_sql:
+                option = "--sql" if run_id is None else "--run"
                 raise QueryError(f"{option} needs one logdir; leave out {other}.")
             reader = pair_of(logdir, other, open_reader=open_reader)
         else:
@@ -77,20 +86,20 @@ def view(
     except NoLogdirError as error:
         if other is not None or not error.below.logdirs:
             raise
-        if run is not None or has_sql:
-            option = "--sql" if run is None else "--run"
+        if run_id is not None or has_sql:
+            option = "--sql" if run_id is None else "--run"
             raise QueryError(f"{option} needs one logdir, and {logdir} is not one; {below_text(error.below)}") from None
         reader = Sites(LogdirSearch([Path(logdir)]), open_reader=open_reader)
     with contextlib.closing(reader), RedirectFile() as redirect:
-        if run is not None and isinstance(reader, Reader):
-            reader.check_run(run)
+        if run_id is not None and isinstance(reader, Reader):
+            reader.check_run(run_id)
         sandbox = Sandbox(logdir, timeout_s=timeout, skip_broken=skip_broken) if has_sql else None
         server = listen(
             reader,
             token=new_token(),
             host=host,
             port=port,
-            run_id=run,
+            run_id=run_id,
             sandbox=sandbox,
             on_admission=redirect.remove,
         )
@@ -119,7 +128,7 @@ def report(
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The file to write.")] = Path(
         "report.html"
     ),
-    run_id: Annotated[str | None, typer.Option("--run-id", metavar="ID", help="Read only this run.")] = None,
+    run_id: RunOption = None,
     max_bytes: Annotated[
         int, typer.Option(metavar="N", min=200_000, help="Maximum size of the file; omitted content is listed.")
     ] = 10_000_000,
@@ -139,9 +148,12 @@ def report(
 
     with reading(logdir, skip_broken=skip_broken, memory_limit=memory_limit) as opened:
         written = write_report(opened, output, run_id=run_id, max_bytes=max_bytes)
+        about = opened.about_runs(run_id=run_id)
     if json:
-        print_json({"logdir": logdir, "report": str(output), "bytes": written.size, "left_out": written.left_out})
+        facts = {"report": str(output), "bytes": written.size, "left_out": written.left_out, "about": about}
+        print_json({"logdir": logdir, **facts})
         return
+    print_about(about)
     typer.echo(f"{printable(str(output))}: {written.size:,} bytes")
     for text in written.left_out:
         typer.echo(printable(f"left out: {text}"))

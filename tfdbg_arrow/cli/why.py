@@ -10,8 +10,10 @@ import typer
 from tfdbg_arrow.cli.output import (
     JsonOption,
     MemoryLimitOption,
+    RunOption,
     SkipBrokenOption,
     console,
+    print_about,
     print_csv,
     print_json,
     reading,
@@ -37,10 +39,10 @@ def why(
         typer.Argument(
             metavar="TENSOR",
             help="An event_index, or the name of an op or tensor, e.g. `Log` or `Log:0`, which means its first bad "
-            "value. Default: the first bad tensor of all.",
+            "value. Default: what first-nonfinite names.",
         ),
     ] = None,
-    run_id: Annotated[str | None, typer.Option("--run-id", metavar="ID", help="Read only this run.")] = None,
+    run_id: RunOption = None,
     tree: Annotated[
         bool, typer.Option("--tree", help="Show all paths back, not only the one to the earliest origin.")
     ] = False,
@@ -69,24 +71,25 @@ def why(
     if csv and json:
         raise QueryError("--csv and --json were both given; give only one of them.")
     with reading(logdir, skip_broken=skip_broken, memory_limit=memory_limit) as opened:
+        about = opened.about_runs(run_id=run_id)
         first = opened.first_nonfinite(run_id=run_id) if tensor is None else None
         is_expected = first is not None and first.is_expected
-        if tensor is None:
-            start = None if first is None else (first.run_id, first.event_index)
-        else:
-            start = _find(opened, tensor, run_id=run_id)
+        search = opened.spread if forward else opened.provenance
         found: Provenance | Spread | None = None
-        if start is not None:
-            search = opened.spread if forward else opened.provenance
+        if first is not None:
+            found = search(first, limit=limit)
+        elif tensor is not None and (start := _find(opened, tensor, run_id=run_id)) is not None:
             found = search(start[1], run_id=start[0], limit=limit)
     if json:
-        print_json({"logdir": logdir, "tensor": tensor, "spread" if forward else "provenance": found})
+        print_json({"logdir": logdir, "tensor": tensor, "spread" if forward else "provenance": found, "about": about})
     elif csv:
         columns = Spread.columns() if forward else Provenance.columns()
         print_csv(columns, [] if found is None else [tuple(row.values()) for row in found.rows()])
     elif found is None:
+        print_about(about)
         typer.echo("Nothing is bad" + (f" in {tensor}." if tensor else "."))
     else:
+        print_about(about)
         if is_expected:
             typer.echo("None of the bad values did harm. The first of them:")
         if isinstance(found, Spread):
@@ -98,22 +101,26 @@ def why(
 
 def _find(logdir: Logdir, tensor: str, *, run_id: str | None) -> tuple[str, int] | None:
     """Returns (run id, event_index) of the bad tensor that `tensor` names; None if it was never bad."""
+    from tfdbg_arrow.query.asked_runs import asked_runs
+
+    condition, run_ids = asked_runs(logdir, run_id).condition()
     if tensor.isdecimal():
         rows = logdir.rows(
             "SELECT run_id, event_index, has_inf_or_nan FROM tensor_health "
-            "WHERE event_index = $event AND (run_id = $run_id OR $run_id IS NULL) ORDER BY run_id",
-            {"event": int(tensor), "run_id": run_id},
+            f"WHERE event_index = ? AND {condition} ORDER BY run_id",
+            [int(tensor), *run_ids],
         )
         if len(rows) > 1:
-            raise QueryError(f"event {tensor} is in {len(rows)} runs; select one with --run-id: {rows[0][0]}, …")
+            raise QueryError(f"event {tensor} is in {len(rows)} runs; select one with --run: {rows[0][0]}, …")
     else:
-        name, _, slot = tensor.rpartition(":") if tensor.rpartition(":")[2].isdecimal() else (tensor, "", "")
+        name, _, text = tensor.rpartition(":") if tensor.rpartition(":")[2].isdecimal() else (tensor, "", "")
+        slot = int(text) if text else None
         rows = logdir.rows(
             "SELECT run_id, event_index, has_inf_or_nan FROM tensor_health "
-            "WHERE (op_name = $name OR (op_name IS NULL AND op_type = $name)) "
-            "AND ($slot IS NULL OR output_slot = $slot) AND (run_id = $run_id OR $run_id IS NULL) "
+            "WHERE (op_name = ? OR (op_name IS NULL AND op_type = ?)) "
+            f"AND (CAST(? AS INTEGER) IS NULL OR output_slot = ?) AND {condition} "
             "ORDER BY has_inf_or_nan DESC NULLS LAST, wall_time_ns, event_index LIMIT 1",
-            {"name": name, "slot": int(slot) if slot else None, "run_id": run_id},
+            [name, name, slot, slot, *run_ids],
         )
     if not rows:
         raise QueryError(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tfdbg_arrow.cli.output import JsonOption, console, print_json, styled
+from tfdbg_arrow.cli.output import JsonOption, RunOption, console, print_about, print_json, styled
 from tfdbg_arrow.errors import SettingError
 
 if TYPE_CHECKING:
@@ -29,9 +29,7 @@ def zoom(
         Path | None,
         typer.Option("--logdir", "-o", metavar="DIR", help="Where to write the second run. Default: LOGDIR-zoom."),
     ] = None,
-    run_id: Annotated[
-        str | None, typer.Option("--run-id", metavar="ID", help="The first run, if LOGDIR has several.")
-    ] = None,
+    run_id: RunOption = None,
     event: Annotated[
         int | None,
         typer.Option("--event", metavar="N", help="The event index of another bad tensor than the first one."),
@@ -68,6 +66,7 @@ def _print(found: SecondRun) -> None:
     from tfdbg_arrow.cli.diff import print_diff
 
     out = console()
+    print_about(found.about)
     if found.is_same_place:
         out.print(styled(("The same op made a bad value again:", "bold red"), f" {_text(found.first)}"))
         out.print(styled(f"For a script with its inputs: tfdbg-arrow repro {shlex.quote(found.logdir)}"))

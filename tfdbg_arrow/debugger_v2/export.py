@@ -198,7 +198,7 @@ class _Export:
         if run is None:
             raise LogdirError(
                 f"{self._logdir} has no row for the run {self._run_id}, which ended while it started; give the "
-                "--run-id of another run."
+                "--run of another run."
             )
         return run
 

@@ -8,6 +8,7 @@ The names below are imported on first use.
   `explanation` use it.
 * `alert_rules`, `run_diff`, `coverage.py`: anomalies in a run, differences between two runs, and tensors that were not
   recorded.
+* `asked_runs.py`: the runs that a question is about.
 * `integrity`: finds damage of a logdir, and reads the rest.
 * `model_health`: layers over steps, also of two runs; curves and distributions over steps.
 * `display`, `tensor_history.py`, `values.py`: graphs, rows and series for display.
@@ -25,6 +26,7 @@ from tfdbg_arrow.facade import lazy_names
 if TYPE_CHECKING:
     from tfdbg_arrow.query.alert_rules.answer import Alert, AlertFinding, Alerts, RuleSummary, alerts
     from tfdbg_arrow.query.alert_rules.rules import Parameter, Rule, builtin_rules
+    from tfdbg_arrow.query.asked_runs import AboutRuns
     from tfdbg_arrow.query.bad_tensor import InputTensor, NonFinite, Producer
     from tfdbg_arrow.query.capture_stats import CaptureStat
     from tfdbg_arrow.query.coverage import Coverage, UnobservedOp, UnobservedOps
@@ -78,6 +80,7 @@ if TYPE_CHECKING:
 _NAMES_OF = {
     "tfdbg_arrow.query.alert_rules.answer": ["Alert", "AlertFinding", "Alerts", "RuleSummary", "alerts"],
     "tfdbg_arrow.query.alert_rules.rules": ["Parameter", "Rule", "builtin_rules"],
+    "tfdbg_arrow.query.asked_runs": ["AboutRuns"],
     "tfdbg_arrow.query.bad_tensor": ["InputTensor", "NonFinite", "Producer"],
     "tfdbg_arrow.query.capture_stats": ["CaptureStat"],
     "tfdbg_arrow.query.coverage": ["Coverage", "UnobservedOp", "UnobservedOps"],
@@ -130,6 +133,7 @@ _NAMES_OF = {
 }
 
 __all__ = [
+    "AboutRuns",
     "Alert",
     "AlertFinding",
     "Alerts",

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from tfdbg_arrow.errors import QueryError
+from tfdbg_arrow.query.asked_runs import one_asked_run
 from tfdbg_arrow.query.capture_stats import gap_sentences, read_capture_stats
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.culprits import Culprits
@@ -334,3 +336,21 @@ class BadTensorReader:
 
 def _health(event: TensorEvent) -> TensorHealth:
     return TensorHealth(**health_facts(event))
+
+
+def run_and_row(logdir: Engine, tensor: NonFinite | int, run_id: str | None) -> tuple[str, int]:
+    """Returns the run and the event_index of the tensor that a question is about.
+
+    Args:
+        logdir: The logdir.
+        tensor: The tensor, or its event_index.
+        run_id: The run. None means that of the tensor, or for an event_index the newest run.
+
+    Raises:
+        QueryError: The run is unknown, not that of the tensor, or not the only one to choose from.
+    """
+    if not isinstance(tensor, NonFinite):
+        return one_asked_run(logdir, run_id), tensor
+    if run_id not in (None, tensor.run_id):
+        raise QueryError(f"run_id is {run_id!r}, but the tensor is of the run {tensor.run_id}; leave out run_id.")
+    return tensor.run_id, tensor.event_index

@@ -6,12 +6,11 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from tfdbg_arrow.query.asked_runs import asking
 from tfdbg_arrow.query.capture_stats import CaptureStat, gap_sentences, losses_text, read_capture_stats
 from tfdbg_arrow.query.displayed import Displayed
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.graphs import NEVER_BAD
-from tfdbg_arrow.query.info import check_run
-from tfdbg_arrow.query.logdir import opened
 
 _NEVER_BAD = tuple(sorted(NEVER_BAD | {"resource", "variant"}))
 _RECORDED_ELSEWHERE = ("reference", "control_flow")
@@ -21,7 +20,7 @@ _FAILED = """
 SELECT run_id, op_type, error_type, count(*),
     graph_id IS NOT NULL AND error_type NOT IN ('OutOfRangeError', 'StopIteration') AS is_lossy
 FROM execution_error JOIN execution USING (run_id, execution_index)
-WHERE (run_id = ? OR ? IS NULL)
+WHERE {}
 GROUP BY run_id, op_type, error_type, is_lossy
 ORDER BY run_id, min(execution_error.event_index)
 """
@@ -29,7 +28,7 @@ _CHANGED = """
 SELECT run_id, graph_id, any_value(graph_name), count(*), count(*) FILTER (WHERE fate = 'replaced'),
     count(*) FILTER (WHERE fate = 'folded'), count(*) FILTER (WHERE fate = 'absorbed')
 FROM op_fate
-WHERE (run_id = ? OR ? IS NULL)
+WHERE {}
 GROUP BY run_id, graph_id
 HAVING count(*) FILTER (WHERE fate <> 'ran') > 0
 ORDER BY run_id, graph_id
@@ -171,30 +170,29 @@ def coverage(logdir: Engine | str | Path, *, run_id: str | None = None) -> Cover
 
     Args:
         logdir: An open logdir or its path.
-        run_id: Only this run; None means all.
+        run_id: The run, or "all". None means the newest run, with the other processes of its program.
 
     Raises:
         LogdirError: The path is not a readable logdir.
         QueryError: The run is unknown.
         BrokenPartError: A part cannot be read.
     """
-    with opened(logdir) as open_:
-        check_run(open_, run_id)
-        open_ = open_ if run_id is None else open_.of_run(run_id)
+    with asking(logdir, run_id) as (open_, asked):
+        condition, run_ids = asked.condition()
         rows = open_.rows(
             "SELECT run_id, graph_id, any_value(graph_name), reason, op_name, any_value(op_type), count(*), "
             f"count(*) FILTER (WHERE dtype NOT IN ({', '.join('?' * len(_NEVER_BAD))}) "
             f"AND coalesce(reason, '') NOT IN ({', '.join('?' * len(_RECORDED_ELSEWHERE))})) FROM unobserved_output "
-            "WHERE (run_id = ? OR ? IS NULL) GROUP BY run_id, graph_id, reason, op_name "
+            f"WHERE {condition} GROUP BY run_id, graph_id, reason, op_name "
             "ORDER BY run_id, graph_id, reason NULLS LAST, op_name",
-            [*_NEVER_BAD, *_RECORDED_ELSEWHERE, run_id, run_id],
+            [*_NEVER_BAD, *_RECORDED_ELSEWHERE, *run_ids],
         )
         return Coverage(
             path=str(open_.path),
             unobserved=_grouped(rows),
-            stats=read_capture_stats(open_, run_id=run_id),
-            failed=tuple(FailedExecutions(*row) for row in open_.rows(_FAILED, [run_id, run_id])),
-            changed=tuple(ChangedOps(*row) for row in open_.rows(_CHANGED, [run_id, run_id])),
+            stats=tuple(each for each in read_capture_stats(open_) if asked.is_all or each.run_id in asked.run_ids),
+            failed=tuple(FailedExecutions(*row) for row in open_.rows(_FAILED.format(condition), run_ids)),
+            changed=tuple(ChangedOps(*row) for row in open_.rows(_CHANGED.format(condition), run_ids)),
         )
 
 

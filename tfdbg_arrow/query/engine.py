@@ -26,6 +26,7 @@ from tfdbg_arrow.storage.location import RemoteLocation
 
 if TYPE_CHECKING:
     from tfdbg_arrow.query.alert_rules.answer import Alerts
+    from tfdbg_arrow.query.asked_runs import AboutRuns
     from tfdbg_arrow.query.bad_tensor import NonFinite
     from tfdbg_arrow.query.coverage import Coverage
     from tfdbg_arrow.query.info import LogdirInfo, Run
@@ -107,6 +108,18 @@ class Answers(Engine, Protocol):
         with strange_rows_told(self.path):
             return read_runs(self)
 
+    def about_runs(self, *, run_id: str | None = None) -> AboutRuns:
+        """Returns which runs the answers are about, and what the other runs hold.
+
+        Args:
+            run_id: As for the other methods: the run, or "all". None means the newest run, with the other processes of
+                its program.
+        """
+        from tfdbg_arrow.query.asked_runs import about_runs
+
+        with strange_rows_told(self.path):
+            return about_runs(self, run_id)
+
     def info(self) -> LogdirInfo:
         """Returns a summary: runs, rows and bytes of each table, the range of time, the number of bad tensors."""
         from tfdbg_arrow.query.info import read_info
@@ -134,17 +147,17 @@ class Answers(Engine, Protocol):
 
         return first_nonfinite(self, kinds=kinds, run_id=run_id)
 
-    def provenance(self, event_index: int, *, run_id: str | None = None, limit: int = 1000) -> Provenance:
+    def provenance(self, tensor: NonFinite | int, *, run_id: str | None = None, limit: int = 1000) -> Provenance:
         """Returns the path of a bad tensor back to its origins; see `tfdbg_arrow.query.provenance`."""
         from tfdbg_arrow.query.trace_back import provenance
 
-        return provenance(self, event_index, run_id=run_id, limit=limit)
+        return provenance(self, tensor, run_id=run_id, limit=limit)
 
-    def spread(self, event_index: int, *, run_id: str | None = None, limit: int = 1000) -> Spread:
+    def spread(self, tensor: NonFinite | int, *, run_id: str | None = None, limit: int = 1000) -> Spread:
         """Returns the tensors that a bad tensor made bad; see `tfdbg_arrow.query.spread`."""
         from tfdbg_arrow.query.trace_forward import spread
 
-        return spread(self, event_index, run_id=run_id, limit=limit)
+        return spread(self, tensor, run_id=run_id, limit=limit)
 
     def history(
         self,

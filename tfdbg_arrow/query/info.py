@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tfdbg_arrow.errors import QueryError
+from tfdbg_arrow.query.asked_runs import ALL_RUNS, asked_runs
 from tfdbg_arrow.query.capture_stats import gap_sentences, read_capture_stats
 from tfdbg_arrow.query.displayed import Displayed
 from tfdbg_arrow.query.engine import Answers, Engine
@@ -108,7 +109,7 @@ def read_info(logdir: Answers) -> LogdirInfo:
         last_wall_time_ns=last,
         num_tensors=next(table.rows for table in tables if table.name == "tensor_health"),
         num_nonfinite=num_nonfinite,
-        unobserved=logdir.coverage().summary_beside_gaps,
+        unobserved=logdir.coverage(run_id=ALL_RUNS).summary_beside_gaps,
     )
 
 
@@ -123,30 +124,13 @@ def check_run(logdir: Engine, run_id: str | None) -> None:
         raise QueryError(f"run {run_id!r} is not in {logdir.path}; it holds {known or 'no run'}.")
 
 
-def check_one_run(logdir: Engine, run_id: str | None) -> str:
-    """Returns the requested run, or the only run of the logdir for None.
-
-    Raises:
-        QueryError: The run is not in the logdir, or `run_id` is None and the logdir does not have exactly one run.
-    """
-    if run_id is not None and _has_run(logdir, run_id):
-        return run_id
-    known = [run.run_id for run in read_runs(logdir)]
-    if run_id is None and len(known) == 1:
-        return known[0]
-    if run_id not in known:
-        what = f"{logdir.path} holds {len(known)} runs" if run_id is None else f"run {run_id!r} is not in {logdir.path}"
-        raise QueryError(f"{what}; set run_id to one of {', '.join(known) or '(it holds none)'}.")
-    return run_id
-
-
 def choose_runs(a: Engine, b: Engine, *, run_a: str | None, run_b: str | None) -> tuple[Run, Run]:
     """Returns a run of A and a run of B.
 
     Args:
         a: A logdir.
         b: Another logdir, or the same one.
-        run_a: The run of A. None selects the only run; if a logdir with two runs is compared with itself, the older.
+        run_a: The run of A. None selects the newest run; if a logdir with two runs is compared with itself, the older.
         run_b: The run of B. None works as for run_a, but selects the newer run.
 
     Raises:
@@ -159,7 +143,8 @@ def choose_runs(a: Engine, b: Engine, *, run_a: str | None, run_b: str | None) -
     chosen = []
     for name, logdir, known, wanted, other in (("a", a, runs[0], run_a, run_b), ("b", b, runs[1], run_b, run_a)):
         check_run(logdir, wanted)
-        fitting = [run for run in known if wanted in (None, run.run_id)]
+        run_ids = (wanted,) if wanted is not None else asked_runs(logdir, ALL_RUNS if is_same else None).run_ids
+        fitting = [run for run in known if run.run_id in run_ids]
         if wanted is None and is_same and len(fitting) == 2 and other is not None:
             fitting = [run for run in fitting if run.run_id != other]
         if len(fitting) != 1:

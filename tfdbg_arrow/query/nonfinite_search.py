@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tfdbg_arrow.errors import QueryError
+from tfdbg_arrow.query.asked_runs import asking, runs_by_first_bad
 from tfdbg_arrow.query.bad_tensor import BadTensorReader, NonFinite, TensorContext
 from tfdbg_arrow.query.displayed import Rows
 from tfdbg_arrow.query.engine import Engine
@@ -16,9 +17,8 @@ from tfdbg_arrow.query.flow.culprits import Culprit
 from tfdbg_arrow.query.flow.data_flow import COLLECTIVES
 from tfdbg_arrow.query.flow.origins import Effect
 from tfdbg_arrow.query.flow.sinks import EFFECTS
-from tfdbg_arrow.query.info import check_run
-from tfdbg_arrow.query.logdir import Logdir, opened
-from tfdbg_arrow.query.recorded import KINDS, TensorEvent, bad_condition
+from tfdbg_arrow.query.logdir import opened
+from tfdbg_arrow.query.recorded import KINDS, TensorEvent
 
 _MAX_TENSORS_OF_OP = 20
 """Number of bad tensors of an op whose effects are determined."""
@@ -46,8 +46,8 @@ def first_nonfinite(
     Args:
         logdir: An open logdir or its path.
         kinds: What counts as bad: `nan`, `inf` or both.
-        run_id: Only this run. None means, of the runs with the most harmful origin, the one in which a bad value was
-            recorded first.
+        run_id: The run, or "all". None means the newest run, with the other processes of its program. Of several runs,
+            those with the most harmful origin count, and of these the one in which a bad value was recorded first.
         is_allowed: Takes the type and the name of an op (None if it has no name), and returns whether it may make bad
             values. Origins for which it returns True are ignored. What other ops make from their values counts.
 
@@ -63,8 +63,8 @@ def first_nonfinite(
         BrokenPartError: A part cannot be read.
     """
     wanted = _check_kinds(kinds)
-    with opened(logdir) as open_:
-        runs = _bad_runs(open_, wanted, run_id=run_id)
+    with asking(logdir, run_id) as (open_, asked):
+        runs = runs_by_first_bad(open_, wanted, asked)
         search_of = lru_cache(maxsize=None)(
             lambda run: _RunSearch(open_, run_id=run, kinds=wanted, is_allowed=is_allowed)
         )
@@ -240,7 +240,8 @@ def nonfinite(
     Args:
         logdir: An open logdir or its path.
         kinds: What counts as bad: `nan`, `inf` or both.
-        run_id: Only this run; None means all, starting with the one in which a bad value was recorded first.
+        run_id: The run, or "all". None means the newest run, with the other processes of its program. Of several runs,
+            the one in which a bad value was recorded first comes first.
         limit: Maximum number of tensors; None means all. After the first NaN, nearly every tensor of a training is bad.
 
     Raises:
@@ -252,8 +253,8 @@ def nonfinite(
     if limit is not None and limit < 0:
         raise QueryError(f"limit is {limit}; expected 0 or more tensors, or None for all.")
     found: Rows[NonFinite] = Rows()
-    with opened(logdir) as open_:
-        for run in _bad_runs(open_, wanted, run_id=run_id):
+    with asking(logdir, run_id) as (open_, asked):
+        for run in runs_by_first_bad(open_, wanted, asked):
             reader = BadTensorReader(open_, run_id=run, kinds=wanted)
             left = None if limit is None else limit - len(found)
             found.extend(_described(reader, wanted, limit=left))
@@ -280,20 +281,6 @@ def _check_kinds(kinds: Iterable[str]) -> tuple[str, ...]:
         what = f"kind {unknown[0]!r}" if unknown else "kinds ()"
         raise QueryError(f"{what} is unknown, expected 'nan', 'inf' or both.")
     return tuple(kind for kind in KINDS if kind in given)
-
-
-def _bad_runs(logdir: Engine, kinds: tuple[str, ...], *, run_id: str | None) -> list[str]:
-    """Returns the runs with a bad tensor, by the time of the first one."""
-    check_run(logdir, run_id)
-    if isinstance(logdir, Logdir):
-        scope = logdir if run_id is None else logdir.of_run(run_id)
-        return scope.bad_runs.by_first(kinds)
-    rows = logdir.rows(
-        f"SELECT run_id FROM tensor_health WHERE {bad_condition(kinds)} AND (run_id = ? OR ? IS NULL) "
-        "GROUP BY run_id ORDER BY min(wall_time_ns), run_id",
-        [run_id, run_id],
-    )
-    return [row[0] for row in rows]
 
 
 def tensor_context(logdir: Engine, event_index: int, *, run_id: str) -> TensorContext:

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 
 from tfdbg_arrow.errors import QueryError
+from tfdbg_arrow.query.asked_runs import asking
 from tfdbg_arrow.query.displayed import Rows
 from tfdbg_arrow.query.engine import MAX_ROWS, Engine
-from tfdbg_arrow.query.logdir import opened
 from tfdbg_arrow.query.recorded import HEALTH_COLUMNS, TensorHealth
 from tfdbg_arrow.query.values import NUMPY_DTYPES, decode, texts
 from tfdbg_arrow.schema.dtypes import DTYPES
@@ -72,7 +72,7 @@ def history(
         logdir: An open logdir or its path.
         pattern: A regular expression that must match the whole `op_name`, `op_name:slot` or op type.
         steps: First training step, and the step after the last. None means from the start, or to the end.
-        run_id: Only this run; None means all.
+        run_id: The run, or "all". None means the newest run, with the other processes of its program.
         after: Only events after this one.
         limit: Maximum number of rows.
         num_values: Number of elements of each tensor to return, if its values were kept.
@@ -90,17 +90,18 @@ def history(
         raise QueryError(f"limit is {limit} and num_values is {num_values}; expected 0 or more.")
     whole = rf"\A(?:{pattern})\z"  # the match is then the whole name, which is never empty
     first, end = steps
-    with opened(logdir) as open_:
+    with asking(logdir, run_id) as (open_, asked):
+        condition, run_ids = asked.condition("h.run_id")
         columns = ", ".join(f"h.{column}" for column in _COLUMNS)
         rows = open_.rows(
             f"SELECT {columns}, g.graph_name FROM tensor_health AS h "
             "LEFT JOIN graph AS g ON g.run_id = h.run_id AND g.graph_id = h.graph_id "
             "WHERE (regexp_extract(h.op_name, ?, 0) <> '' OR regexp_extract(h.op_type, ?, 0) <> '' "
             "OR regexp_extract(h.op_name || ':' || CAST(h.output_slot AS VARCHAR(20)), ?, 0) <> '') "
-            "AND (h.run_id = ? OR ? IS NULL) AND h.event_index > ? "
+            f"AND {condition} AND h.event_index > ? "
             "AND (h.step >= ? OR ? IS NULL) AND (h.step < ? OR ? IS NULL) "
             "ORDER BY h.run_id, h.event_index LIMIT ?",
-            [*[whole] * 3, run_id, run_id, after, first, first, end, end, min(limit, MAX_ROWS)],
+            [*[whole] * 3, *run_ids, after, first, first, end, end, min(limit, MAX_ROWS)],
         )
         kept = _read_values(open_, rows, num_values) if num_values and rows else {}
     found: Rows[HistoryRow] = Rows()

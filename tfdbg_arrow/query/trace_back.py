@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from tfdbg_arrow.errors import QueryError
+from tfdbg_arrow.query.bad_tensor import NonFinite, run_and_row
 from tfdbg_arrow.query.displayed import Displayed
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.explanation import Growth, explain_event, find_growth
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.flow.origins import Origins
-from tfdbg_arrow.query.info import check_one_run
 from tfdbg_arrow.query.logdir import opened
 from tfdbg_arrow.query.recorded import KINDS, TensorEvent, TensorHealth, health_facts
 from tfdbg_arrow.query.stacks import Frame
@@ -233,7 +233,7 @@ class Provenance(HopRows):
 
 
 def provenance(
-    logdir: Engine | str | Path, event_index: int, *, run_id: str | None = None, limit: int = DEFAULT_LIMIT
+    logdir: Engine | str | Path, tensor: NonFinite | int, *, run_id: str | None = None, limit: int = DEFAULT_LIMIT
 ) -> Provenance:
     """Follows a bad tensor back to where it went bad.
 
@@ -243,8 +243,8 @@ def provenance(
 
     Args:
         logdir: An open logdir or its path.
-        event_index: The tensor's row in tensor_health.
-        run_id: The run; None if the logdir has only one.
+        tensor: What `first_nonfinite` returned, or the tensor's row in tensor_health: its event_index.
+        run_id: The run of the row. None means the newest run.
         limit: Maximum number of tensors.
 
     Raises:
@@ -255,7 +255,7 @@ def provenance(
     if limit < 1:
         raise QueryError(f"limit is {limit}; expected 1 or more tensors.")
     with opened(logdir) as open_:
-        run = check_one_run(open_, run_id)
+        run, event_index = run_and_row(open_, tensor, run_id)
         search = _Search(open_.of_run(run), run_id=run)
         with search.flow.lock:
             return search.run(event_index, limit=limit)

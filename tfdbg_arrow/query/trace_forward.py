@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import ClassVar
 
 from tfdbg_arrow.errors import QueryError
+from tfdbg_arrow.query.bad_tensor import NonFinite, run_and_row
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow
-from tfdbg_arrow.query.info import check_one_run
 from tfdbg_arrow.query.logdir import opened
 from tfdbg_arrow.query.recorded import KINDS, EagerValue, Execution, Place, TensorEvent, Trace
 from tfdbg_arrow.query.trace_back import DEFAULT_LIMIT, HopReader, HopRows, TensorHop, bad_start
@@ -67,7 +67,7 @@ class Spread(HopRows):
 
 
 def spread(
-    logdir: Engine | str | Path, event_index: int, *, run_id: str | None = None, limit: int = DEFAULT_LIMIT
+    logdir: Engine | str | Path, tensor: NonFinite | int, *, run_id: str | None = None, limit: int = DEFAULT_LIMIT
 ) -> Spread:
     """Follows a bad tensor to all bad tensors that were computed from it.
 
@@ -75,8 +75,8 @@ def spread(
 
     Args:
         logdir: An open logdir or its path.
-        event_index: The tensor's row in tensor_health.
-        run_id: The run; None if the logdir has only one.
+        tensor: What `first_nonfinite` returned, or the tensor's row in tensor_health: its event_index.
+        run_id: The run of the row. None means the newest run.
         limit: Maximum number of tensors.
 
     Raises:
@@ -87,7 +87,7 @@ def spread(
     if limit < 1:
         raise QueryError(f"limit is {limit}; expected 1 or more tensors.")
     with opened(logdir) as open_:
-        run = check_one_run(open_, run_id)
+        run, event_index = run_and_row(open_, tensor, run_id)
         search = _Search(open_.of_run(run), run_id=run)
         with search.flow.lock:
             return search.run(event_index, limit=limit)

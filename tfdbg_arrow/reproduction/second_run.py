@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfdbg_arrow.errors import LogdirError, ReproError, TfdbgArrowError
-from tfdbg_arrow.query import Diff, Forward, Logdir, NonFinite, Producer, open_logdir
+from tfdbg_arrow.query import AboutRuns, Diff, Forward, Logdir, NonFinite, Producer, open_logdir
 from tfdbg_arrow.query import diff as compare
+from tfdbg_arrow.query.asked_runs import ALL_RUNS
 from tfdbg_arrow.safe_text import parse_json
 
 _POLL_S = 1.0
@@ -30,6 +31,7 @@ class SecondRun:
 
     Attributes:
         logdir: The logdir of the second run.
+        about: Which run of the first logdir was the first run.
         first: The bad tensor of the first run.
         second: The first bad tensor of the second run; None if there is none.
         is_same_place: Whether the same op made both, in the same training step and iteration.
@@ -41,6 +43,7 @@ class SecondRun:
     """
 
     logdir: str
+    about: AboutRuns
     first: NonFinite
     second: NonFinite | None
     is_same_place: bool
@@ -69,7 +72,7 @@ def run_again(
         logdir: The logdir of the first run.
         program: The script and its arguments, or `-m`, a module and its arguments.
         output: The logdir of the second run. It must not hold a run.
-        run_id: The first run; None if the logdir has only one.
+        run_id: The first run. None means the newest run, with the other processes of its program.
         event_index: Another bad tensor than the one that first_nonfinite() names.
         seed: Seeds Python, NumPy and TensorFlow before the program starts; None leaves them alone.
         timeout_s: Stops the program after this time; None waits for its end.
@@ -79,6 +82,7 @@ def run_again(
         ReproError: The first run has no bad tensor, or the program recorded nothing.
     """
     with open_logdir(logdir) as opened:
+        about = opened.about_runs(run_id=run_id)
         if event_index is None:
             first = opened.first_nonfinite(run_id=run_id)
         else:
@@ -87,7 +91,10 @@ def run_again(
             )
         if first is None:
             what = "has no bad tensor" if event_index is None else f"has no bad tensor with event index {event_index}"
-            raise ReproError(f"{logdir} {what}, so there is nothing to look at in a second run")
+            others = about.sentence
+            raise ReproError(
+                f"{logdir} {what}, so there is nothing to look at in a second run." + (f" {others}" if others else "")
+            )
         options = _options_of(opened, first)
     if output.exists() and any(output.iterdir()):
         raise LogdirError(f"{output} is not empty; choose another directory for the second run with --logdir")
@@ -98,13 +105,14 @@ def run_again(
     )
     try:
         with open_logdir(output) as opened:
-            second = opened.first_nonfinite()
+            second = opened.first_nonfinite(run_id=ALL_RUNS)
     except LogdirError as error:
         raise ReproError(f"the program recorded nothing (exit code {exit_code}): {error}") from error
     is_same = second is not None and _place(second) == _place(first)
     found, why_not = (None, None) if is_same else _compare(logdir, output, first)
     return SecondRun(
         logdir=str(output),
+        about=about,
         first=first,
         second=second,
         is_same_place=is_same,

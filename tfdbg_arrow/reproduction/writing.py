@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from tfdbg_arrow.errors import MissingDependencyError, QueryError, ReproError
+from tfdbg_arrow.query.asked_runs import about_runs, one_asked_run
 from tfdbg_arrow.query.bad_tensor import BadTensorReader, NonFinite
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.explanation import Reasons, read_reasons
-from tfdbg_arrow.query.info import check_one_run
 from tfdbg_arrow.query.logdir import opened
 from tfdbg_arrow.query.nonfinite_search import first_nonfinite
 from tfdbg_arrow.query.recorded import KINDS
@@ -152,7 +152,7 @@ def write_repro(
         logdir: An open logdir or its path.
         path: The path of the script, which ends in `.py`.
         event_index: The bad tensor's row in tensor_health; None means the one that `first_nonfinite` names.
-        run_id: The run; None means the run of that tensor, or the only run.
+        run_id: The run. None means the newest run, with the other processes of its program.
         depth: Number of ops before it, on each path, that the script runs as well, if their inputs were recorded.
         fix: Whether to try standard repairs.
         minimise: Whether to shrink the inputs to the smallest ones found that go bad in the same way.
@@ -224,10 +224,13 @@ def _read(logdir: Engine, *, event_index: int | None, run_id: str | None, depth:
     if event_index is None:
         first = first_nonfinite(logdir, run_id=run_id)
         if first is None:
-            raise QueryError(f"no recorded tensor of {logdir.path} holds an infinity or a NaN.")
+            about = about_runs(logdir, run_id).sentence
+            raise QueryError(
+                f"no recorded tensor of {logdir.path} holds an infinity or a NaN." + (f" {about}" if about else "")
+            )
         run, event_index = first.run_id, first.event_index
     else:
-        run = check_one_run(logdir, run_id)
+        run = one_asked_run(logdir, run_id)
     finder = PieceFinder(logdir, run_id=run)
     with finder.flow.lock:
         event = bad_start(finder.flow, event_index, run_id=run)
@@ -244,7 +247,7 @@ def _read(logdir: Engine, *, event_index: int | None, run_id: str | None, depth:
         deeper: Piece | None = None
         if is_fixed and piece is not None:
             deeper = unfused(piece if depth > 0 else finder.piece(computed, depth=1))
-    reasons = read_reasons(logdir, found.event_index, run_id=run)
+    reasons = read_reasons(logdir, found)
     facts = _facts(logdir, found, reasons)
     last = piece.ops[-1] if piece is not None else gradient.forward.ops[-1] if gradient is not None else None
     assert last is not None

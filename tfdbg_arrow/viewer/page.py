@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tfdbg_arrow.errors import BrokenPartError, LogdirError, QueryError, TfdbgArrowError
-from tfdbg_arrow.query import Logdir, Run
+from tfdbg_arrow.query import AboutRuns, Logdir, Run
+from tfdbg_arrow.query.asked_runs import ALL_RUNS, asked_runs, runs_by_first_bad
 from tfdbg_arrow.query.recorded import KINDS
 from tfdbg_arrow.query.sql_sandbox import SandboxBusyError
 from tfdbg_arrow.viewer.background import Background
@@ -153,27 +154,34 @@ class Shell:
     Attributes:
         logdir: The logdir's path or URL.
         runs: Its runs, oldest first.
-        run_id: The selected run; None means all.
+        run_id: The selected run, or "all"; None means the newest run, with the other processes of its program.
+        about: Which runs these are.
     """
 
     logdir: str
     runs: tuple[Run, ...]
     run_id: str | None
+    about: AboutRuns
 
 
 def read_shell(logdir: Logdir, parameters: Parameters) -> Shell:
     """Returns the shell of a page."""
-    return Shell(logdir=str(logdir.path), runs=logdir.runs(), run_id=chosen_run(logdir, parameters))
+    return make_shell(logdir, run_id=chosen_run(logdir, parameters))
+
+
+def make_shell(logdir: Logdir, *, run_id: str | None) -> Shell:
+    """Returns the shell of a page about a run, or "all" runs, or for None the newest."""
+    return Shell(logdir=str(logdir.path), runs=logdir.runs(), run_id=run_id, about=logdir.about_runs(run_id=run_id))
 
 
 def chosen_run(logdir: Logdir, parameters: Parameters) -> str | None:
-    """Returns the run that a URL names; None if it names no run.
+    """Returns the run that a URL names, or "all"; None, which means the newest run, if it names none.
 
     Raises:
         NoSuchPageError: The logdir has no such run.
     """
     run_id = parameters.text("run")
-    if run_id is not None and run_id not in [run.run_id for run in logdir.runs()]:
+    if run_id not in (None, ALL_RUNS) and run_id not in [run.run_id for run in logdir.runs()]:
         raise NoSuchPageError(f"run {run_id!r} is not in {logdir.path}.")
     return run_id
 
@@ -182,17 +190,13 @@ def one_run(logdir: Logdir, parameters: Parameters) -> str | None:
     """Returns the run that a page about one run shows.
 
     Returns:
-        The run that the URL names, else the first run with a bad tensor, else the first run; None if the logdir has no
-        run.
+        The run that the URL names, else the newest run. Of several runs, it is the first with a bad tensor, else the
+        oldest. None if the logdir has no run.
     """
-    run_id = chosen_run(logdir, parameters)
-    if run_id is not None:
-        return run_id
-    bad_runs = logdir.bad_runs.by_first(KINDS)
-    if bad_runs:
-        return bad_runs[0]
-    runs = logdir.runs()
-    return runs[0].run_id if runs else None
+    asked = asked_runs(logdir, chosen_run(logdir, parameters))
+    if len(asked.run_ids) < 2:
+        return next(iter(asked.run_ids), None)
+    return (*runs_by_first_bad(logdir, KINDS, asked), *asked.run_ids)[0]
 
 
 def needed_run(logdir: Logdir, parameters: Parameters) -> str:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from tfdbg_arrow.errors import QueryError, TimeLimitError
 from tfdbg_arrow.query import Logdir, open_logdir
+from tfdbg_arrow.query.asked_runs import ALL_RUNS
 from tfdbg_arrow.query.engine import sql_literal, strange_rows_told
 from tfdbg_arrow.query.logdir.statements import memory_limit_bytes
 from tfdbg_arrow.storage.layout import MANIFEST_DIRECTORY
@@ -114,13 +115,13 @@ class Reader:
         return hashlib.sha256(repr(self._state()).encode()).hexdigest()[:16]
 
     def check_run(self, run_id: str) -> None:
-        """Checks that the logdir has a run.
+        """Checks that the logdir has a run; "all" passes.
 
         Raises:
             QueryError: The logdir does not have the run; the message lists the runs that it has.
         """
         known = [run.run_id for run in self.read("runs", lambda logdir: logdir.runs())]
-        if run_id not in known:
+        if run_id != ALL_RUNS and run_id not in known:
             raise QueryError(f"run {run_id!r} is not in {self.path}; it has {', '.join(known) or 'no runs'}.")
 
     @contextlib.contextmanager

@@ -20,7 +20,7 @@ from tfdbg_arrow.errors import LogdirError
 from tfdbg_arrow.query import Frame, Logdir, open_logdir
 from tfdbg_arrow.storage.disk import written_whole
 from tfdbg_arrow.viewer.links import ReportLinks
-from tfdbg_arrow.viewer.page import Shell
+from tfdbg_arrow.viewer.page import Shell, make_shell
 from tfdbg_arrow.viewer.pages.alerts import AlertsPage, read_alerts
 from tfdbg_arrow.viewer.pages.model import ModelPage, read_model
 from tfdbg_arrow.viewer.pages.overview import OverviewPage, read_overview
@@ -98,7 +98,7 @@ def write_report(
     Args:
         logdir: A logdir, or its path or URL.
         path: The file.
-        run_id: The run to report; None means all.
+        run_id: The run to report, or "all". None means the newest run, with the other processes of its program.
         max_bytes: Maximum size of the file. Content that does not fit is omitted, and the file lists it.
 
     Raises:
@@ -123,11 +123,11 @@ def read_report(logdir: Logdir, *, run_id: str | None = None, rules_budget_s: fl
 
     Args:
         logdir: The logdir.
-        run_id: The run to report; None means all.
+        run_id: The run to report, or "all". None means the newest run, with the other processes of its program.
         rules_budget_s: Time limit for the alert rules, in seconds.
     """
     overview = read_overview(logdir, run_id=run_id, budget_s=rules_budget_s)
-    shell = Shell(logdir=str(logdir.path), runs=logdir.runs(), run_id=run_id)
+    shell = make_shell(logdir, run_id=run_id)
     model = None
     if overview.training is not None and overview.training.is_finished:
         model = read_model(logdir, run_id=overview.training.run_id, columns=_MAP_COLUMNS)
@@ -147,7 +147,7 @@ def read_report(logdir: Logdir, *, run_id: str | None = None, rules_budget_s: fl
         )
         for number, (run, event_index) in enumerate(wanted[:_MAX_TENSORS])
     )
-    num_tensors = sum(summary.num_tensors for summary in overview.runs if run_id in (None, summary.run.run_id))
+    num_tensors = sum(summary.num_tensors for summary in overview.runs if summary.run.run_id in overview.about.run_ids)
     if num_tensors > len(tensors):
         left_out.append(
             f"{num_tensors - len(tensors):,} of {num_tensors:,} recorded tensors: all but those on the path to the "
@@ -269,7 +269,7 @@ def _files(overview: OverviewPage, alerts: AlertsPage, tensors: tuple[TensorSect
 def glance(logdir: Logdir) -> str:
     """Returns the notebook representation of a logdir: the overview and the first alerts of each rule."""
     report = Report(
-        shell=Shell(logdir=str(logdir.path), runs=logdir.runs(), run_id=None),
+        shell=make_shell(logdir, run_id=None),
         overview=read_overview(logdir, budget_s=_GLANCE_RULES_S),
         model=None,
         alerts=read_alerts(logdir, limit=_GLANCE_ALERTS, budget_s=_GLANCE_RULES_S),
@@ -285,7 +285,7 @@ def frame(logdir: Logdir, *, run_id: str | None, height: int) -> str:
 
     Args:
         logdir: The logdir.
-        run_id: The run to show; None means all.
+        run_id: The run to show, or "all". None means the newest run, with the other processes of its program.
         height: Initial height in pixels. The reader can change it.
     """
     report = _without_libraries(read_report(logdir, run_id=run_id))

@@ -70,7 +70,7 @@ def listen(
         token: The secret that requests need.
         host: The address to listen on; `0.0.0.0` or `::` means all addresses of this machine.
         port: The port; 0 means any free port.
-        run_id: The run that the address opens; None means all.
+        run_id: The run that the address opens, or "all"; None means the newest.
         sandbox: Runs SQL for the SQL page of one logdir; None means that there is no SQL page.
         on_admission: Called when a browser opens the address.
 

@@ -11,11 +11,11 @@ from typing import Any
 from tfdbg_arrow.errors import MemoryLimitError, QueryError, TimeLimitError
 from tfdbg_arrow.query.alert_rules.rules import COLUMNS, SEVERITIES, Rule, builtin_rules, read_rules
 from tfdbg_arrow.query.alert_rules.scan import ORDER, Found, is_large, scan
+from tfdbg_arrow.query.asked_runs import AskedRuns, asking
 from tfdbg_arrow.query.bad_tensor import NonFinite
 from tfdbg_arrow.query.displayed import Displayed
 from tfdbg_arrow.query.engine import MAX_ROWS, Engine
-from tfdbg_arrow.query.info import check_run
-from tfdbg_arrow.query.logdir import Logdir, opened
+from tfdbg_arrow.query.logdir import Logdir
 from tfdbg_arrow.query.nonfinite_search import first_nonfinite, judged_origins
 from tfdbg_arrow.query.stacks import Frame
 
@@ -189,7 +189,7 @@ def alerts(
         parameters: Values to use instead of a rule's defaults, by rule.
         rules_directory: A directory with your own rules. They come after the built-in rules, and replace built-in rules
             of the same name.
-        run_id: Only this run; None means all runs.
+        run_id: The run, or "all". None means the newest run, with the other processes of its program.
         limit: Maximum number of alerts per rule; the first ones are kept. It does not limit the findings.
 
     Raises:
@@ -208,12 +208,9 @@ def alerts(
     num_found: dict[str, int] = {}
     not_run: dict[str, str] = {}
     rolled_up = max(limit, MAX_ROLLED_UP)
-    with opened(logdir) as open_:
-        if run_id is not None:
-            check_run(open_, run_id)
-            open_ = open_.of_run(run_id)
+    with asking(logdir, run_id) as (open_, asked):
         scanned: dict[str, Found] = {}
-        if run_id is None and isinstance(open_, Logdir) and is_large(open_):
+        if asked.is_all and isinstance(open_, Logdir) and is_large(open_):
             known = [rule for rule in rules if rule.candidates is not None]
             scanned = scan(open_, known, given, limit=rolled_up)
             sources = _sources(open_, [row for of_rule in scanned.values() for row in of_rule.rows])
@@ -225,14 +222,14 @@ def alerts(
                         raise error
                     rows = [(*row[: len(COLUMNS)], *row[len(COLUMNS) + 1 :], *sources[row]) for row in of_rule]
                 else:
-                    rows, number = _run_rule(open_, rule, given.get(rule.kind, {}), run_id=run_id, limit=rolled_up)
+                    rows, number = _run_rule(open_, rule, given.get(rule.kind, {}), asked, limit=rolled_up)
             except MemoryLimitError as error:
                 not_run[rule.kind] = str(error)
                 continue
             num_found[rule.kind] = number
             all_alerts += [_alert(rule, given.get(rule.kind, {}), row) for row in rows]
         if not num_found.keys().isdisjoint((ORIGIN_RULE, _BAD_RULE)):
-            culprits = _culprits(open_, run_id=run_id)
+            culprits = _culprits(open_, asked)
             all_alerts = [_of_bad_tensor(alert, culprits.get(alert.run_id)) for alert in all_alerts]
             origin_rule = next((rule for rule in rules if rule.kind == ORIGIN_RULE and rule.kind in num_found), None)
             if origin_rule is not None:
@@ -250,12 +247,13 @@ def alerts(
     )
 
 
-def _culprits(logdir: Engine, *, run_id: str | None) -> dict[str, NonFinite | None]:
+def _culprits(logdir: Engine, asked: AskedRuns) -> dict[str, NonFinite | None]:
     """Returns what `first_nonfinite` names in each run with a bad value."""
+    condition, run_ids = asked.condition()
     runs = logdir.rows(
-        "SELECT DISTINCT run_id FROM tensor_health WHERE has_inf_or_nan AND (run_id = ? OR ? IS NULL) "
+        f"SELECT DISTINCT run_id FROM tensor_health WHERE has_inf_or_nan AND {condition} "
         f"ORDER BY run_id LIMIT {_MAX_JUDGED}",
-        [run_id, run_id],
+        run_ids,
     )
     return {run: first_nonfinite(logdir, run_id=run) for (run,) in runs}
 
@@ -318,7 +316,7 @@ def _with_culprits(
             "CAST(num_nan + num_neg_inf + num_pos_inf AS DOUBLE) AS value "
             f"FROM tensor_health WHERE event_index = {culprit.event_index}"
         )
-        rows, _ = _run_select(logdir, select, run_id=run, limit=1)
+        rows, _ = _run_select(logdir, select, AskedRuns(run_ids=(run,), is_all=False), limit=1)
         for row in rows:
             alert = replace(_of_origin(_alert(rule, {}, row), culprit), message=_message_of_culprit(culprit))
             same = alert_of_op.pop((run, *_op(alert)), None)
@@ -374,23 +372,24 @@ def _choose(kinds: Iterable[str] | None, directory: str | Path | None) -> Sequen
 
 
 def _run_rule(
-    logdir: Engine, rule: Rule, given: Mapping[str, float], *, run_id: str | None, limit: int
+    logdir: Engine, rule: Rule, given: Mapping[str, float], asked: AskedRuns, *, limit: int
 ) -> tuple[list[tuple[Any, ...]], int]:
     """Returns the first rows that a rule finds, and how many it finds in total, like `_run_select`."""
     try:
-        return _run_select(logdir, rule.sql(given), run_id=run_id, limit=limit)
+        return _run_select(logdir, rule.sql(given), asked, limit=limit)
     except (MemoryLimitError, TimeLimitError):
         raise
     except QueryError as error:
         raise QueryError(f"the rule {rule.kind} cannot be run: {error}") from error
 
 
-def _run_select(logdir: Engine, select: str, *, run_id: str | None, limit: int) -> tuple[list[tuple[Any, ...]], int]:
+def _run_select(logdir: Engine, select: str, asked: AskedRuns, *, limit: int) -> tuple[list[tuple[Any, ...]], int]:
     """Returns the first rows that a SELECT of COLUMNS finds, and how many it finds in total.
 
     A row holds the values of COLUMNS, the first and last step, graph_name, the layer and the user's line.
     """
     columns = ", ".join(f"f.{column}" for column in COLUMNS)
+    condition, run_ids = asked.condition("f.run_id")
     rows = logdir.rows(
         f"WITH found AS (\n{select}\n) "
         f"SELECT {columns}, h.step, l.step, g.graph_name, coalesce(o.layer, e.layer), "
@@ -404,9 +403,8 @@ def _run_select(logdir: Engine, select: str, *, run_id: str | None, limit: int) 
         "AND f.graph_id IS NULL "
         "LEFT JOIN user_frame AS s ON s.run_id = f.run_id "
         "AND s.stack_trace_id = coalesce(o.stack_trace_id, e.stack_trace_id, g.stack_trace_id) "
-        "WHERE f.run_id = ? OR ? IS NULL "
-        f"ORDER BY {ORDER} LIMIT ?",
-        [run_id, run_id, min(max(limit, 1), MAX_ROWS)],
+        f"WHERE {condition} ORDER BY {ORDER} LIMIT ?",
+        [*run_ids, min(max(limit, 1), MAX_ROWS)],
     )
     return [row[:-1] for row in rows[:limit]], rows[0][-1] if rows else 0
 

@@ -16,6 +16,7 @@ from itertools import pairwise, takewhile
 from math import prod
 from pathlib import Path
 
+from tfdbg_arrow.query.bad_tensor import NonFinite, run_and_row
 from tfdbg_arrow.query.displayed import Displayed
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.explanation.kinds import Computed, Explanation
@@ -99,21 +100,24 @@ class Reasons(Displayed):
         return tuple(each.sentence + ("" if each.repair is None else f" {each.repair}") for each in found)
 
 
-def read_reasons(logdir: Engine | str | Path, event_index: int, *, run_id: str) -> Reasons:
+def read_reasons(logdir: Engine | str | Path, tensor: NonFinite | int, *, run_id: str | None = None) -> Reasons:
     """Returns why a recorded tensor went bad.
 
     Args:
         logdir: An open logdir or its path.
-        event_index: The tensor's row in tensor_health. A missing row or a tensor that is not bad has no reasons.
-        run_id: The run.
+        tensor: What `first_nonfinite` returned, or the tensor's row in tensor_health: its event_index. A missing row or
+            a tensor that is not bad has no reasons.
+        run_id: The run of the row. None means the newest run.
 
     Raises:
         LogdirError: The path is not a logdir that can be read.
+        QueryError: The run is unknown.
         BrokenPartError: A part cannot be read.
     """
     with opened(logdir) as open_:
-        scope = open_.of_run(run_id)
-        flow = DataFlow.of(scope, run_id=run_id)
+        run, event_index = run_and_row(open_, tensor, run_id)
+        scope = open_.of_run(run)
+        flow = DataFlow.of(scope, run_id=run)
         with flow.lock:
             event = flow.events.event(event_index)
             if event is None or not event.has_inf_or_nan:
@@ -121,8 +125,8 @@ def read_reasons(logdir: Engine | str | Path, event_index: int, *, run_id: str) 
             verdict = Origins(flow, kinds=KINDS).verdict(event)
             explanation = None
             if not verdict.causes:
-                explanation = explain_event(scope, flow, event, run_id=run_id, is_origin=verdict.is_origin)
-            return Reasons(explanation=explanation, growth=find_growth(scope, flow, event, run_id=run_id))
+                explanation = explain_event(scope, flow, event, run_id=run, is_origin=verdict.is_origin)
+            return Reasons(explanation=explanation, growth=find_growth(scope, flow, event, run_id=run))
 
 
 def explain_event(

@@ -407,18 +407,18 @@ def _of_fused_op(computed: Computed) -> Explanation:
         return Explanation(
             f"All inputs are finite, so {maker}, which TensorFlow ran as one op with {together}, created the bad "
             "value.",
-            _repair_of(computed.program_ops),
+            _repair_of(computed.makers),
         )
     return Explanation(
         f"All inputs are finite, so one of {', '.join(computed.makers)} created the bad value. TensorFlow ran them as "
         "one op; a recording with graphs='traced' shows each of them.",
-        _repair_of(computed.program_ops),
+        _repair_of(computed.makers),
     )
 
 
-def _repair_of(program_ops: tuple[str, ...]) -> str | None:
+def _repair_of(makers: tuple[str, ...]) -> str | None:
     """Returns the fix for the only op among several that makes bad values from small numbers; None for several."""
-    repairs = [REPAIRS[op_type] for op_type in dict.fromkeys(program_ops) if op_type in REPAIRS]
+    repairs = [REPAIRS[op_type] for op_type in dict.fromkeys(makers) if op_type in REPAIRS]
     return repairs[0] if len(repairs) == 1 else None
 
 

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tfdbg_arrow.query.asked_runs import ALL_RUNS
 from tfdbg_arrow.query.capture_stats import STAT_KINDS, CaptureStat
 from tfdbg_arrow.query.coverage import Coverage
 from tfdbg_arrow.query.engine import Answers, Engine
@@ -62,7 +63,7 @@ def examine_runs(logdir: Answers) -> list[Finding]:
                 advice="Record a program into it. If this is a copy, also copy the directories run and manifest.",
             )
         ]
-    coverage = logdir.coverage()
+    coverage = logdir.coverage(run_id=ALL_RUNS)
     found: list[Finding] = []
     for facts in runs:
         say = partial(_finding, facts.run_id)
@@ -289,7 +290,7 @@ def _of_coverage(facts: _Facts, say: _Say, coverage: Coverage) -> Iterator[Findi
             "warning",
             f"Outputs of ops in graphs that could be bad but were not recorded ({reason}): {number:,}.",
             f"graph_op_output.not_recorded_reason is {reason}.",
-            f"To list them, run: tfdbg-arrow coverage {coverage.path} --run-id {facts.run_id}.",
+            f"To list them, run: tfdbg-arrow coverage {coverage.path} --run {facts.run_id}.",
         )
 
 

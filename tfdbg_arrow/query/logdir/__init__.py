@@ -57,8 +57,8 @@ _MAX_LOADED_SCOPES = 4
 """Number of runs whose small tables are kept in memory."""
 _MAX_KEPT_ROWS = 64
 """Number of query results that `kept_rows` keeps."""
-_MAX_KEPT = 3
-"""Number of readers that are kept with their data: two of up to about 200 MB each, and the counts of windows."""
+_MAX_KEPT = 4
+"""Number of readers that are kept with their data: two of up to about 200 MB each, the counts of windows, the runs."""
 
 
 class Logdir(Statements, Answers):
@@ -164,7 +164,7 @@ class Logdir(Statements, Answers):
         """Returns the report for display in a notebook: the first bad tensor, its cause and line, alerts and sources.
 
         Args:
-            run_id: Only this run; None means all runs.
+            run_id: The run, or "all". None means the newest run, with the other processes of its program.
             height: Height of the frame in pixels.
 
         Raises:

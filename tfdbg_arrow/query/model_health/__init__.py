@@ -105,7 +105,8 @@ def layer_health(
 
     Args:
         logdir: An open logdir or its path.
-        run_id: The run; None means the first run that went bad, else the last run.
+        run_id: The run, or "all". None means the newest run, with the other processes of its program. Of several runs,
+            it is the first that went bad, else the last one.
         positions: The first position, and the position after the last (zoom). None means from the start, or to the end.
         max_columns: Maximum number of columns. If there are more positions, each column is a range of equal length.
 

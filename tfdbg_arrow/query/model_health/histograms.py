@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tfdbg_arrow.errors import QueryError
+from tfdbg_arrow.query.asked_runs import asked_runs
 from tfdbg_arrow.query.displayed import Displayed
 from tfdbg_arrow.query.engine import Engine
-from tfdbg_arrow.query.info import check_run
 from tfdbg_arrow.query.logdir import opened
 from tfdbg_arrow.query.model_health.answers import Column
 from tfdbg_arrow.query.model_health.cells import row_condition
@@ -115,7 +115,8 @@ def distributions(
         layer: Only tensors of this layer and of the layers inside it, as in `graph_op.layer`, or of ops outside all
             layers with this role.
         side: With `layer`, only its `forward` tensors, or only its `gradient` tensors. None means both.
-        run_id: The run; None means the first run that went bad, else the last run.
+        run_id: The run, or "all". None means the newest run, with the other processes of its program. Of several runs,
+            it is the first that went bad, else the last one.
         positions: The first position, and the position after the last. None means from the start, or to the end.
         max_columns: Maximum number of columns. If there are more positions, each column is a range of equal length.
         max_buckets: Maximum number of buckets. If the magnitudes span more powers of two, each bucket covers several.
@@ -134,10 +135,10 @@ def distributions(
         except re.error as error:
             raise QueryError(f"the pattern {pattern!r} is not a valid regular expression: {error}.") from error
     with opened(logdir) as open_:
-        run = run_id if run_id is not None else choose_run(open_, None)[0]
+        run_ids = asked_runs(open_, run_id).run_ids
+        run = run_ids[0] if len(run_ids) == 1 else choose_run(open_, run_id)[0]
         if run is None:
             return None
-        check_run(open_, run)
         conditions = ["h.run_id = ?"]
         parameters: list[object] = [run]
         if pattern is not None:

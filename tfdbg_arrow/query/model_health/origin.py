@@ -6,11 +6,11 @@ from collections import deque
 from dataclasses import dataclass
 from itertools import islice
 
+from tfdbg_arrow.query.asked_runs import asked_runs
 from tfdbg_arrow.query.bad_tensor import BadTensorReader, NonFinite
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.explanation import Growth, read_reasons
 from tfdbg_arrow.query.flow.sinks import EFFECTS
-from tfdbg_arrow.query.info import check_run, read_runs
 from tfdbg_arrow.query.model_health.cells import Labels, RowKey, read_keys
 from tfdbg_arrow.query.nonfinite_search import first_nonfinite
 from tfdbg_arrow.query.recorded import KINDS, TensorEvent
@@ -42,15 +42,11 @@ def choose_run(logdir: Engine, run_id: str | None) -> tuple[str | None, NonFinit
     Raises:
         QueryError: There is no such run.
     """
-    check_run(logdir, run_id)
+    run_ids = asked_runs(logdir, run_id).run_ids
     found = first_nonfinite(logdir, run_id=run_id)
-    harmful = None if found is None or found.is_expected else found
-    if run_id is not None:
-        return run_id, harmful
-    if harmful is not None:
-        return harmful.run_id, harmful
-    runs = read_runs(logdir)
-    return (runs[-1].run_id if runs else None), None
+    if found is not None and not found.is_expected:
+        return found.run_id, found
+    return (run_ids[-1] if run_ids else None), None
 
 
 def read_origin(logdir: Engine, found: NonFinite, labels: Labels) -> Origin:
@@ -58,7 +54,7 @@ def read_origin(logdir: Engine, found: NonFinite, labels: Labels) -> Origin:
     way = _way(logdir, found)
     key_of = read_keys(logdir, labels, way)
     path = dict.fromkeys(key_of[event] for event in way if event in key_of)
-    reasons = read_reasons(logdir, found.event_index, run_id=found.run_id)
+    reasons = read_reasons(logdir, found)
     return Origin(found=found, path=tuple(path), growth=reasons.growth)
 
 

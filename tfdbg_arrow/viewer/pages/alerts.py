@@ -91,7 +91,7 @@ def read_alerts(
 
     Args:
         logdir: The logdir.
-        run_id: The run to read; None means all.
+        run_id: The run to read, or "all". None means the newest run, with the other processes of its program.
         rule: The rule to run; None means all.
         severity: The severity of the rules to run; None means any.
         limit: Maximum number of findings and alerts for each rule; values above MAX_LIMIT are reduced to it.
@@ -117,7 +117,7 @@ def read_known_alerts(
 
     Args:
         background: Runs the rules.
-        run_id: The run to read; None means all.
+        run_id: The run to read, or "all". None means the newest run, with the other processes of its program.
         rule: The rule to run; None means all.
         severity: The severity of the rules to run; None means any.
         limit: Maximum number of findings and alerts for each rule; values above MAX_LIMIT are reduced to it.
@@ -141,7 +141,7 @@ def wanted_rules(
 
     Args:
         kinds: The rules to run; None means all.
-        run_id: The run to read; None means all.
+        run_id: The run to read, or "all". None means the newest run, with the other processes of its program.
         limit: Maximum number of alerts for each rule. Pages with equal limits share the answers.
         budget_s: Time limit for each rule, in seconds.
     """
@@ -255,7 +255,7 @@ def run_rules(
     Args:
         logdir: The logdir.
         kinds: The rules to run; None means all.
-        run_id: The run to read; None means all.
+        run_id: The run to read, or "all". None means the newest run, with the other processes of its program.
         limit: Maximum number of alerts for each rule.
         budget_s: Time limit for all rules together, in seconds.
     """

@@ -12,6 +12,7 @@ from typing import Any
 
 from tfdbg_arrow.errors import QueryError, TfdbgArrowError
 from tfdbg_arrow.query import Diff, LayerDifferences, Logdir, Measure
+from tfdbg_arrow.query.asked_runs import ALL_RUNS
 from tfdbg_arrow.query.model_health import MEASURES
 from tfdbg_arrow.query.model_health.differences import LARGEST_DIFFERENCE
 from tfdbg_arrow.query.run_diff import check_pattern
@@ -358,10 +359,11 @@ def diff_page(others: Sequence[OtherLogdir] = ()) -> PageKind:
 
     def start(logdir: Logdir, parameters: Parameters) -> _Start:
         _measure(parameters)  # raises an error before something is compared
+        run_a = chosen_run(logdir, parameters)
         return _start(
             logdir,
             others,
-            run_a=chosen_run(logdir, parameters),
+            run_a=None if run_a == ALL_RUNS else run_a,
             other=parameters.text("other"),
             known=parameters.text("known"),
             last_step=parameters.integer("last_step"),

@@ -81,7 +81,7 @@ def read_model(
 
     Args:
         logdir: The logdir.
-        run_id: The run; None means the first run that went bad, else the last run.
+        run_id: As in `layer_health`.
         measure: The name of the measure to show; None means the one that tells most.
         first: The first position to show; None means from the start.
         last: The last position to show; None means to the end.

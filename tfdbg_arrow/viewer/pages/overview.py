@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tfdbg_arrow.query import AlertFinding, BrokenPart, Coverage, Growth, Hop, Logdir, NonFinite, Run
+from tfdbg_arrow.query import AboutRuns, AlertFinding, BrokenPart, Coverage, Growth, Hop, Logdir, NonFinite, Run
 from tfdbg_arrow.query.model_health import TrainingCurves, layers_and_curves
 from tfdbg_arrow.query.wording import gradient_text
 from tfdbg_arrow.viewer.background import Background
@@ -99,7 +99,8 @@ class OverviewPage:
         path: The path from the origin's inputs to the origin, as in `Provenance.path`.
         num_unrecorded_inputs: Number of inputs of its op that were not recorded.
         source: The line of the user's code that created the op.
-        runs: All runs, oldest first, even if one was selected.
+        runs: All runs, oldest first.
+        about: Which of them the page is about.
         rules: The alert rules that found something, the most severe first.
         unfinished_rules: The rules that ran out of time or memory.
         pending_rules: The rules that still run.
@@ -122,6 +123,7 @@ class OverviewPage:
     num_unrecorded_inputs: int
     source: Excerpt | None
     runs: tuple[RunSummary, ...]
+    about: AboutRuns
     rules: tuple[RuleSummary, ...]
     unfinished_rules: tuple[str, ...]
     pending_rules: tuple[str, ...] = ()
@@ -139,7 +141,7 @@ def read_overview(logdir: Logdir, *, run_id: str | None = None, budget_s: float 
 
     Args:
         logdir: The logdir.
-        run_id: The run to show; None means all.
+        run_id: The run to show, or "all". None means the newest run, with the other processes of its program.
         budget_s: Time after which no further alert rule is run and the curves are not read, in seconds. Everything else
             is always read.
     """
@@ -157,15 +159,16 @@ def read_answer(logdir: Logdir, *, run_id: str | None = None) -> OverviewPage:
 
     Args:
         logdir: The logdir.
-        run_id: The run to show; None means all.
+        run_id: The run to show, or "all". None means the newest run, with the other processes of its program.
     """
     summaries = read_run_summaries(logdir)
-    asked = tuple(summary for summary in summaries if run_id in (None, summary.run.run_id))
+    about = logdir.about_runs(run_id=run_id)
+    asked = tuple(summary for summary in summaries if summary.run.run_id in about.run_ids)
     origin = logdir.first_nonfinite(run_id=run_id)
     path: tuple[Hop, ...] = ()
     growth: Growth | None = None
     if origin is not None:
-        provenance = logdir.provenance(origin.event_index, run_id=origin.run_id, limit=_MAX_HOPS)
+        provenance = logdir.provenance(origin, limit=_MAX_HOPS)
         path, growth = provenance.path, provenance.growth
     why, repair = next(((hop.why, hop.repair) for hop in path if hop.why is not None), (None, None))
     if origin is not None and origin.is_expected:
@@ -189,6 +192,7 @@ def read_answer(logdir: Logdir, *, run_id: str | None = None) -> OverviewPage:
         num_unrecorded_inputs=0 if origin is None else sum(input_.health is None for input_ in origin.inputs),
         source=source,
         runs=summaries,
+        about=about,
         rules=(),
         unfinished_rules=(),
         strip=strip,
@@ -225,7 +229,7 @@ def complete_overview(
     Args:
         background: Computes them.
         page: The page without them.
-        run_id: The run to show; None means all.
+        run_id: The run to show, or "all". None means the newest run, with the other processes of its program.
         wait_s: Maximum time to wait for what is not known, in seconds.
     """
     wanted: dict[Hashable, Callable[[Logdir], Any]] = {**wanted_rules(run_id=run_id)}

@@ -1,0 +1,82 @@
+"""Test which run the pages show: the newest by default, as the command line does."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tfdbg_arrow.query import open_logdir
+from tfdbg_arrow.viewer.reading import Reader
+from tfdbg_arrow.viewer.report import read_report, render_report
+from tfdbg_arrow.viewer.site import Site
+
+from ..query.builder import CLEAN, NAN
+from ..query.test_asked_runs import run_of
+
+ABOUT = "About run a-new, the newest of 2. The other run recorded bad values."
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    """The pages of a logdir in which a run went bad, and a later run did not."""
+    run_of("z-old", NAN, start_s=0, end_s=10).write(tmp_path)
+    run_of("a-new", CLEAN, start_s=20, end_s=30).write(tmp_path)
+    with contextlib.closing(Reader(tmp_path, timeout_s=600)) as reader:
+        yield Site(reader)
+
+
+def page(site: Site, name: str, **parameters: str) -> Any:
+    answer = site.answer(f"/{name}.json", parameters)
+    assert answer.status == 200, answer.content
+    return json.loads(answer.content)
+
+
+@pytest.mark.parametrize("name", ["model", "executions", "tensors", "graph", "source", "tensor", "history"])
+def test_a_page_about_one_run_shows_the_newest(site: Site, name: str) -> None:
+    def run_of_page(**parameters: str) -> str | None:
+        found = page(site, name, **({"event": "0"} if name in ("tensor", "history") else {}), **parameters)
+        run_id = found["tensor"]["run_id"] if name == "tensor" else found["run_id"]
+        return None if run_id is None else str(run_id)
+
+    assert run_of_page() == "a-new"
+    assert run_of_page(run="z-old") == "z-old"
+    assert run_of_page(run="all") == "z-old"  # it went bad first
+
+
+def test_the_overview_and_the_alerts_are_about_the_newest_run(site: Site) -> None:
+    assert (page(site, "overview")["verdict"], page(site, "alerts")["num_found"]) == ("healthy", 0)
+    for run in ("z-old", "all"):
+        assert page(site, "overview", run=run)["origin"]["run_id"] == "z-old"
+        assert page(site, "alerts", run=run)["num_found"] > 0
+    assert page(site, "overview")["about"] == {
+        "run_ids": ["a-new"],
+        "is_newest": True,
+        "num_others": 1,
+        "num_bad_others": 1,
+    }
+    assert len(page(site, "runs")["rows"]) == 2
+
+
+def test_a_page_says_which_run_it_shows_and_the_menu_selects_it(site: Site) -> None:
+    text = site.answer("/overview", {"wait": "1"}).content.decode()
+    assert f'<p class="quiet">{ABOUT}</p>' in text
+    assert '<option value="">the newest run</option>' in text
+    assert '<option value="all">all 2 runs</option>' in text
+    of_all = site.answer("/tensors", {"run": "all"}).content.decode()
+    assert '<option value="all" selected>all 2 runs</option>' in of_all
+    assert "About run" not in of_all
+    of_old = site.answer("/tensors", {"run": "z-old"}).content.decode()
+    assert "About run z-old. The other run recorded no bad value." in of_old
+
+
+def test_the_report_is_about_the_newest_run(site: Site) -> None:
+    with open_logdir(site.reader.path) as logdir:
+        report = read_report(logdir)
+        assert report.overview.verdict == "healthy"
+        assert ABOUT in render_report(report)[0]
+        assert read_report(logdir, run_id="all").overview.verdict == "bad"
