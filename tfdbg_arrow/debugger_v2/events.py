@@ -212,7 +212,8 @@ class EventImporter:
     def _devices(self, template: Ints, slot: Ints) -> pa.Array:
         devices = self.templates.output_devices.array()[:, 0]
         known = (slot >= 0) & (slot < self._of(template, T.num_devices))
-        return pa.array(_take(devices, self._of(template, T.first_device) + slot), mask=~known)
+        listed = _take(devices, self._of(template, T.first_device) + slot)
+        return _nullable(np.where(known, listed, self._of(template, T.device)))
 
     def _health(self, scan: Scan, *, tensor: Ints, content: Ints) -> Health:
         has_content = (content >= 0) & (content < len(scan.content_start))

@@ -81,6 +81,7 @@ class TemplateColumns:
     stack: int = 6
     op_name: int = 7
     device: int = 8
+    """For an execution, the device that all its outputs are on; NONE if there are several."""
     first_tensor: int = 9
     """Index of its first row in `tensors`."""
     num_tensors: int = 10
@@ -144,8 +145,9 @@ class Templates:
         elif execution.graph_id:
             definitions.problems.add("failed", "graph", "is called, but not among the dump's graphs", None)
         stack = definitions.stack_id(execution.code_location)
+        devices = list(execution.output_tensor_device_ids)
         first_device = len(self.output_devices)
-        for device in execution.output_tensor_device_ids:
+        for device in devices:
             self.output_devices.add(device)
         is_unnamed = graph_id is None and function is not None
         return self._add(
@@ -156,9 +158,10 @@ class Templates:
             name=self.texts.add(function["name"] if is_unnamed and function is not None else None),
             num_outputs=execution.num_outputs,
             stack=NONE if stack is None else stack,
+            device=devices[0] if len(set(devices)) == 1 else NONE,
             tensors=facts,
             first_device=first_device,
-            num_devices=len(execution.output_tensor_device_ids),
+            num_devices=len(devices),
         )
 
     def _trace(self, trace: Any) -> int:
