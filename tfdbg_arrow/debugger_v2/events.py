@@ -72,7 +72,7 @@ class EventImporter:
         template = scan.template[records]
         kind = self._of(template, T.kind)
         is_trace = kind == TRACE
-        self._note_others("graph_execution_traces", template, is_trace)
+        self._count("graph_execution_traces", scan, records, is_expected=is_trace)
         rows = records[is_trace]
         template = template[is_trace]
         first_content = (np.cumsum(scan.num_contents) - scan.num_contents)[rows]
@@ -99,7 +99,6 @@ class EventImporter:
         }
         self._rows.add("tensor_health", columns, num_rows=len(rows))
         self._add_values(health, event_index)
-        self._count(scan, records)
 
     def _calls(self, step: Step, template: Ints, is_trace: Mask) -> tuple[Ints, Mask]:
         """Returns the call of each trace (NONE if unknown), and whether it was inferred.
@@ -130,7 +129,7 @@ class EventImporter:
         scan, records = block.scan, np.arange(*step.execution_range)
         template = scan.template[records]
         is_execution = self._of(template, T.kind) == EXECUTION
-        self._note_others("execution", template, is_execution)
+        self._count("execution", scan, records, is_expected=is_execution)
         rows, template = records[is_execution], template[is_execution]
         index = block.first + rows
         time_ns = self._time_ns(scan.wall_time_s[rows])
@@ -147,7 +146,6 @@ class EventImporter:
         self._rows.add("execution", columns, num_rows=len(rows))
         self._inputs(scan, rows, index)
         self._outputs(scan, rows, template, index=index, time_ns=time_ns, start=step.output_start[is_execution])
-        self._count(scan, records)
 
     def _inputs(self, scan: Scan, rows: Ints, index: Ints) -> None:
         counts = scan.num_inputs[rows]
@@ -236,16 +234,15 @@ class EventImporter:
             row = {"event_index": int(event_index[place]), "dtype": facts.dtype, "shape": facts.shape, "value": value}
             self._rows.add_row("tensor_value", row, num_bytes=len(value))
 
-    def _note_others(self, file: str, template: Ints, is_expected: Mask) -> None:
-        unreadable = int(np.count_nonzero(template == UNREADABLE))
+    def _count(self, file: str, scan: Scan, records: Ints, *, is_expected: Mask) -> None:
+        """Counts records, also those that get no rows, and notes their times."""
+        self.num_events += len(records)
+        unreadable = int(np.count_nonzero(scan.template[records] == UNREADABLE))
         if unreadable:
             self._problems.add("dropped", f"{file} record", "is not a DebugEvent", unreadable)
         others = int(np.count_nonzero(~is_expected)) - unreadable
         if others:
             self._problems.add("dropped", f"{file} record", "does not belong in this file", others)
-
-    def _count(self, scan: Scan, records: Ints) -> None:
-        self.num_events += len(records)
         times = self._time_ns(scan.wall_time_s[records])
         latest = int(times.max(initial=0))
         if latest:

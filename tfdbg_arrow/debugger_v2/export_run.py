@@ -210,12 +210,9 @@ class RunWriter:
         )
         num_other = self._tables.num_rows("tensor_health")
         # Without frames and iterations, which an imported run does not have, the ops of a loop cannot be ordered.
-        windows = (
-            (window for _, _, window in rows.windows(_TRACE_BATCH))
-            if self._run.is_imported
-            else _in_batches(ordered_calls(rows, CallOrder(self._tables)))
-        )
-        for window in windows:
+        in_order = (window for _, _, window in rows.windows(_TRACE_BATCH))
+        calls = in_order if self._run.is_imported else ordered_calls(rows, CallOrder(self._tables))
+        for window in _in_batches(calls):
             for graph_id, op_name, slot, wall_time_ns, event_index, device_id, *health in to_rows(
                 window.select(columns)
             ):

@@ -107,6 +107,8 @@ SHAPE = 5
 @pytest.mark.parametrize("mode", MONITORED)
 def test_the_monitor_and_tensorboard_show_the_same(mode: str, recorded: Path, exported: dict[str, ExportedRun]) -> None:
     expected = shown(recorded / mode)
+    assert expected["executions"]
+    assert expected["traces"]
     assert shown(exported[mode].dump) == expected
     assert bool(expected["alerts"]) == mode.endswith("HEALTH")
 
