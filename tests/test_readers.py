@@ -131,10 +131,6 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     return made
 
 
-IMPORTED_ONLY = {"dump_message", "dump_record"}
-"""Tables that are empty except after an import."""
-
-
 @pytest.fixture(scope="module")
 def logdir(recorded: Recorded) -> Logdir:
     return open_logdir(recorded.every)
@@ -152,7 +148,7 @@ class TestEveryTable:
     def test_the_three_readers_agree_row_by_row(self, recorded: Recorded, logdir: Logdir, name: str) -> None:
         read = {who: in_order(reader(recorded.every / name), table(name)) for who, reader in READERS.items()}
         ((count,),) = logdir.rows(f'SELECT count(*) FROM "{name}"')
-        assert (count > 0) == (name not in IMPORTED_ONLY)
+        assert count > 0
         assert {who: data.num_rows for who, data in read.items()} == dict.fromkeys(READERS, count)
         assert read["duckdb"].equals(read["pyarrow"])
         assert read["polars"].equals(read["pyarrow"])
@@ -173,7 +169,7 @@ class TestEveryTable:
         assert len(logdir.runs()) == 2
         runs = {table.name: logdir.rows(f'SELECT count(DISTINCT run_id) FROM "{table.name}"')[0][0] for table in TABLES}
         of_one = {"tensor_value": 1, "capture_stat": 1}
-        assert runs == dict.fromkeys(runs, 2) | of_one | dict.fromkeys(IMPORTED_ONLY, 0)
+        assert runs == dict.fromkeys(runs, 2) | of_one
 
 
 REFERENCES = [
@@ -203,7 +199,7 @@ def test_a_reference_resolves(logdir: Logdir, of: Table, column: Column) -> None
         lost = [row for row in lost if row not in made]
     assert lost == []
     ((pointing,),) = logdir.rows(f'SELECT count("{column.name}") FROM "{of.name}"')
-    assert (pointing > 0) == (of.name not in IMPORTED_ONLY)
+    assert pointing > 0
 
 
 FLOATING = [field.name for field in arrow_schema("tensor_health") if pa.types.is_floating(field.type)]

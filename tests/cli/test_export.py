@@ -38,7 +38,7 @@ def test_json_holds_the_same(logdir: Path, tmp_path: Path) -> None:
     found = json.loads(result.stdout)
     (run,) = found["runs"]
     assert (found["format"], run["run_id"], run["dump"]) == ("debugger_v2", "run-a", str(tmp_path / "dump"))
-    assert (run["tensor_debug_mode"], run["is_imported"], run["notes"]) == ("FULL_HEALTH", False, [])
+    assert (run["tensor_debug_mode"], run["notes"]) == ("FULL_HEALTH", [])
     assert run["num_records"]["graph_execution_traces"] == 1
     assert [item["num_rows"] for item in run["left_out"]] == [1]
 

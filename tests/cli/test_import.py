@@ -25,12 +25,11 @@ def test_an_import_is_reported_and_a_second_one_is_skipped(tmp_path: Path) -> No
     (made,) = first["runs"]
     assert first["num_events"] == made["num_events"] == 18
     assert made["is_new"] is True
-    assert {name: made["rows"][name] for name in ("run", "execution", "tensor_health", "graph_op", "dump_record")} == {
+    assert {name: made["rows"][name] for name in ("run", "execution", "tensor_health", "graph_op")} == {
         "run": 1,
         "execution": 4,
         "tensor_health": 8,
         "graph_op": 5,
-        "dump_record": 18,
     }
     assert [(stat["subject"], stat["num_events"]) for stat in made["dropped"]] == [
         ("file stack_frames", None),

@@ -51,7 +51,7 @@ def logdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for index, text in enumerate(TEXTS):
         run.add("mark", event_index=index, label=f"label {index}", value=text)
     for index, number in enumerate(INT64):
-        run.add("dump_record", file="metadata", record_index=number, message_id=index, row_id=number)
+        run.add("execution_input", execution_index=99, input_index=index, tensor_id=number)
     for number in DOUBLES:
         health = {**CLEAN, "min_finite": number, "max_finite": number}
         run.tensor(graph, "x", health, execution=run.execution("f", graph=graph, stack=stack))
@@ -205,7 +205,7 @@ class TestCsv:
             "'\uff1d1", "''=quoted", "", "NULL", "plain", 'a "quoted", b;c', "two\nlines\r\nand three", "Ünï ☃ 日本",
             "\u202ereversed", "-0.5", "+1e3", "1", "nul\0byte", "''",
         ]  # fmt: skip
-        assert {row["record_index"] for row in self.read(exports["csv"] / "dump_record.csv")} == set(map(str, INT64))
+        assert {row["tensor_id"] for row in self.read(exports["csv"] / "execution_input.csv")} == set(map(str, INT64))
         assert "'=graph\n" in {row["graph_name"] for row in self.read(exports["csv"] / "graph.csv")}
 
     def test_null_is_an_empty_cell_and_an_empty_text_is_quoted(self, exports: dict[str, Path]) -> None:
@@ -286,20 +286,22 @@ class TestSQLite:
 def test_nan_infinity_and_null_in_each_format(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     for index, number in enumerate((math.nan, math.inf, -math.inf, -0.0)):
-        run.add("dump_record", file="execution", record_index=index, wall_time_s=number, row_id=None)
+        run.add("tensor_health", event_index=index, scope="graph", min_finite=number)
     run.write(tmp_path / "logdir")
     for name in FORMATS:
-        export(tmp_path / "logdir", tmp_path / name, format=name, tables=["dump_record"])
-    found = pq.read_table(tmp_path / "parquet" / "dump_record.parquet")["wall_time_s"].to_pylist()
-    assert list(map(repr, found)) == ["nan", "inf", "-inf", "-0.0"]
-    lines = (tmp_path / "csv" / "dump_record.csv").read_bytes().decode().split("\r\n")[1:-1]
-    assert [line.split(",")[4:] for line in lines] == [["nan", ""], ["inf", ""], ["-inf", ""], ["-0", ""]]
+        export(tmp_path / "logdir", tmp_path / name, format=name, tables=["tensor_health"])
+    found = pq.read_table(tmp_path / "parquet" / "tensor_health.parquet")
+    assert list(map(repr, found["min_finite"].to_pylist())) == ["nan", "inf", "-inf", "-0.0"]
+    header, *lines = (tmp_path / "csv" / "tensor_health.csv").read_bytes().decode().split("\r\n")[:-1]
+    place = header.split(",").index("min_finite")
+    values = [line.split(",")[place : place + 2] for line in lines]
+    assert values == [["nan", ""], ["inf", ""], ["-inf", ""], ["-0", ""]]
+    query = "SELECT min_finite, max_finite FROM tensor_health ORDER BY event_index"
     with duckdb.connect(str(tmp_path / "duckdb")) as connection:
-        values = connection.sql("SELECT wall_time_s FROM dump_record ORDER BY record_index").fetchall()
-    assert list(map(repr, values)) == ["(nan,)", "(inf,)", "(-inf,)", "(-0.0,)"]
+        values = connection.sql(query).fetchall()
+    assert list(map(repr, values)) == ["(nan, None)", "(inf, None)", "(-inf, None)", "(-0.0, None)"]
     with sqlite3.connect(tmp_path / "sqlite") as connection:
-        values = connection.execute("SELECT wall_time_s, row_id FROM dump_record ORDER BY record_index").fetchall()
-    assert values == [("NaN", None), (math.inf, None), (-math.inf, None), (0.0, None)]
+        assert connection.execute(query).fetchall() == [("NaN", None), (math.inf, None), (-math.inf, None), (0.0, None)]
 
 
 class TestChoice:

@@ -157,8 +157,7 @@ def _export_dumps(logdir: str, target: str, *, run_id: str | None, tensor_debug_
 
 def _print_run(run: ExportedRun) -> None:
     out = console()
-    source = "the imported dump, unchanged" if run.is_imported else run.tensor_debug_mode or ""
-    out.print(styled(("run ", "dim"), (run.run_id, "bold"), f", {source}"))
+    out.print(styled(("run ", "dim"), (run.run_id, "bold"), f", {run.tensor_debug_mode}"))
     out.print(styled(f"  {run.dump}: {run.size_bytes:,} bytes"))
     files = {name: name.replace("_", " ") for name in run.num_records}
     counts = ", ".join(

@@ -8,7 +8,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from tfdbg_arrow.debugger_v2.import_tables import Keeper, Problems, RowBuffer
+from tfdbg_arrow.debugger_v2.import_tables import Problems, RowBuffer
 from tfdbg_arrow.debugger_v2.protos.debug_event_pb2 import DebugEvent
 from tfdbg_arrow.writer.stacks import FrameOwners
 
@@ -37,8 +37,8 @@ class Definitions:
         wall_time_ns: The earliest time of a record; None if there is none.
     """
 
-    def __init__(self, rows: RowBuffer, keeper: Keeper, problems: Problems) -> None:
-        self._rows, self._keeper, self.problems = rows, keeper, problems
+    def __init__(self, rows: RowBuffer, problems: Problems) -> None:
+        self._rows, self.problems = rows, problems
         self.metadata: Any = None
         self.graph_ids: dict[str, int] = {}
         self.graph_names: dict[int, str] = {}
@@ -69,7 +69,7 @@ class Definitions:
                 refer to files.
             records: The records of the file.
         """
-        handlers: dict[str, Callable[[Any], tuple[int | None, int | None]]] = {
+        handlers: dict[str, Callable[[Any], None]] = {
             "debug_metadata": self._metadata,
             "source_file": self._source_file,
             "stack_frame_with_id": self._stack_frame,
@@ -81,28 +81,14 @@ class Definitions:
             try:
                 event = DebugEvent.FromString(record)
             except DecodeError:
-                self.problems.add("failed", f"{file} record", "is not a DebugEvent; it is kept unchanged")
-                self._keeper.keep_whole(file, record)
+                self.problems.add("dropped", f"{file} record", "is not a DebugEvent")
                 continue
             self.note_time(wall_time_ns(event.wall_time))
             handler = handlers.get(event.WhichOneof("what") or "")
-            row_id = stack_trace_id = None
-            is_whole = False
             if handler is None:
-                self.problems.add("failed", f"{file} record", "has no known content; it is kept unchanged")
+                self.problems.add("dropped", f"{file} record", "has no known content")
             else:
-                try:
-                    row_id, stack_trace_id = handler(event)
-                except _NotExactError:
-                    is_whole = True
-            wall_time_s = event.wall_time
-            if is_whole:
-                message_id = self._keeper.add_message(record, is_whole=True)
-            else:
-                event.ClearField("wall_time")
-                message = event.SerializeToString(deterministic=True)
-                message_id = self._keeper.add_message(message, is_whole=False, stack_trace_id=stack_trace_id)
-            self._keeper.add_record(file, message_id=message_id, wall_time_s=wall_time_s, row_id=row_id)
+                handler(event)
         if file == "stack_frames":
             self._file_lines.clear()
 
@@ -111,20 +97,14 @@ class Definitions:
         if time_ns and (self.wall_time_ns is None or time_ns < self.wall_time_ns):
             self.wall_time_ns = time_ns
 
-    def taken_stack(self, code_location: Any) -> tuple[int | None, int | None]:
-        """Removes the frame ids from a CodeLocation, unless one of them is unknown.
-
-        Returns:
-            The stack for the row, and the stack whose ids were removed from the message; each can be None.
-        """
+    def stack_id(self, code_location: Any) -> int | None:
+        """Returns the stack of a CodeLocation, without frames that are unknown; None if it has no frames."""
         ids = tuple(self._frame_ids.get(frame_id, -1) for frame_id in code_location.stack_frame_ids)
-        if not ids:
-            return None, None
-        is_known = -1 not in ids
-        if not is_known:
-            missing = ids.count(-1)
+        if missing := ids.count(-1):
             self.problems.add("failed", "stack frame", "is referred to, but not among the dump's stack_frames", missing)
             ids = tuple(frame_id for frame_id in ids if frame_id >= 0)
+        if not ids:
+            return None
         known = self._stack_ids.get(ids)
         if known is None:
             if len(self._stack_ids) >= _MAX_STACKS:
@@ -134,10 +114,7 @@ class Definitions:
             for depth, frame_id in enumerate(reversed(ids)):
                 row = {"stack_trace_id": known, "depth": depth, "stack_frame_id": frame_id}
                 self._rows.add_row("stack_trace", row)
-        if not is_known:
-            return known, None
-        del code_location.stack_frame_ids[:]
-        return known, known
+        return known
 
     def graph_id(self, name: str) -> int | None:
         """Returns the id for a graph id of the dump; None if that is empty or unknown."""
@@ -177,13 +154,12 @@ class Definitions:
             self._functions.add(function_name)
             self._rows.add_row("graph_function", {"function_name": function_name, "graph_id": graph_id})
 
-    def _metadata(self, event: Any) -> tuple[int | None, int | None]:
+    def _metadata(self, event: Any) -> None:
         if self.metadata is None:
             self.metadata = type(event.debug_metadata)()
             self.metadata.CopyFrom(event.debug_metadata)
-        return None, None
 
-    def _source_file(self, event: Any) -> tuple[int | None, int | None]:
+    def _source_file(self, event: Any) -> None:
         source = event.source_file
         file_id = len(self._file_paths)
         self._file_paths.append(source.file_path)
@@ -192,12 +168,8 @@ class Definitions:
         row = {"source_file_id": file_id, "file_path": source.file_path, "source_text": text}
         self._rows.add_row("source_file", row, num_bytes=len(text or ""))
         self._file_lines[file_id] = lines
-        if text is not None and text.split("\n") != lines:
-            raise _NotExactError
-        source.ClearField("lines")
-        return file_id, None
 
-    def _stack_frame(self, event: Any) -> tuple[int | None, int | None]:
+    def _stack_frame(self, event: Any) -> None:
         frame = event.stack_frame_with_id
         place = frame.file_line_col
         frame_id = self._num_frames
@@ -218,7 +190,6 @@ class Definitions:
             "owner": self._owner(path),
         }
         self._rows.add_row("stack_frame", row)
-        return frame_id, None
 
     def _file_path(self, index: int) -> str:
         if 0 <= index < len(self._file_paths):
@@ -238,18 +209,17 @@ class Definitions:
             return "library"
         return self._owners.owner(path)
 
-    def _graph(self, event: Any) -> tuple[int | None, int | None]:
+    def _graph(self, event: Any) -> None:
         graph = event.debugged_graph
         if graph.graph_id in self.graph_ids and self.graph_ids[graph.graph_id] in self.graph_names:
-            self.problems.add("failed", "graph", "has the id of another one; it is kept only as a record")
-            return None, None
+            self.problems.add("failed", "graph", "has the id of another one; the first one is used")
+            return
         graph_id = self._graph_number(graph.graph_id)
         self.graph_names[graph_id] = graph.graph_name
         outer = None
         if graph.outer_context_id:
             outer = self._outer[graph_id] = self._graph_number(graph.outer_context_id)
         self._add_graph(graph_id, graph.graph_name, wall_time_ns(event.wall_time), outer=outer)
-        return graph_id, None
 
     def _add_graph(self, graph_id: int, name: str, time_ns: int, *, outer: int | None) -> None:
         row = {"graph_id": graph_id, "graph_name": name, "outer_graph_id": outer, "stack_trace_id": None}
@@ -258,26 +228,28 @@ class Definitions:
     def _graph_number(self, name: str) -> int:
         return self.graph_ids.setdefault(name, len(self.graph_ids))
 
-    def _device(self, event: Any) -> tuple[int | None, int | None]:
+    def _device(self, event: Any) -> None:
         device = event.debugged_device
         if device.device_name in self.device_ids or device.device_id in self._used_device_ids:
             self.problems.add("failed", "device", "is defined twice; the first definition is used")
-            return None, None
-        return self._add_device(device.device_name, device.device_id), None
+        else:
+            self._add_device(device.device_name, device.device_id)
 
-    def _graph_op(self, event: Any) -> tuple[int | None, int | None]:
+    def _graph_op(self, event: Any) -> None:
         op = event.graph_op_creation
         time_ns = wall_time_ns(event.wall_time)
         graph_id = self._graph_number(op.graph_id)
         if graph_id not in self.graph_names:
             # The graph's own record comes later or was lost; another graph's record may name it as its outer graph.
             self._late_graphs.setdefault(graph_id, (op.graph_name, time_ns))
-        stack, taken = self.taken_stack(op.code_location)
         index = self._num_graph_ops.get(graph_id, 0)
         self._num_graph_ops[graph_id] = index + 1
         if (graph_id, op.op_name) in self.op_types:
             self.problems.add("failed", "graph op", "has the name of another op of its graph; both have rows")
         self.op_types[graph_id, op.op_name] = op.op_type
+        num_outputs = max(0, min(op.num_outputs, max(_MAX_UNLISTED_OUTPUTS, len(op.output_tensor_ids))))
+        if num_outputs < op.num_outputs:
+            self.problems.add("failed", "graph op", "claims more outputs than it lists; the others are left out")
         common = {"graph_id": graph_id, "op_name": op.op_name}
         self._rows.add_row(
             "graph_op",
@@ -285,21 +257,17 @@ class Definitions:
                 **common,
                 "op_index": index,
                 "op_type": op.op_type,
-                "num_outputs": op.num_outputs,
+                "num_outputs": num_outputs,
                 "device_name": op.device_name or None,
                 "attributes": None,
-                "stack_trace_id": stack,
+                "stack_trace_id": self.stack_id(op.code_location),
                 "wall_time_ns": time_ns,
             },
         )
         for row in _inputs(op.input_names):
             self._rows.add_row("graph_op_input", {**common, **row})
-        num_outputs = min(op.num_outputs, max(_MAX_UNLISTED_OUTPUTS, len(op.output_tensor_ids)))
-        if num_outputs < op.num_outputs:
-            self.problems.add("failed", "graph op", "claims more outputs than it lists; the others have no rows")
         for slot in range(num_outputs):
             self._rows.add_row("graph_op_output", {**common, "output_slot": slot})
-        return None, taken
 
     def finish(self) -> None:
         """Adds the graphs that only ops or inner graphs refer to, without a record of their own."""
@@ -317,10 +285,6 @@ class Definitions:
 
 _MAX_UNLISTED_OUTPUTS = 256
 """Maximum number of unlisted outputs of one op that get rows, so that a damaged number does not fill the disk."""
-
-
-class _NotExactError(Exception):
-    """A record cannot be restored from its row."""
 
 
 def _text(value: str | bytes) -> str:

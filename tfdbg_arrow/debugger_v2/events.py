@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from tfdbg_arrow.debugger_v2.definitions import Definitions
 from tfdbg_arrow.debugger_v2.health import Health, Mask, Tensors
-from tfdbg_arrow.debugger_v2.import_tables import Keeper, Problems, RowBuffer
+from tfdbg_arrow.debugger_v2.import_tables import Problems, RowBuffer
 from tfdbg_arrow.debugger_v2.interning import EXECUTION, NONE, TRACE, P, T, Templates
 from tfdbg_arrow.debugger_v2.scan import UNREADABLE, EventScanner, Ints, Scan
 
@@ -33,9 +33,9 @@ class EventImporter:
         last_wall_time_ns: The latest time of an event; None if there is none.
     """
 
-    def __init__(self, definitions: Definitions, *, rows: RowBuffer, keeper: Keeper, problems: Problems) -> None:
-        self._definitions, self._rows, self._keeper, self._problems = definitions, rows, keeper, problems
-        self.templates = Templates(definitions, keeper)
+    def __init__(self, definitions: Definitions, *, rows: RowBuffer, problems: Problems) -> None:
+        self._definitions, self._rows, self._problems = definitions, rows, problems
+        self.templates = Templates(definitions)
         self.num_events = 0
         self.last_wall_time_ns: int | None = None
 
@@ -50,14 +50,13 @@ class EventImporter:
         Raises:
             OSError: A file cannot be read, or a part cannot be written.
         """
-        for step in in_order(executions, traces, num_rows=self._num_output_rows):
+        for step in in_order(executions, traces, num_outputs=self._num_summaries):
             self._traces(step)
             self._executions(step)
             report()
 
-    def _num_output_rows(self, scan: Scan) -> Ints:
-        measured = self._of(scan.template, T.num_measured)
-        return np.where(self._of(scan.template, T.kind) == EXECUTION, measured, 0)
+    def _num_summaries(self, scan: Scan) -> Ints:
+        return np.where(self._of(scan.template, T.kind) == EXECUTION, self._of(scan.template, T.num_tensors), 0)
 
     def _of(self, template: Ints, column: int) -> Ints:
         """Returns a column of the templates of some records; NONE for unreadable records."""
@@ -73,7 +72,7 @@ class EventImporter:
         template = scan.template[records]
         kind = self._of(template, T.kind)
         is_trace = kind == TRACE
-        self._note_others("graph_execution_traces", template, is_trace)
+        self._count("graph_execution_traces", scan, records, is_expected=is_trace)
         rows = records[is_trace]
         template = template[is_trace]
         first_content = (np.cumsum(scan.num_contents) - scan.num_contents)[rows]
@@ -100,11 +99,6 @@ class EventImporter:
         }
         self._rows.add("tensor_health", columns, num_rows=len(rows))
         self._add_values(health, event_index)
-        row_ids = np.full(len(records), NONE, dtype=np.int64)
-        row_ids[is_trace] = event_index
-        is_exact = np.zeros(len(records), dtype=np.bool_)  # records without a row are kept completely
-        is_exact[is_trace] = health.is_exact
-        self._keep("graph_execution_traces", scan, records, row_ids=row_ids, is_exact=is_exact)
 
     def _calls(self, step: Step, template: Ints, is_trace: Mask) -> tuple[Ints, Mask]:
         """Returns the call of each trace (NONE if unknown), and whether it was inferred.
@@ -135,7 +129,7 @@ class EventImporter:
         scan, records = block.scan, np.arange(*step.execution_range)
         template = scan.template[records]
         is_execution = self._of(template, T.kind) == EXECUTION
-        self._note_others("execution", template, is_execution)
+        self._count("execution", scan, records, is_expected=is_execution)
         rows, template = records[is_execution], template[is_execution]
         index = block.first + rows
         time_ns = self._time_ns(scan.wall_time_s[rows])
@@ -151,13 +145,7 @@ class EventImporter:
         }
         self._rows.add("execution", columns, num_rows=len(rows))
         self._inputs(scan, rows, index)
-        is_exact = np.zeros(len(records), dtype=np.bool_)  # records without a row are kept completely
-        is_exact[is_execution] = self._outputs(
-            scan, rows, template, index=index, time_ns=time_ns, output_start=step.output_start[is_execution]
-        )
-        row_ids = np.full(len(records), NONE, dtype=np.int64)
-        row_ids[is_execution] = index
-        self._keep("execution", scan, records, row_ids=row_ids, is_exact=is_exact)
+        self._outputs(scan, rows, template, index=index, time_ns=time_ns, start=step.output_start[is_execution])
 
     def _inputs(self, scan: Scan, rows: Ints, index: Ints) -> None:
         counts = scan.num_inputs[rows]
@@ -170,10 +158,7 @@ class EventImporter:
         }
         self._rows.add("execution_input", columns, num_rows=len(owner))
 
-    def _outputs(
-        self, scan: Scan, rows: Ints, template: Ints, *, index: Ints, time_ns: Ints, output_start: Ints
-    ) -> Mask:
-        """Adds the outputs of executions; returns whether each execution's record can be restored."""
+    def _outputs(self, scan: Scan, rows: Ints, template: Ints, *, index: Ints, time_ns: Ints, start: Ints) -> None:
         first_output = (np.cumsum(scan.num_outputs) - scan.num_outputs)[rows]
         num_ids = scan.num_outputs[rows]
         # First all TensorProtos, then those with measurements.
@@ -183,16 +168,11 @@ class EventImporter:
         content = first_content[owner] + place
         mode = self._of_tensors(tensor, P.mode)
         is_measured = mode >= 0
-        is_exact = np.ones(len(rows), dtype=np.bool_)
-        is_exact[owner[~is_measured & (scan.content_length[content] > 0)]] = False
-        owner, tensor, content = owner[is_measured], tensor[is_measured], content[is_measured]
-        num_rows = np.bincount(owner, minlength=len(rows))
-        rank = np.arange(len(owner)) - (np.cumsum(num_rows) - num_rows)[owner]
+        owner, place, tensor, content = (each[is_measured] for each in (owner, place, tensor, content))
         health = self._health(scan, tensor=tensor, content=content)
-        is_exact[owner[~health.is_exact]] = False
         slot = self._of_tensors(tensor, P.slot)
         slot = np.where(num_ids[owner] == self._of(template, T.num_outputs)[owner], slot, NONE)
-        event_index = output_start[owner] + rank
+        event_index = start[owner] + place  # an export needs the place of a summary whose slot is unknown
         dtype = self._of_tensors(tensor, P.dtype)
         tensor_id = np.where(slot >= 0, _take(scan.outputs, first_output[owner] + slot), NONE)
         columns = {
@@ -210,7 +190,6 @@ class EventImporter:
         self._rows.add("tensor_health", columns, num_rows=len(owner))
         self._add_values(health, event_index)
         self._execution_outputs(scan, rows, index, first_output=first_output, known=(owner, slot, dtype))
-        return is_exact
 
     def _execution_outputs(
         self, scan: Scan, rows: Ints, index: Ints, *, first_output: Ints, known: tuple[Ints, Ints, Ints]
@@ -231,7 +210,8 @@ class EventImporter:
     def _devices(self, template: Ints, slot: Ints) -> pa.Array:
         devices = self.templates.output_devices.array()[:, 0]
         known = (slot >= 0) & (slot < self._of(template, T.num_devices))
-        return pa.array(_take(devices, self._of(template, T.first_device) + slot), mask=~known)
+        listed = _take(devices, self._of(template, T.first_device) + slot)
+        return _nullable(np.where(known, listed, self._of(template, T.device)))
 
     def _health(self, scan: Scan, *, tensor: Ints, content: Ints) -> Health:
         has_content = (content >= 0) & (content < len(scan.content_start))
@@ -254,22 +234,15 @@ class EventImporter:
             row = {"event_index": int(event_index[place]), "dtype": facts.dtype, "shape": facts.shape, "value": value}
             self._rows.add_row("tensor_value", row, num_bytes=len(value))
 
-    def _note_others(self, file: str, template: Ints, is_expected: Mask) -> None:
-        unreadable = int(np.count_nonzero(template == UNREADABLE))
+    def _count(self, file: str, scan: Scan, records: Ints, *, is_expected: Mask) -> None:
+        """Counts records, also those that get no rows, and notes their times."""
+        self.num_events += len(records)
+        unreadable = int(np.count_nonzero(scan.template[records] == UNREADABLE))
         if unreadable:
-            self._problems.add("failed", f"{file} record", "is not a DebugEvent; it is kept unchanged", unreadable)
+            self._problems.add("dropped", f"{file} record", "is not a DebugEvent", unreadable)
         others = int(np.count_nonzero(~is_expected)) - unreadable
         if others:
-            reason = "does not belong in this file; it is kept only as a record"
-            self._problems.add("failed", f"{file} record", reason, others)
-
-    def _keep(self, file: str, scan: Scan, records: Ints, *, row_ids: Ints, is_exact: Mask) -> None:
-        message_ids = self._of(scan.template[records], T.message)
-        for place in np.flatnonzero(~is_exact | (message_ids < 0)).tolist():
-            record = scan.record(int(records[place]))
-            message_ids[place] = self._keeper.add_message(record, is_whole=True)
-        self._keeper.add_records(file, message_ids=message_ids, wall_time_s=scan.wall_time_s[records], row_ids=row_ids)
-        self.num_events += len(records)
+            self._problems.add("dropped", f"{file} record", "does not belong in this file", others)
         times = self._time_ns(scan.wall_time_s[records])
         latest = int(times.max(initial=0))
         if latest:
@@ -354,14 +327,14 @@ class _Stream:
 
 
 def in_order(
-    executions: EventScanner | None, traces: EventScanner | None, *, num_rows: Callable[[Scan], Ints]
+    executions: EventScanner | None, traces: EventScanner | None, *, num_outputs: Callable[[Scan], Ints]
 ) -> Iterator[Step]:
     """Yields the events of a dump in order, with their event indexes.
 
     Args:
         executions: Reads the file of executions.
         traces: Reads the file of graph traces.
-        num_rows: Returns the number of outputs of each execution that get a row in tensor_health.
+        num_outputs: Returns the number of event indexes for the outputs of each execution.
 
     Raises:
         OSError: A file cannot be read.
@@ -387,7 +360,7 @@ def in_order(
         per_window = np.bincount(window, minlength=num_closed + 1)
         outputs = np.zeros(len(per_window), dtype=np.int64)
         if block is not None:
-            outputs[:num_closed] = num_rows(block.scan)[begin : begin + num_closed]
+            outputs[:num_closed] = num_outputs(block.scan)[begin : begin + num_closed]
         starts = np.zeros(len(per_window), dtype=np.int64)
         starts[:num_closed] = 1
         is_open = block is not None and num_closed < len(times) and per_window[num_closed] > 0

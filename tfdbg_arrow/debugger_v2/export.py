@@ -1,7 +1,6 @@
 """Exports a logdir as dumps for TensorFlow's Debugger V2: its DebugDataReader, its monitors and TensorBoard.
 
-Each run becomes one dump, because the reader accepts one dump per directory. A recorded run is converted
-(`export_recorded`); an imported run is restored to the original dump (`records`).
+Each run becomes one dump, because the reader accepts one dump per directory.
 """
 
 from __future__ import annotations
@@ -11,10 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from tfdbg_arrow.debugger_v2.export_recorded import EXPORTABLE, MODES, PROGRESS_TABLES, LeftOut, RecordedRunWriter
+from tfdbg_arrow.debugger_v2.export_run import EXPORTABLE, MODES, PROGRESS_TABLES, LeftOut, RunWriter
 from tfdbg_arrow.debugger_v2.export_tables import PartGoneError, RunRow, RunTables
 from tfdbg_arrow.debugger_v2.file_sets import DumpFiles, check_dump, file_prefix
-from tfdbg_arrow.debugger_v2.records import IMPORTED_BACKEND, ImportedRunWriter, imported_files
 from tfdbg_arrow.errors import BrokenPartError, DumpError, LogdirError, SettingError
 from tfdbg_arrow.storage.manifest import run_ids
 from tfdbg_arrow.storage.marker import check_logdir
@@ -41,8 +39,7 @@ class ExportedRun:
     Attributes:
         run_id: The run.
         dump: The directory of its dump.
-        tensor_debug_mode: The mode of the dump; None for an imported dump without events.
-        is_imported: Whether the dump is a restored imported dump.
+        tensor_debug_mode: The mode of the dump.
         num_records: Number of records by file.
         size_bytes: Size of all its files.
         left_out: Rows that the dump cannot hold.
@@ -51,8 +48,7 @@ class ExportedRun:
 
     run_id: str
     dump: Path
-    tensor_debug_mode: str | None
-    is_imported: bool
+    tensor_debug_mode: str
     num_records: dict[str, int]
     size_bytes: int
     left_out: tuple[LeftOut, ...]
@@ -127,12 +123,11 @@ class _Export:
     def __init__(self, logdir: Path, run_id: str, dump: Path, *, tensor_debug_mode: str | None) -> None:
         self._logdir, self._run_id, self._dump = logdir, run_id, dump
         self._run = self._steadily(self._read_run)
-        self._is_imported = self._run.health_backend == IMPORTED_BACKEND
         self._mode = self._mode_to_write(tensor_debug_mode)
 
     def size(self) -> int:
         """Returns the number of rows to export."""
-        return self._steadily(lambda tables: _total(tables, is_imported=self._is_imported))
+        return self._steadily(lambda tables: sum(tables.num_rows(name) for name in PROGRESS_TABLES))
 
     def write(self, report: Callable[[int], None]) -> ExportedRun:
         """Writes the dump.
@@ -159,24 +154,17 @@ class _Export:
             done += num_rows
             report(done)
 
-        left_out: tuple[LeftOut, ...] = ()
-        if self._is_imported or self._mode is None:
-            with imported_files(self._run, self._dump) as files:
-                ImportedRunWriter(tables, files=files, advance=advance).write()
-        else:
-            prefix = file_prefix(self._run.wall_time_ns, host_name=self._run.host_name or "localhost")
-            with DumpFiles(self._dump, prefix) as files:
-                recorded = RecordedRunWriter(tables, self._run, mode=self._mode, files=files, advance=advance)
-                left_out = recorded.write()
+        prefix = file_prefix(self._run.wall_time_ns, host_name=self._run.host_name or "localhost")
+        with DumpFiles(self._dump, prefix) as files:
+            left_out = RunWriter(tables, self._run, mode=self._mode, files=files, advance=advance).write()
         return ExportedRun(
             run_id=self._run_id,
             dump=self._dump,
             tensor_debug_mode=self._mode,
-            is_imported=self._is_imported,
             num_records=files.num_records,
             size_bytes=files.size_bytes,
             left_out=left_out,
-            notes=() if self._is_imported else _notes(self._run.tensor_debug_mode, self._mode),
+            notes=_notes(self._run, self._mode),
         )
 
     def _steadily(self, action: Callable[[RunTables], _Result]) -> _Result:
@@ -200,39 +188,33 @@ class _Export:
                 f"{self._logdir} has no row for the run {self._run_id}, which ended while it started; give the "
                 "--run of another run."
             )
+        if run.is_imported and run.end_wall_time_ns is None:
+            raise LogdirError(
+                f"the import of the run {self._run_id} was not finished; run `tfdbg-arrow import` again to finish it."
+            )
         return run
 
-    def _mode_to_write(self, asked: str | None) -> str | None:
-        recorded = self._run.tensor_debug_mode
-        if self._is_imported:
-            if asked not in (None, recorded):
-                raise SettingError(
-                    f"the run {self._run_id} was imported from a dump in {recorded} and is exported unchanged; "
-                    f"it cannot be exported in {asked}."
-                )
-            return recorded
-        can_give = EXPORTABLE.get(recorded or "", ())
-        if asked is None and can_give:
+    def _mode_to_write(self, asked: str | None) -> str:
+        # A mode is unknown if an imported dump has no events, or was written by an internal function of TensorFlow.
+        mode = self._run.tensor_debug_mode or ""
+        recorded = mode if mode in EXPORTABLE else "NO_TENSOR"
+        can_give = EXPORTABLE[recorded]
+        if asked is None:
             return recorded if recorded in can_give else "FULL_HEALTH"
         if asked not in can_give:
             raise SettingError(
                 f"the run {self._run_id} was recorded in {recorded}, which cannot be exported in {asked}, only in "
-                f"{', '.join(can_give) or 'a newer version of tfdbg-arrow'}."
+                f"{', '.join(can_give)}."
             )
         return asked
 
 
-def _total(tables: RunTables, *, is_imported: bool) -> int:
-    names = ("dump_record",) if is_imported else PROGRESS_TABLES
-    return sum(tables.num_rows(name) for name in names)
-
-
-def _notes(recorded: str | None, written: str | None) -> tuple[str, ...]:
+def _notes(run: RunRow, written: str) -> tuple[str, ...]:
     notes = []
-    if recorded == "FULL_NUMERICS" and written == "FULL_HEALTH":
+    if run.tensor_debug_mode == "FULL_NUMERICS" and written == "FULL_HEALTH":
         notes.append("Debugger V2 has no FULL_NUMERICS: the dump is in FULL_HEALTH, without the magnitudes.")
     if written == "FULL_TENSOR":
         notes.append(_FULL_TENSOR_NOTE)
-    if recorded == "NO_TENSOR":
+    if run.tensor_debug_mode == "NO_TENSOR" and not run.is_imported:
         notes.append(_NO_TENSOR_NOTE)
     return tuple(notes)

@@ -46,11 +46,16 @@ class RunRow:
 
     run_id: str
     wall_time_ns: int
+    end_wall_time_ns: int | None
     tensorflow_version: str | None
     host_name: str | None
     tensor_debug_mode: str | None
     health_backend: str
-    settings: str
+
+    @property
+    def is_imported(self) -> bool:
+        """Whether the run was made from a dump."""
+        return self.health_backend == "debugger_v2"
 
 
 @dataclass(frozen=True, kw_only=True)

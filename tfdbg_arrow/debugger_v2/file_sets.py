@@ -13,7 +13,7 @@ import contextlib
 import os
 import re
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -275,7 +275,6 @@ class DumpFiles:
     Args:
         directory: The directory of the dump; it is created if missing.
         prefix: The prefix of the names.
-        suffixes: The suffixes of the files to write, without a dot.
 
     Attributes:
         num_records: Number of records written to each file.
@@ -285,18 +284,12 @@ class DumpFiles:
         OSError: A file cannot be created.
     """
 
-    def __init__(
-        self,
-        directory: Path,
-        prefix: str,
-        *,
-        suffixes: Sequence[str] = FILES,
-    ) -> None:
+    def __init__(self, directory: Path, prefix: str) -> None:
         self._directory = directory
-        self._paths = {suffix: directory / f"{prefix}.{suffix}" for suffix in suffixes}
+        self._paths = {suffix: directory / f"{prefix}.{suffix}" for suffix in FILES}
         self._files: dict[str, BinaryIO] = {}
         self._made: list[Path] = []
-        self.num_records = dict.fromkeys(suffixes, 0)
+        self.num_records = dict.fromkeys(FILES, 0)
         self.size_bytes = 0
 
     def __enter__(self) -> DumpFiles:

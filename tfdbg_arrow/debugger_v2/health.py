@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -12,15 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tfdbg_arrow.debugger_v2.protos.debug_event_pb2 import TensorDebugMode
-from tfdbg_arrow.debugger_v2.records import (
-    NUM_KEPT,
-    NUM_SHAPE_DIMS,
-    NUM_SUMMARY,
-    TAIL_COLUMNS,
-    is_measured,
-    unpack_strings,
-)
 from tfdbg_arrow.debugger_v2.scan import Ints
+from tfdbg_arrow.debugger_v2.summaries import NUM_KEPT, NUM_SHAPE_DIMS, NUM_SUMMARY, TAIL_COLUMNS, is_measured
 from tfdbg_arrow.schema import arrow_schema
 from tfdbg_arrow.schema.dtypes import dtype_itemsize, dtype_name, encode_strings
 from tfdbg_arrow.writer.native.reference import TENSORFLOW_DTYPES, summarize
@@ -50,7 +44,6 @@ class TensorFacts:
         shape: Dimensions, if the message has them (FULL_TENSOR); else None.
         value: The elements, if the message lists them; else None.
         value_bytes: The required size of the content (FULL_TENSOR); None if the elements are not plain bytes.
-        has_elements: Whether the message holds the elements, so that the records have no content.
     """
 
     mode: int
@@ -59,7 +52,6 @@ class TensorFacts:
     shape: tuple[int, ...] | None = None
     value: bytes | None = None
     value_bytes: int | None = None
-    has_elements: bool = False
 
 
 def tensor_facts(tensor: Any, *, mode: int, output_slot: int | None) -> TensorFacts | None:
@@ -81,7 +73,6 @@ def tensor_facts(tensor: Any, *, mode: int, output_slot: int | None) -> TensorFa
             value = _listed_strings(tensor, size=size)
         elif itemsize is not None:
             value = _listed_value(tensor, itemsize=itemsize, size=size)
-    fields = {field.name for field, _ in tensor.ListFields()}
     return TensorFacts(
         mode=mode,
         output_slot=output_slot,
@@ -89,7 +80,6 @@ def tensor_facts(tensor: Any, *, mode: int, output_slot: int | None) -> TensorFa
         shape=shape if size is not None else None,
         value=value,
         value_bytes=None if itemsize is None or size is None else itemsize * size,
-        has_elements=bool(fields - {"dtype", "tensor_shape", "version_number"}),
     )
 
 
@@ -136,6 +126,28 @@ def _listed_value(tensor: Any, *, itemsize: int, size: int) -> bytes | None:
     return items + items[-itemsize:] * (size - len(items) // itemsize)
 
 
+def _unpacked_strings(content: bytes, size: int) -> list[bytes] | None:
+    """Returns the strings of a content: first their lengths as varints, then their bytes; None if there is no room."""
+    if size > len(content):
+        return None
+    lengths: list[int] = []
+    length = shift = place = 0
+    while len(lengths) < size and place < len(content):
+        byte = content[place]
+        place += 1
+        length |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            lengths.append(length)
+            length = shift = 0
+        elif shift > 63:  # a longer number takes quadratic time
+            return None
+    ends = list(accumulate(lengths, initial=place))
+    if len(lengths) < size or ends[-1] != len(content):
+        return None
+    return [content[start:end] for start, end in pairwise(ends)]
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Tensors:
     """The measured tensors of some records.
@@ -160,7 +172,6 @@ class Health:
 
     Attributes:
         columns: Arrow arrays by column of tensor_health.
-        is_exact: For each tensor, whether its content can be restored from its columns and value.
         values: Elements, dtype and shape of the tensors that have them, by index.
     """
 
@@ -172,7 +183,6 @@ class Health:
         self._dims = np.zeros((count, NUM_SHAPE_DIMS), dtype=np.int64)
         self._has_dims = np.zeros(count, dtype=np.bool_)
         self._shapes: dict[int, tuple[int, ...]] = {}
-        self.is_exact: Mask = tensors.length == 0
         self.values: dict[int, tuple[bytes, TensorFacts]] = {}
         for mode in np.unique(tensors.mode).tolist():
             places = np.flatnonzero(tensors.mode == mode)
@@ -186,22 +196,19 @@ class Health:
     def _read_summaries(self, mode: int, places: Ints) -> None:
         tensors = self._tensors
         width = NUM_SUMMARY[mode] - NUM_KEPT[mode]
-        is_whole = tensors.length[places] == 8 * width
-        self.is_exact[places[~is_whole]] = False
-        places = places[is_whole]
+        places = places[tensors.length[places] == 8 * width]
         if not len(places):
             return
         content = np.frombuffer(tensors.buffer, dtype=np.uint8)
         numbers = content[tensors.start[places][:, None] + np.arange(8 * width)].view("<f8")
         with np.errstate(invalid="ignore"):
-            # TensorFlow writes nothing else; an exact export must distinguish -0.0 from 0.0.
-            fine = (numbers >= 0) & (numbers <= _LARGEST) & (numbers == np.floor(numbers)) & ~np.signbit(numbers)
+            # TensorFlow writes nothing else.
+            fine = (numbers >= 0) & (numbers <= _LARGEST) & (numbers == np.floor(numbers))
         if mode == TensorDebugMode.CURT_HEALTH:
             fine &= numbers <= 1
         elif mode != TensorDebugMode.CONCISE_HEALTH:
             fine[:, 0] &= numbers[:, 0] <= _MAX_RANK
         is_fine = fine.all(axis=1)
-        self.is_exact[places] = is_fine
         places, numbers = places[is_fine], numbers[is_fine].astype(np.int64)
         for column, name in enumerate(TAIL_COLUMNS[mode]):
             self._set(name, places, numbers[:, column])
@@ -215,23 +222,19 @@ class Health:
         unused = np.arange(NUM_SHAPE_DIMS) >= rank[:, None]
         # For a higher rank, the first dimensions are missing.
         is_shape = (rank <= NUM_SHAPE_DIMS) & ~(unused & (dims != 0)).any(axis=1)
-        self.is_exact[places[~is_shape]] = False
         self._has_dims[places[is_shape]] = True
         self._dims[places] = dims
 
     def _read_value(self, place: int, facts: TensorFacts) -> None:
         tensors = self._tensors
         start, length = int(tensors.start[place]), int(tensors.length[place])
-        value = facts.value
-        if not facts.has_elements and length == facts.value_bytes:
-            value = tensors.buffer[start : start + length]
-            self.is_exact[place] = True
-        elif not facts.has_elements and facts.dtype == "string" and facts.shape is not None:
-            strings = unpack_strings(tensors.buffer[start : start + length], math.prod(facts.shape))
-            if strings is not None:
-                value = encode_strings(strings)
-                self.is_exact[place] = True
-        shape = facts.shape
+        value, shape = facts.value, facts.shape
+        content = tensors.buffer[start : start + length]
+        if value is None and length == facts.value_bytes:
+            value = content
+        elif value is None and facts.dtype == "string" and shape is not None:
+            strings = _unpacked_strings(content, math.prod(shape))
+            value = None if strings is None else encode_strings(strings)
         if shape is not None:
             self._shapes[place] = shape
             self._set("rank", place, len(shape))

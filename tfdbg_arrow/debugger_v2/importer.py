@@ -5,6 +5,7 @@ Each file set becomes a run. The run's id depends only on the dump, so that a du
 
 * `prefix`: the common prefix of its file names;
 * `files`: the size in bytes of each existing file, by suffix;
+* `num_events`: the number of records of all files;
 * `file_version`, `tfdbg_run_id`: the values in the metadata;
 * `is_finished`: whether the import was completed. A run whose import was not completed is imported again.
 """
@@ -32,7 +33,7 @@ from tfdbg_arrow.debugger_v2.definitions import Definitions, wall_time_ns
 from tfdbg_arrow.debugger_v2.events import EventImporter
 from tfdbg_arrow.debugger_v2.file_sets import FILES, Damage, FileSet, RecordReader, find_file_sets
 from tfdbg_arrow.debugger_v2.health import mode_name
-from tfdbg_arrow.debugger_v2.import_tables import Keeper, Problems, RowBuffer
+from tfdbg_arrow.debugger_v2.import_tables import Problems, RowBuffer
 from tfdbg_arrow.debugger_v2.protos.debug_event_pb2 import DebugEvent
 from tfdbg_arrow.debugger_v2.scan import EventScanner, event_scanner
 from tfdbg_arrow.errors import DumpError, LogdirError, TfdbgArrowError
@@ -237,13 +238,14 @@ def _finished(logdir: Path, run_id: str, file_set: FileSet) -> ImportedRun | Non
         not isinstance(settings, dict)
         or not settings.get("is_finished")
         or settings.get("files") != dict(file_set.sizes)
+        or not isinstance(settings.get("num_events"), int)
     ):
         return None
     return ImportedRun(
         run_id=run_id,
         prefix=file_set.prefix,
         is_new=False,
-        num_events=rows["dump_record"],
+        num_events=settings["num_events"],
         rows=rows,
         dropped=tuple(_shown(stat) for stat in stats),
     )
@@ -270,9 +272,9 @@ class _Import:
         self._parts = PartWriter(logdir, run_id)
         self._rows = RowBuffer(self._parts, run_id)
         self._problems = Problems()
-        self._keeper = Keeper(self._rows)
-        self._definitions = Definitions(self._rows, self._keeper, self._problems)
-        self._events = EventImporter(self._definitions, rows=self._rows, keeper=self._keeper, problems=self._problems)
+        self._definitions = Definitions(self._rows, self._problems)
+        self._events = EventImporter(self._definitions, rows=self._rows, problems=self._problems)
+        self._num_definitions = 0
         self._done = 0
 
     def run(self) -> ImportedRun:
@@ -301,7 +303,7 @@ class _Import:
             run_id=self._run_id,
             prefix=self._file_set.prefix,
             is_new=True,
-            num_events=sum(self._keeper.num_records.values()),
+            num_events=self._num_definitions + self._events.num_events,
             rows={**self._rows.num_rows, "run": 1, DIGEST_TABLE: num_digests},
             dropped=tuple(_shown(dict(row)) for row in stats),
         )
@@ -315,6 +317,7 @@ class _Import:
 
             def records() -> Iterator[bytes]:
                 for record in reader:
+                    self._num_definitions += 1
                     yield record
                     self._report(self._done + reader.offset)
 
@@ -354,13 +357,14 @@ class _Import:
         dump = {
             "prefix": os.fsencode(file_set.prefix).decode("utf-8", errors="backslashreplace"),
             "files": dict(file_set.sizes),
+            "num_events": self._num_definitions + self._events.num_events,
             "file_version": metadata.file_version if metadata is not None else None,
             "tfdbg_run_id": metadata.tfdbg_run_id if metadata is not None else None,
             "is_finished": is_finished,
         }
         row = {
             "wall_time_ns": start_ns,
-            "end_wall_time_ns": self._events.last_wall_time_ns if is_finished else None,
+            "end_wall_time_ns": self._events.last_wall_time_ns or start_ns if is_finished else None,
             "is_clean_end": is_finished and not self._problems.has("dropped"),
             "format_version": FORMAT_VERSION,
             "tfdbg_arrow_version": __version__,

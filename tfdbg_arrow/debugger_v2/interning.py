@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from tfdbg_arrow.debugger_v2.definitions import Definitions
 from tfdbg_arrow.debugger_v2.health import TensorFacts, execution_facts, tensor_facts
-from tfdbg_arrow.debugger_v2.import_tables import Keeper
 
 Ints = npt.NDArray[np.int64]
 
@@ -69,28 +68,26 @@ class Texts:
 class TemplateColumns:
     """Columns of the table of templates."""
 
-    message: int = 0
-    kind: int = 1
+    kind: int = 0
     """One of EXECUTION, TRACE, OTHER."""
-    op_type: int = 2
-    graph: int = 3
+    op_type: int = 1
+    graph: int = 2
     """For an execution, the called graph; for a trace, the graph that contains the op."""
-    root: int = 4
+    root: int = 3
     """For a trace, the outermost graph around it; for a call of an unknown graph, NONE."""
-    name: int = 5
+    name: int = 4
     """For a call of an unknown graph, the function's name; for a trace, the name of its outermost graph."""
-    is_call: int = 6
-    num_outputs: int = 7
-    stack: int = 8
-    op_name: int = 9
-    device: int = 10
-    first_tensor: int = 11
+    num_outputs: int = 5
+    stack: int = 6
+    op_name: int = 7
+    device: int = 8
+    """For an execution, the device that all its outputs are on; NONE if there are several."""
+    first_tensor: int = 9
     """Index of its first row in `tensors`."""
-    num_tensors: int = 12
-    num_measured: int = 13
-    first_device: int = 14
+    num_tensors: int = 10
+    first_device: int = 11
     """For an execution, the index of its outputs' devices in `output_devices`."""
-    num_devices: int = 15
+    num_devices: int = 12
 
 
 T = TemplateColumns()
@@ -113,15 +110,14 @@ P = TensorColumns()
 
 
 class Templates:
-    """Interprets the messages of events and stores their content.
+    """Interprets the messages of events.
 
     Args:
         definitions: The definitions that the messages refer to.
-        keeper: Stores the messages.
     """
 
-    def __init__(self, definitions: Definitions, keeper: Keeper) -> None:
-        self._definitions, self._keeper = definitions, keeper
+    def __init__(self, definitions: Definitions) -> None:
+        self._definitions = definitions
         self.templates = Growing(len(TemplateColumns.__dataclass_fields__))
         self.tensors = Growing(len(TensorColumns.__dataclass_fields__))
         self.output_devices = Growing(1)
@@ -132,14 +128,12 @@ class Templates:
     def intern(self, event: Any) -> int:
         """Adds a message without holes and returns its index in `templates`."""
         if event.HasField("execution"):
-            return self._execution(event)
+            return self._execution(event.execution)
         if event.HasField("graph_execution_trace"):
-            return self._trace(event)
-        message = self._keeper.add_message(event.SerializeToString(deterministic=True), is_whole=False)
-        return self._add(message=message, kind=OTHER)
+            return self._trace(event.graph_execution_trace)
+        return self._add(kind=OTHER)
 
-    def _execution(self, event: Any) -> int:
-        execution = event.execution
+    def _execution(self, execution: Any) -> int:
         definitions = self._definitions
         self._note_mode(execution.tensor_debug_mode)
         # The ids are holes; a template stands for records with the same number of output ids.
@@ -150,31 +144,27 @@ class Templates:
             definitions.add_function(execution.op_type, graph_id)
         elif execution.graph_id:
             definitions.problems.add("failed", "graph", "is called, but not among the dump's graphs", None)
-        stack, taken = definitions.taken_stack(execution.code_location)
-        message = self._keeper.add_message(
-            event.SerializeToString(deterministic=True), is_whole=False, stack_trace_id=taken
-        )
+        stack = definitions.stack_id(execution.code_location)
+        devices = list(execution.output_tensor_device_ids)
         first_device = len(self.output_devices)
-        for device in execution.output_tensor_device_ids:
+        for device in devices:
             self.output_devices.add(device)
         is_unnamed = graph_id is None and function is not None
         return self._add(
-            message=message,
             kind=EXECUTION,
             op_type=self.texts.add(execution.op_type),
             graph=NONE if graph_id is None else graph_id,
             root=NONE if graph_id is None else definitions.outermost(graph_id),
             name=self.texts.add(function["name"] if is_unnamed and function is not None else None),
-            is_call=int(graph_id is not None or function is not None),
             num_outputs=execution.num_outputs,
             stack=NONE if stack is None else stack,
+            device=devices[0] if len(set(devices)) == 1 else NONE,
             tensors=facts,
             first_device=first_device,
-            num_devices=len(execution.output_tensor_device_ids),
+            num_devices=len(devices),
         )
 
-    def _trace(self, event: Any) -> int:
-        trace = event.graph_execution_trace
+    def _trace(self, trace: Any) -> int:
         definitions = self._definitions
         self._note_mode(trace.tensor_debug_mode)
         graph_id = definitions.graph_id(trace.tfdbg_context_id)
@@ -184,14 +174,12 @@ class Templates:
         op_type = None if graph_id is None else definitions.op_types.get((graph_id, trace.op_name))
         if graph_id is not None and op_type is None:
             definitions.problems.add("failed", "graph op", "has tensors, but is not among the dump's graphs", None)
-        message = self._keeper.add_message(event.SerializeToString(deterministic=True), is_whole=False)
         facts: Sequence[TensorFacts | None] = ()
         if trace.HasField("tensor_proto"):
             mode = trace.tensor_debug_mode
             facts = (tensor_facts(trace.tensor_proto, mode=mode, output_slot=trace.output_slot),)
         device = definitions.device_id(trace.device_name)
         return self._add(
-            message=message,
             kind=TRACE,
             op_type=self.texts.add(op_type),
             graph=NONE if graph_id is None else graph_id,
@@ -215,7 +203,6 @@ class Templates:
         columns.update(
             first_tensor=first,
             num_tensors=len(tensors),
-            num_measured=sum(facts is not None for facts in tensors),
         )
         return self.templates.add(*(columns.get(name, NONE) for name in TemplateColumns.__dataclass_fields__))
 

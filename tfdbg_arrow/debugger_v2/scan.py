@@ -20,7 +20,7 @@ from google.protobuf.message import DecodeError
 
 from tfdbg_arrow.debugger_v2.file_sets import Damage, RecordReader
 from tfdbg_arrow.debugger_v2.protos.debug_event_pb2 import DebugEvent, TensorDebugMode
-from tfdbg_arrow.debugger_v2.records import NUM_KEPT
+from tfdbg_arrow.debugger_v2.summaries import NUM_KEPT
 
 Ints = npt.NDArray[np.int64]
 MAX_RECORDS = 65536
@@ -48,9 +48,7 @@ class Scan:
         num_contents: Number of TensorProtos of each record.
         content_start: For each TensorProto, the offset in `buffer` of the bytes removed from its tensor_content.
         content_length: The number of those bytes.
-        record_start: The offset in `buffer` of each record.
-        record_length: The size of each record in bytes.
-        buffer: The records.
+        buffer: The bytes that hold the removed ones.
     """
 
     wall_time_s: npt.NDArray[np.float64]
@@ -62,17 +60,10 @@ class Scan:
     num_contents: Ints
     content_start: Ints
     content_length: Ints
-    record_start: Ints
-    record_length: Ints
     buffer: bytes
 
     def __len__(self) -> int:
         return len(self.template)
-
-    def record(self, index: int) -> bytes:
-        """Returns a record's bytes."""
-        start = int(self.record_start[index])
-        return self.buffer[start : start + int(self.record_length[index])]
 
 
 class PythonScanner:
@@ -121,7 +112,7 @@ class PythonScanner:
         """Returns the Scan of some records."""
         templates, holes = zip(*map(self._scan_record, records), strict=True)
         contents = [content for each in holes for content in each.contents]
-        record_length, content_length = _ints(map(len, records)), _ints(map(len, contents))
+        content_length = _ints(map(len, contents))
         return Scan(
             wall_time_s=np.array([each.wall_time_s for each in holes], dtype=np.float64),
             template=_ints(templates),
@@ -130,11 +121,9 @@ class PythonScanner:
             num_outputs=_ints(len(each.outputs) for each in holes),
             outputs=_ints(tensor_id for each in holes for tensor_id in each.outputs),
             num_contents=_ints(len(each.contents) for each in holes),
-            content_start=record_length.sum() + np.cumsum(content_length) - content_length,
+            content_start=np.cumsum(content_length) - content_length,
             content_length=content_length,
-            record_start=np.cumsum(record_length) - record_length,
-            record_length=record_length,
-            buffer=b"".join((*records, *contents)),
+            buffer=b"".join(contents),
         )
 
     def _scan_record(self, record: bytes) -> tuple[int, Holes]:
@@ -287,16 +276,19 @@ class NativeScanner:
             num_contents=num_contents,
             content_start=start,
             content_length=length,
-            record_start=record_start,
-            record_length=record_length,
             buffer=data,
         )
+
+        def record(index: int) -> bytes:
+            start = int(record_start[index])
+            return data[start : start + int(record_length[index])]
+
         for index in np.frombuffer(first_of_slot, dtype="<i8").tolist():
-            self._template_of_slot.append(self._interned(scan.record(index)))
+            self._template_of_slot.append(self._interned(record(index)))
         template = np.array(self._template_of_slot or [UNREADABLE], dtype=np.int64)[np.maximum(slot, 0)]
         if np.any(slot < 0) or np.any(template == UNREADABLE):
             # Records of another form are rare. The Python twin then reads all records, which keeps the order.
-            scan = self._twin.scan([scan.record(index) for index in range(len(scan))])
+            scan = self._twin.scan([record(index) for index in range(len(scan))])
         else:
             scan = replace(scan, template=template)
         if self._scanner.num_slots >= self._max_templates:

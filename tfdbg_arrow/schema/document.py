@@ -466,21 +466,6 @@ EXAMPLES: dict[str, dict[str, object]] = {
         "num_events": None,
         "reason_code": "xla_kept",
     },
-    "dump_message": {
-        "run_id": _RUN_ID,
-        "message_id": 5,
-        "is_whole": False,
-        "stack_trace_id": 9,
-        "message": b"J\x0a\x0a\x03Add\x10\x010\x04",
-    },
-    "dump_record": {
-        "run_id": _RUN_ID,
-        "file": "execution",
-        "record_index": 81,
-        "message_id": 5,
-        "wall_time_s": 1795192212.345678,
-        "row_id": 81,
-    },
 }
 """One row for each table name, as a mapping from column name to value. The tensor in `tensor_value` is [1.0, -inf]."""
 

@@ -657,45 +657,6 @@ CAPTURE_STAT = Table(
     ),
 )
 
-DUMP_MESSAGE = Table(
-    name="dump_message",
-    row=(
-        "The content of records of an imported Debugger V2 dump that no other column holds; records that differ only "
-        "in what other columns hold share a row."
-    ),
-    key=("run_id", "message_id"),
-    columns=(
-        _RUN_ID,
-        Column(2, "message_id", _BIGINT, "Identifies the message within the run."),
-        Column(3, "is_whole", _BOOLEAN,
-            "True if the message is the record, byte for byte; false if other columns hold parts of it."),
-        _nullable(4, "stack_trace_id", _BIGINT,
-            "The stack whose frame ids were removed from the code location; NULL if none were removed.",
-            references="stack_trace.stack_trace_id"),
-        Column(5, "message", _BLOB, "A serialised DebugEvent."),
-    ),
-)
-
-DUMP_RECORD = Table(
-    name="dump_record",
-    row="One record of a file of an imported Debugger V2 dump.",
-    key=("run_id", "file", "record_index"),
-    columns=(
-        _RUN_ID,
-        Column(2, "file", _VARCHAR,
-            "Suffix of the file: `metadata`, `source_files`, `stack_frames`, `graphs`, `execution` or "
-            "`graph_execution_traces`."),
-        Column(3, "record_index", _BIGINT, "Index of the record in the file, from 0."),
-        Column(4, "message_id", _BIGINT,
-            "The content of the record that the other columns of this row do not hold.",
-            references="dump_message.message_id"),
-        Column(5, "wall_time_s", _DOUBLE, "DebugEvent.wall_time, in seconds since 1970-01-01.", unit="s"),
-        _nullable(6, "row_id", _BIGINT,
-            "The row made from the record: a source_file_id, stack_frame_id, graph_id, device_id or "
-            "execution_index, or the event_index of a trace; NULL for other records."),
-    ),
-)
-
 TABLES: tuple[Table, ...] = (
     RUN,
     DEVICE,
@@ -722,8 +683,6 @@ TABLES: tuple[Table, ...] = (
     INPUT_VALUE,
     MARK,
     CAPTURE_STAT,
-    DUMP_MESSAGE,
-    DUMP_RECORD,
 )
 """All tables of a logdir, in the order of the specification."""
 

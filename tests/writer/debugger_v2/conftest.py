@@ -31,6 +31,10 @@ PROGRAM = """
             t = t * 1.0
         return -tf.reduce_mean(tf.math.log(probs) + t)  # the fault
 
+    @tf.function
+    def shout(text):
+        return tf.strings.upper(text)
+
     def main(mode, dump_root):
         global v
         tf.debugging.experimental.enable_dump_debug_info(dump_root, tensor_debug_mode=mode, circular_buffer_size=-1)
@@ -43,7 +47,7 @@ PROGRAM = """
             tape.gradient(y, v)
         tf.unique(tf.constant([1, 2, 2]))
         tf.zeros([1] * 7) + 1.0
-        tf.constant(["text"]) + "s"
+        shout(tf.constant(["text"]) + "s")
         tf.cast(tf.constant([1.5]), tf.float16) * 2
         tf.data.Dataset.range(2)
         tf.debugging.experimental.disable_dump_debug_info()

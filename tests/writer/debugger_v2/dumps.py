@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pyarrow.dataset as ds
+from tensorboard.plugins.debugger_v2 import debug_data_multiplexer
 from tensorboard.plugins.debugger_v2.debug_data_multiplexer import DebuggerV2EventMultiplexer
 from tensorflow.core.protobuf import debug_event_pb2
 from tensorflow.python.debug.lib.debug_events_monitors import InfNanMonitor
@@ -54,14 +55,17 @@ def alerts(dump: Path) -> list[Alert]:
 
 def read_by_tensorboard(dump: Path) -> tuple[DebuggerV2EventMultiplexer, str]:
     """Returns the data source of TensorBoard's page and its run, after it has read the dump."""
-    num_alerts = len(alerts(dump))
-    plugin = DebuggerV2EventMultiplexer(str(dump))
-    (run,) = plugin.Runs()
-    for _ in range(600):  # it reads in a separate thread
-        if plugin.Alerts(run, 0, -1)["num_alerts"] == num_alerts:
-            break
-        time.sleep(0.05)
+    with mock.patch.object(debug_data_multiplexer, "run_repeatedly_in_background", _run_once):
+        plugin = DebuggerV2EventMultiplexer(str(dump))
+        (run,) = plugin.Runs()
     return plugin, run
+
+
+def _run_once(target: Callable[[], None], interval_sec: float) -> tuple[None, None]:
+    """Reads the dump at once, instead of again and again in a thread."""
+    del interval_sec
+    target()
+    return None, None
 
 
 def messages(dump: Path) -> dict[str, list[Any]]:

@@ -1,20 +1,17 @@
-"""Writes a recorded run as the records of a Debugger V2 dump.
+"""Writes a run as the records of a Debugger V2 dump.
 
 The dump has an execution for each row of `execution`, and a trace for each row of `tensor_health` of scope `graph`,
 including tensors that Debugger V2 does not record itself. Its ids are those of our tables, in decimal. The traces of a
-call are in the order of data flow (`export_order`).
+call are in the order of data flow (`export_order`), those of an imported run in the order of the imported dump.
 
 Source: tensorflow/python/debug/lib/dumping_callback.py, debug_events_reader.py.
 """
 
 from __future__ import annotations
 
-import math
-import struct
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -24,9 +21,8 @@ from tfdbg_arrow.debugger_v2.export_order import CALL_COLUMNS, CallOrder, ordere
 from tfdbg_arrow.debugger_v2.export_tables import RunRow, RunTables, listed, to_rows
 from tfdbg_arrow.debugger_v2.file_sets import DumpFiles
 from tfdbg_arrow.debugger_v2.protos.debug_event_pb2 import DebugEvent, TensorDebugMode
-from tfdbg_arrow.debugger_v2.protos.tensor_pb2 import DataType, TensorProto
-from tfdbg_arrow.debugger_v2.records import NUM_KEPT, NUM_SUMMARY, TAIL_COLUMNS, summary_tail
-from tfdbg_arrow.schema.dtypes import DTYPES_BY_NAME, decode_strings
+from tfdbg_arrow.debugger_v2.protos.tensor_pb2 import TensorProto
+from tfdbg_arrow.debugger_v2.summaries import NO_TENSOR_ID, NUM_SUMMARY, Summaries, whole_tensor
 
 FILE_VERSION = "debug.Event:1"
 PROGRESS_TABLES = ("graph_op", "execution", "tensor_health")
@@ -55,10 +51,6 @@ EXPORTABLE: dict[str, tuple[str, ...]] = {
     "FULL_TENSOR": (*_FROM_FULL_HEALTH, "FULL_TENSOR"),
 }
 """For each mode of a recording, the modes in which it can be exported."""
-UNKNOWN_DEVICE = -1
-"""The device id in every summary of Debugger V2."""
-NO_TENSOR_ID = -1
-"""The tensor id in Debugger V2's summaries of eager tensors."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,8 +77,8 @@ class _Measured(NamedTuple):
     """The values of Summaries.columns."""
 
 
-class RecordedRunWriter:
-    """Writes one recorded run into the files of a dump.
+class RunWriter:
+    """Writes one run into the files of a dump.
 
     Args:
         tables: The run's tables.
@@ -217,7 +209,10 @@ class RecordedRunWriter:
             "tensor_health", "event_index", tuple(dict.fromkeys([*CALL_COLUMNS, *columns])), where=("scope", "graph")
         )
         num_other = self._tables.num_rows("tensor_health")
-        for window in _in_batches(ordered_calls(rows, CallOrder(self._tables))):
+        # Without frames and iterations, which an imported run does not have, the ops of a loop cannot be ordered.
+        in_order = (window for _, _, window in rows.windows(_TRACE_BATCH))
+        calls = in_order if self._run.is_imported else ordered_calls(rows, CallOrder(self._tables))
+        for window in _in_batches(calls):
             for graph_id, op_name, slot, wall_time_ns, event_index, device_id, *health in to_rows(
                 window.select(columns)
             ):
@@ -274,73 +269,10 @@ class _ExecutionTensors:
     def load(self, first: int, end: int) -> None:
         """Reads the tensors of the executions with first <= execution_index < end."""
         self.inputs, self.outputs = listed(self._inputs, first, end), listed(self._outputs, first, end)
-        self.measured = {
-            (index, slot): _Measured(event_index, device_id, health)
-            for index, slot, event_index, device_id, *health in to_rows(self._health.between(first, end))
-        }
-
-
-@lru_cache(maxsize=64)
-def dtype_number(name: str | None) -> int:
-    """Returns the number of a dtype; 0 (DT_INVALID) if it is unknown."""
-    dtype = DTYPES_BY_NAME.get((name or "").removesuffix("_ref"))
-    return 0 if dtype is None else dtype.number
-
-
-class Summaries:
-    """Makes the summaries of tensors in one mode.
-
-    Args:
-        mode: A TensorDebugMode other than FULL_TENSOR.
-
-    Attributes:
-        columns: The columns of tensor_health from which a summary is made.
-    """
-
-    def __init__(self, mode: int) -> None:
-        self._mode, self._num_kept = mode, NUM_KEPT.get(mode, 0)
-        self._num_tail = len(TAIL_COLUMNS.get(mode, ()))
-        needs_shape = mode == TensorDebugMode.SHAPE
-        self.columns = ("dtype", *TAIL_COLUMNS.get(mode, ()), *(("shape",) if needs_shape else ()))
-        # In mode NO_TENSOR, the summary has no numbers.
-        self._without_numbers = TensorProto(dtype="DT_DOUBLE" if mode in NUM_SUMMARY else "DT_FLOAT")
-        self._without_numbers.tensor_shape.dim.add(size=NUM_SUMMARY.get(mode, 0))
-
-    def summary(self, health: Sequence[Any], *, tensor_id: int) -> TensorProto:
-        """Returns the summary of a tensor; it is empty if the mode's columns were not measured.
-
-        Args:
-            health: The columns of the tensor.
-            tensor_id: The graph tensor's id in the dump; NO_TENSOR_ID for an eager tensor.
-        """
-        proto = TensorProto()
-        dtype, *measured = health
-        if None in measured:
-            return proto
-        proto.CopyFrom(self._without_numbers)
-        if self._num_kept:
-            number = dtype_number(dtype)
-            head = {1: (tensor_id,), 2: (tensor_id, number), 3: (tensor_id, UNKNOWN_DEVICE, number)}[self._num_kept]
-            tail, shape = measured[: self._num_tail], measured[self._num_tail :]
-            proto.tensor_content = struct.pack(f"<{len(head)}d", *head) + summary_tail(self._mode, tail, *shape)
-        return proto
-
-
-def whole_tensor(dtype: str, shape: Sequence[int], value: bytes) -> TensorProto:
-    """Returns a tensor with its elements.
-
-    Args:
-        dtype: TensorFlow's name of its dtype.
-        shape: Its dimensions.
-        value: The elements, in the encoding of tensor_value.
-    """
-    proto = TensorProto(dtype=DataType.Name(dtype_number(dtype)))
-    proto.tensor_shape.SetInParent()
-    for size in shape:
-        proto.tensor_shape.dim.add(size=size)
-    if dtype == "string":
-        # Listed as for an execution, because TensorFlow's own reader cannot read the packed content of a trace.
-        proto.string_val.extend(decode_strings(value, math.prod(shape)))
-    else:
-        proto.tensor_content = value
-    return proto
+        self.measured: dict[tuple[int, int], _Measured] = {}
+        firsts: dict[int, int] = {}
+        health = sorted(to_rows(self._health.between(first, end)), key=lambda row: row[2])
+        for index, slot, event_index, device_id, *values in health:
+            # A dump does not say which outputs it summarises if not all; its readers take the place for the slot.
+            place = event_index - firsts.setdefault(index, event_index) if slot is None else slot
+            self.measured[index, place] = _Measured(event_index, device_id, values)
