@@ -116,7 +116,7 @@ class TestWhy:
         result = run_cli("why", logdir)
         assert result.stdout == (
             "None of the bad values did harm. The first of them:\n"
-            "Log of 0: its only element is 0, and the logarithm of 0 is -Inf.\n"
+            "Log of 0: the only element is 0, and the logarithm of 0 is -Inf.\n"
             "Effect: no harm: everything that was computed from it is finite.\n\n"
             "log:0 (Log) in loss  <- it came up here\n"
             "    float32 [1]: 1 -Inf of 1 elements\n"

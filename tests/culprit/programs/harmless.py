@@ -107,7 +107,7 @@ def ctc_loss_of_a_batch() -> None:
 
 @harmless
 def ctc_loss_of_keras() -> None:
-    """The loop of its loss cannot be recorded, so its log(0) cannot be followed. The loss and all weights stay finite."""
+    """The loop of its loss is not recorded, so its log(0) cannot be followed. The loss and all weights stay finite."""
     generator = np.random.default_rng(4)
     model = keras.Sequential([keras.Input((20, 8)), keras.layers.LSTM(6, return_sequences=True), keras.layers.Dense(8)])
     model.compile("adam", keras.losses.CTC())
