@@ -120,7 +120,7 @@ class TestWhy:
             "Effect: no harm: everything that was computed from it is finite.\n\n"
             "log:0 (Log) in loss  <- it came up here\n"
             "    float32 [1]: 1 -Inf of 1 elements\n"
-            "    x:0 (Placeholder) in loss  <- healthy\n"
+            "    x:0 (Placeholder) in loss, passed as an argument  <- healthy\n"
             "        float32 [1]: 1 zero of 1 elements\n"
         )
         codes = {command: run_cli(command, logdir).exit_code for command in ("first-nonfinite", "check", "alerts")}
