@@ -114,8 +114,22 @@ class TestWhy:
         run.tensor(graph, "safe", counts(pos=1), execution=execution)
         logdir = run.write(tmp_path / "harmless")
         result = run_cli("why", logdir)
-        assert result.stdout.startswith("None of the bad values did harm. The first of them:\n")
-        assert "log:0 (Log) in loss  <- it went bad here\n" in result.stdout
+        assert result.stdout == (
+            "None of the bad values did harm. The first of them:\n"
+            "Log of 0: the only element is 0, and the logarithm of 0 is -Inf.\n"
+            "Effect: no harm: everything that was computed from it is finite.\n\n"
+            "log:0 (Log) in loss  <- it came up here\n"
+            "    float32 [1]: 1 -Inf of 1 elements\n"
+            "    x:0 (Placeholder) in loss, passed as an argument  <- healthy\n"
+            "        float32 [1]: 1 zero of 1 elements\n"
+        )
         codes = {command: run_cli(command, logdir).exit_code for command in ("first-nonfinite", "check", "alerts")}
         assert (result.exit_code, codes) == (0, {"first-nonfinite": 0, "check": 0, "alerts": 0})
-        assert run_cli("why", logdir, "log").exit_code == 1
+        of_tensor = run_cli("why", logdir, "log")
+        assert (of_tensor.exit_code, of_tensor.stdout) == (0, result.stdout.split("\n", 1)[1])
+        forward = run_cli("why", logdir, "log", "--forward")
+        assert forward.exit_code == 0
+        assert forward.stdout.startswith(
+            "0 tensors were computed from it and are bad.\n"
+            "Effect: no harm: everything that was computed from it is finite.\n\n"
+        )

@@ -53,6 +53,7 @@ class Row:
                 op: The graph and the name of the op.
                 forward: For a gradient, the graph and the name of the forward op.
                 is_used: For an eager tensor, whether a later statement uses it.
+                decides: Whether it holds a NaN and an op chose a branch by it.
     """
 
     values: Array
@@ -69,6 +70,7 @@ class Row:
     op: tuple[Graph, str] | None = None
     forward: tuple[Graph, str] | None = None
     is_used: bool = False
+    decides: bool = False
 
     @property
     def kinds(self) -> frozenset[str]:
@@ -299,6 +301,8 @@ class Interpreter:
         if op.op_type == "Const" and op.dtypes == ("int32",):
             return [0]
         if op.op_type in ("Greater", "ArgMax"):
+            assert isinstance(inputs[0], Ref)
+            inputs[0].row.decides |= bool(np.isnan(inputs[0].values).any())
             return [inputs[0]]  # the op decides by this tensor, and passes none of its elements on
         if op.op_type in ("Less", "Increment"):
             return [0]

@@ -97,10 +97,16 @@ def _behind(root: Row, rows: dict[int, Row], kinds: tuple[str, ...]) -> Row:
     """Returns the row to blame instead of a gradient: that of its forward op, if it was bad in the same call."""
     if root.forward is None:
         return root
-    forward = [row for row in rows.values() if (row.op, row.execution) == (root.forward, root.execution)]
     found = {root: None}
-    blamed_too = [first for row in forward if row.kinds & set(kinds) for first in blamed(row, kinds, found)]
+    blamed_too = [
+        first for row in _forward(root, rows) if row.kinds & set(kinds) for first in blamed(row, kinds, found)
+    ]
     return min(blamed_too, key=order, default=root)
+
+
+def _forward(row: Row, rows: dict[int, Row]) -> list[Row]:
+    """Returns the rows of the forward op of a gradient in the same call."""
+    return [each for each in rows.values() if row.forward and (each.op, each.execution) == (row.forward, row.execution)]
 
 
 def order(row: Row) -> tuple[object, ...]:
@@ -109,8 +115,8 @@ def order(row: Row) -> tuple[object, ...]:
 
 
 def is_result(row: Row) -> bool:
-    """Returns whether a call returned the tensor to eager code and eager code did not use it."""
-    return row.scope == "execution" and not row.is_used
+    """Returns whether eager code received the tensor and did not use it, or an op chose a branch by its NaN."""
+    return row.decides or (row.scope == "execution" and not row.is_used)
 
 
 def effect(start: Row, rows: dict[int, Row]) -> str:
@@ -120,6 +126,9 @@ def effect(start: Row, rows: dict[int, Row]) -> str:
     for row in rows.values():
         for source in sources(row):
             users.setdefault(source, []).append(row)
+        if blamed(row, KINDS) == [row]:
+            for forward in _forward(row, rows):
+                users.setdefault(forward, []).append(row)
     while waiting:
         for user in users.get(waiting.pop(), ()):
             if user.kinds and user not in spoilt:
@@ -174,12 +183,15 @@ def provenance(start: Row) -> Answer:
 
 def spread(start: Row, rows: dict[int, Row]) -> tuple[ExpectedSpreadHop, ...]:
     """Returns all bad tensors that were made from a bad one. The search follows the tensor recorded first."""
-    users: dict[int, list[tuple[Row, int, str]]] = {}
+    users: dict[int, list[tuple[Row, int | None, str]]] = {}
     for _, row in sorted(rows.items()):
         if row.passed is None and row.kinds:
             for input_index, (how, taken) in enumerate(row.inputs):
                 for source in taken:
                     users.setdefault(source.event_index, []).append((row, input_index, how))
+            if blamed(row, KINDS) == [row]:
+                for forward in _forward(row, rows):
+                    users.setdefault((forward.passed or forward).event_index, []).append((row, None, "gradient"))
     start = start.passed or start
     hops = [ExpectedSpreadHop(start.event_index, None, None, "start", *_reached(start))]
     found = {start.event_index: 0}

@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from tfdbg_arrow.cli import app
-from tfdbg_arrow.query import CallSite, Forward, Frame, NonFinite, first_nonfinite, nonfinite
-from tfdbg_arrow.query.flow.origins import LITERAL
+from tfdbg_arrow.query import CallSite, Forward, Frame, NonFinite, alerts, first_nonfinite, nonfinite, spread
+from tfdbg_arrow.query.flow.origins import FINITE_SINCE, LITERAL
 from tfdbg_arrow.query.flow.walk import ABSORBED, SKIPPED_BRANCH, SKIPPED_STEP, SKIPPED_UPDATE, UNUSED
 
 from .builder import CLEAN, INF, NAN, NEG_INF, GraphBuilder, RunBuilder, counts
@@ -370,3 +370,163 @@ def test_the_origin_in_an_input_pipeline_is_found_from_its_element(tmp_path: Pat
     run.tensor(step, "loss", NEG_INF, execution=call)
     run.eager(call, NEG_INF, tensor_id=100)
     assert answer(run, tmp_path) == ("Log", "result", None)
+
+
+class Classifier:
+    """A function of `x` whose `log` is bad and whose `choice` is an integer or a boolean made of it."""
+
+    def __init__(self, op_type: str, health: dict[str, object], *, dtype: str = "int64", is_used: bool = True) -> None:
+        self.run = RunBuilder("run-a")
+        inputs = ["log", "log"] if op_type == "NotEqual" else ["log"]
+        self.graph = self.run.graph("classify").op("x", "Placeholder").op("log", "Log", ["x"])
+        self.graph.op("choice", op_type, inputs, dtypes=(dtype,), not_recorded="dtype")
+        self.graph.op("y", "Mul", ["x"]).function("__classify", ["x"], ["choice" if is_used else "y"])
+        self.call = self.run.execution("__classify", inputs=[1], outputs={100: dtype}, graph=self.graph)
+        self.run.tensor(self.graph, "x", CLEAN, execution=self.call)
+        self.run.tensor(self.graph, "log", health, execution=self.call)
+
+
+@pytest.mark.parametrize(
+    ("op_type", "dtype"),
+    [("ArgMax", "int64"), ("Cast", "int32"), ("Greater", "bool"), ("TopKV2", "int32"), ("Where", "int64")],
+)
+def test_a_nan_of_which_a_function_makes_an_integer_or_a_boolean_did_harm(
+    op_type: str, dtype: str, tmp_path: Path
+) -> None:
+    nan = Classifier(op_type, NAN, dtype=dtype)
+    assert answer(nan.run, tmp_path / "nan") == ("log", "result", None)
+    infinity = Classifier(op_type, NEG_INF, dtype=dtype)
+    assert answer(infinity.run, tmp_path / "inf") == ("log", "absorbed", ABSORBED)
+
+
+@pytest.mark.parametrize(("op_type", "dtype"), [("IsNan", "bool"), ("NotEqual", "bool"), ("Shape", "int32")])
+def test_a_check_and_a_shape_do_not_depend_on_a_nan(op_type: str, dtype: str, tmp_path: Path) -> None:
+    assert answer(Classifier(op_type, NAN, dtype=dtype).run, tmp_path)[1] == "absorbed"
+
+
+def test_an_integer_that_nothing_uses_did_no_harm(tmp_path: Path) -> None:
+    assert answer(Classifier("ArgMax", NAN, is_used=False).run, tmp_path)[1] == "absorbed"
+
+
+def test_a_nan_that_a_metric_compares_reached_a_metric(tmp_path: Path) -> None:
+    classifier = Classifier("Equal", NAN, dtype="bool")
+    next(row for row in classifier.run.rows["graph_op"] if row["op_name"] == "choice")["role"] = "metric"
+    assert answer(classifier.run, tmp_path) == ("log", "metric", None)
+
+
+def test_a_nan_that_eager_code_compares_did_harm(tmp_path: Path) -> None:
+    def where(run: RunBuilder, comparison: str, health: dict[str, object]) -> RunBuilder:
+        made = run.execution("Log", inputs=[1], outputs={2: "float32"})
+        run.eager(made, health, tensor_id=2)
+        run.execution(comparison, inputs=[2, 2] if comparison == "NotEqual" else [2], outputs={3: "bool"})
+        chosen = run.execution("SelectV2", inputs=[3, 2], outputs={4: "float32"})
+        run.eager(chosen, CLEAN, tensor_id=4)
+        return run
+
+    assert answer(where(RunBuilder("a"), "Greater", NAN), tmp_path / "a") == (None, "result", None)
+    assert answer(where(RunBuilder("b"), "Greater", NEG_INF), tmp_path / "b")[1] == "absorbed"
+    assert answer(where(RunBuilder("c"), "IsNan", NAN), tmp_path / "c")[1] == "absorbed"
+    assert answer(where(RunBuilder("d"), "NotEqual", NAN), tmp_path / "d")[1] == "absorbed"
+
+
+def failing_step(run: RunBuilder, *, error_type: str) -> RunBuilder:
+    """A step that fails in `solve`, before it computes the update of the variable."""
+    graph = run.graph("step").op("x", "Placeholder").op("w", "Placeholder", dtypes=("resource",))
+    graph.op("root", "MatrixSquareRoot", ["x"]).op("solve", "MatrixSolve", ["root"]).op("scaled", "Mul", ["solve"])
+    graph.op("update", "AssignSubVariableOp", ["w", "scaled"], dtypes=()).function("__step", ["x", "w"])
+    call = run.execution("__step", inputs=[1, 2], graph=graph)
+    run.tensor(graph, "x", CLEAN, execution=call)
+    run.tensor(graph, "root", NAN, execution=call)
+    run.add("execution_error", execution_index=call, event_index=run.next_event_index, error_type=error_type)
+    return run
+
+
+def test_a_value_of_a_step_that_failed_was_not_written(tmp_path: Path) -> None:
+    """The program got the error instead of a result."""
+    failed = failing_step(RunBuilder("a"), error_type="InvalidArgumentError").write(tmp_path)
+    (bad,) = nonfinite(failed)
+    assert (bad.op_name, bad.effect, bad.expected_reason) == ("root", "result", None)
+    assert first_nonfinite(failed) == bad
+
+
+def unfollowed(run: RunBuilder, *, returns: dict[str, object]) -> RunBuilder:
+    """A loss with a logarithm of 0 that goes into a function that was not recorded."""
+    graph = run.graph("step").op("x", "Placeholder").op("log", "Log", ["x"]).op("loop", "While", ["log"])
+    run.add(
+        "graph_call", graph_id=graph.graph_id, op_name="loop", attribute="body", function_name="Defun", is_inline=True
+    )
+    graph.op("loss", "Sum", ["loop"]).function("__step", ["x"], ["loss"])
+    call = run.execution("__step", inputs=[1], outputs={100: "float32"}, graph=graph)
+    run.tensor(graph, "x", CLEAN, execution=call)
+    run.tensor(graph, "log", NEG_INF, execution=call)
+    run.tensor(graph, "loss", returns, execution=call)
+    run.eager(call, returns, tensor_id=100)
+    return run
+
+
+def test_a_value_that_cannot_be_followed_is_expected_if_everything_that_left_is_finite(tmp_path: Path) -> None:
+    healthy = unfollowed(RunBuilder("a"), returns=CLEAN)
+    assert answer(healthy, tmp_path / "a") == ("log", "absorbed", FINITE_SINCE)
+    bad = nonfinite(unfollowed(RunBuilder("b"), returns=NAN).write(tmp_path / "b"))[0]
+    assert (bad.op_name, bad.effect, bad.is_expected) == ("log", None, False)
+    filtered = unfollowed(RunBuilder("c", op_regex="Log"), returns=CLEAN)
+    assert answer(filtered, tmp_path / "c") == ("log", None, None)
+
+
+def masked_logarithm(run: RunBuilder) -> RunBuilder:
+    """`where` leaves out the logarithm of 0, but not its infinite gradient."""
+    step = Training(run).op("log", "Log", ["x"], NEG_INF).op("loss", "SelectV2", ["x", "log"], CLEAN)
+    step.op("reciprocal", "Reciprocal", ["x"], INF, role="gradient")
+    run.rows["graph_op"][-1] |= {"forward_graph_id": step.graph.graph_id, "forward_op_name": "log"}
+    step.op("grad", "Mul", ["reciprocal"], NAN, role="gradient")
+    step.op("update", "AssignSubVariableOp", ["w", "grad"], None, role="optimizer").call("loss")
+    return run
+
+
+def test_every_answer_gives_a_tensor_the_same_effect(tmp_path: Path) -> None:
+    """The gradient of the logarithm belongs to the logarithm, in whichever direction an answer looks."""
+    logdir = masked_logarithm(RunBuilder("a")).write(tmp_path)
+    first = first_nonfinite(logdir)
+    assert first is not None
+    assert (first.op_name, first.effect) == ("log", "variable")
+    effects = {bad.op_name: bad.effect for bad in nonfinite(logdir)}
+    assert (effects["log"], effects["reciprocal"]) == ("variable", "variable")
+    found = spread(logdir, first.event_index)
+    assert (found.effect, found.variables) == ("variable", (2,))
+    assert [(hop.op_name, hop.how) for hop in found.hops] == [
+        ("log", "start"), ("reciprocal", "gradient"), ("grad", "graph"),
+    ]  # fmt: skip
+    severities = {alert.op_name: alert.severity for alert in alerts(logdir).alerts if alert.kind == "nonfinite_origin"}
+    assert severities["log"] == "error"
+
+
+def pipeline(run: RunBuilder, *, op_type: str, dtype: str = "float32") -> RunBuilder:
+    """A bad array goes through a tf.data pipeline into a step."""
+    graph = run.graph("step").op("iterator", "Placeholder", dtypes=("resource",), not_recorded="dtype")
+    graph.op("w", "Placeholder", dtypes=("resource",), not_recorded="dtype")
+    graph.op("next", "IteratorGetNext", ["iterator"]).op("made", op_type, ["next"], dtypes=(dtype,))
+    writer = "AssignSubVariableOp" if dtype == "float32" else "ResourceScatterAdd"
+    graph.op("update", writer, ["w", "made"], dtypes=()).function("__step", ["iterator", "w"])
+    dataset = run.execution("TensorSliceDataset", inputs=[5], outputs={6: "variant"})
+    run.external(5, NAN, execution=dataset)
+    run.execution("MakeIterator", inputs=[6, 7])
+    call = run.execution("__step", inputs=[7, 8], graph=graph)
+    run.tensor(graph, "next", NAN, execution=call)
+    if dtype == "float32":
+        run.tensor(graph, "made", NAN, execution=call)
+    return run
+
+
+def test_a_bad_array_is_followed_through_a_pipeline(tmp_path: Path) -> None:
+    logdir = pipeline(RunBuilder("a"), op_type="Mul").write(tmp_path / "a")
+    array = nonfinite(logdir)[0]
+    assert (array.op_type, array.effect) == (None, "variable")
+    assert first_nonfinite(logdir) == array
+    found = spread(logdir, array.event_index)
+    assert ([hop.op_name for hop in found.hops], found.effect) == ([None, "next", "made"], "variable")
+
+
+def test_a_bad_array_that_is_cast_to_integers_did_harm(tmp_path: Path) -> None:
+    found = first_nonfinite(pipeline(RunBuilder("a"), op_type="Cast", dtype="int32").write(tmp_path))
+    assert found is not None
+    assert (found.op_type, found.effect, found.is_expected) == (None, "result", False)

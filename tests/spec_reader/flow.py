@@ -154,6 +154,37 @@ class Flow:
             for _, op_type, values in writes:
                 yield from values if op_type not in ("MakeIterator", "") else ()
 
+    def used_outputs(self, dtypes: re.Pattern[str]) -> Iterator[tuple[Tensor, str, list[Tensor]]]:
+        """Yields (output, op type, inputs in the program) of ops of graphs that ran, if something takes the output."""
+        outputs = _grouped((row for row in self._outputs.values() if dtypes.fullmatch(row["dtype"] or "")), "graph_id")
+        edges = self.rows("graph_op_input")
+        used = {(edge["graph_id"], edge["source_op_name"], edge["source_output_slot"]) for edge in edges}
+        results = self.rows("graph_function_output")
+        used |= {(result["graph_id"], result["op_name"], result["output_slot"]) for result in results}
+        for context in list(self._seen):
+            for row in outputs[context.graph_id]:
+                made = Tensor(context, row["op_name"], row["output_slot"])
+                is_calling = (context.graph_id, row["op_name"]) in self._calls
+                has_run = context.graph_id not in self._recorded_sites or self._node(made) is not None
+                if has_run and not is_calling and (context.graph_id, *made[1:]) in used:
+                    op_type = self._ops[context.graph_id, row["op_name"]]["op_type"]
+                    yield made, op_type, self._edge_inputs(context, row["op_name"])
+
+    def recorded_users(self, tensor: Tensor) -> Iterator[Tensor]:
+        """Yields the first outputs of the ops that take a tensor in the program, if they are recorded when they run."""
+        assert tensor.context is not None
+        graph_id = tensor.context.graph_id
+        for key in [key for key in self._edges if key[0] == graph_id]:
+            is_taken = any(
+                (edge["source_op_name"], edge["source_output_slot"]) == tensor[1:] and not edge["is_control"]
+                for edge in self._edges[key]
+            )
+            user = Tensor(tensor.context, key[1], 0)
+            is_recorded = self._outputs.get((*key, 0), {}).get("is_recorded")
+            has_run = graph_id not in self._recorded_sites or self._node(user) is not None
+            if is_taken and is_recorded and has_run:
+                yield user
+
     # Inputs
 
     def inputs(self, tensor: Tensor) -> list[Tensor]:

@@ -15,6 +15,9 @@ _WRITER = re.compile(
     r"Assign(Add|Sub)?VariableOp|Resource(Sparse)?Apply\w+|ResourceScatter\w+|ResourceStridedSliceAssign"
 )
 _CHECKS = frozenset({"IsFinite", "IsInf", "IsNan"})
+_SELF_CHECKS = frozenset({"Equal", "NotEqual"})
+_DISCRETE = re.compile(r"bool|q?u?int\d+")
+_IGNORES_VALUES = re.compile(r"Rank|Shape|ShapeN|Size|TensorArraySize(V\d)?|Sparse\w+|Ragged(?!Range)\w+")
 _NEVER_BAD = re.compile(r"bool|string|q?u?int\d+")
 
 
@@ -24,7 +27,8 @@ def most_harmful(run: Run) -> tuple[Origin | None, str | None]:
     Roles other than `gradient` are not considered.
     """
     bad = [tensor for tensor, row in run.health.items() if run.kinds_of_row(row)]
-    for harm, harmed in (("variable", _written(run)), ("result", _results(run, bad)), (None, bad)):
+    results = [*_results(run, bad), *_decided(run), *_cut_off(run, bad)]
+    for harm, harmed in (("variable", _written(run)), ("result", results), (None, bad)):
         roots = {_cause(run, root) if harm else root for root in _roots(run, harmed)}
         if roots:
             first = min(roots, key=functools.partial(_place, run))
@@ -85,9 +89,47 @@ def _results(run: Run, bad: list[Tensor]) -> list[Tensor]:
             continue
         execution = run.execution(row["execution_index"])
         is_given = execution["graph_id"] is None or row["output_slot"] < execution["num_outputs"]
-        if is_given and not any(_computes(run, row, user) for user in users[row["tensor_id"]]):
+        own = users[row["tensor_id"]]
+        is_end = is_given and not any(_computes(run, row, user) for user in own)
+        if is_end or (row["num_nan"] != 0 and any(_decides_eagerly(run, row["tensor_id"], user) for user in own)):
             found.append(tensor)
     return found
+
+
+def _decides_eagerly(run: Run, tensor_id: int, user: Row) -> bool:
+    """Returns whether an eager op decides by a tensor."""
+    index = user["execution_index"]
+    inputs = [row["tensor_id"] for row in run.rows("execution_input") if row["execution_index"] == index]
+    outputs = [row["dtype"] or "" for row in run.rows("execution_output") if row["execution_index"] == index]
+    is_check = user["op_type"] in _SELF_CHECKS and inputs == [tensor_id, tensor_id]
+    is_op = user["graph_id"] is None and _may_decide(user["op_type"]) and not is_check
+    return is_op and any(_DISCRETE.fullmatch(dtype) for dtype in outputs)
+
+
+def _may_decide(op_type: str) -> bool:
+    return op_type not in _CHECKS and not _WRITER.fullmatch(op_type) and not _IGNORES_VALUES.fullmatch(op_type)
+
+
+def _decided(run: Run) -> list[Tensor]:
+    """Returns the NaNs by which ops of graphs decided."""
+    found = []
+    for made, op_type, edges in run.used_outputs(_DISCRETE):
+        if _may_decide(op_type) and not (op_type in _SELF_CHECKS and len(set(edges)) == 1):
+            nearest = run.ancestors(made, is_through_rows=False)
+            found += [source for source in nearest if source in run.health and run.health[source]["num_nan"] != 0]
+    return [tensor for tensor in found if run.op_type(tensor) != "Const" and run.kinds_of_row(run.health[tensor])]
+
+
+def _cut_off(run: Run, bad: list[Tensor]) -> list[Tensor]:
+    """Returns the bad tensors that an op would have taken if its call had not raised an error."""
+    errors = (row for row in run.rows("execution_error") if row["error_type"] != "OutOfRangeError")
+    failed = {row["execution_index"] for row in errors}
+    found = []
+    for tensor in bad:
+        is_in_failed_call = tensor.context is not None and run.health[tensor]["execution_index"] in failed
+        if is_in_failed_call and any(user not in run.health for user in run.recorded_users(tensor)):
+            found.append(tensor)
+    return [tensor for tensor in found if run.op_type(tensor) != "Const"]
 
 
 def _computes(run: Run, row: Row, user: Row) -> bool:

@@ -64,7 +64,7 @@ def why(
     With --forward it shows where the bad values went: the bad tensors that were computed from the tensor, the variables
     that they were written to, and the functions that returned them to eager code.
 
-    Exit codes: 0 nothing is bad, or without TENSOR no bad value did harm, 1 something is bad, 2 an error.
+    Exit codes: 0 nothing is bad, or the bad value did no harm, 1 a bad value did harm or may have, 2 an error.
     """
     from tfdbg_arrow.query import Provenance, Spread
 
@@ -73,7 +73,6 @@ def why(
     with reading(logdir, skip_broken=skip_broken, memory_limit=memory_limit) as opened:
         about = opened.about_runs(run_id=run_id)
         first = opened.first_nonfinite(run_id=run_id) if tensor is None else None
-        is_expected = first is not None and first.is_expected
         search = opened.spread if forward else opened.provenance
         found: Provenance | Spread | None = None
         if first is not None:
@@ -90,13 +89,13 @@ def why(
         typer.echo("Nothing is bad" + (f" in {tensor}." if tensor else "."))
     else:
         print_about(about)
-        if is_expected:
+        if found.expected_reason is not None and tensor is None:
             typer.echo("None of the bad values did harm. The first of them:")
         if isinstance(found, Spread):
             print_spread(found, full=full)
         else:
             print_provenance(found, tree=tree, full=full)
-    raise typer.Exit(0 if found is None or is_expected else 1)
+    raise typer.Exit(0 if found is None or found.expected_reason is not None else 1)
 
 
 def _find(logdir: Logdir, tensor: str, *, run_id: str | None) -> tuple[str, int] | None:
@@ -137,14 +136,14 @@ def print_provenance(found: Provenance, *, tree: bool, full: bool) -> None:
         tree: Whether to print all paths.
         full: Whether to print every tensor of a long path.
     """
-    from tfdbg_arrow.query.wording import HOP_ROLES
-
     out = console()
+    notes = _notes(found)
     origin = found.origin
     reasons = () if origin is None else reason_lines(why=origin.why, repair=origin.repair, growth=found.growth)
-    for line in reasons:
+    effect = [] if found.expected_reason is None else [_effect_line(None, found.expected_reason)]
+    for line in [*reasons, *effect]:
         out.print(styled(line))
-    if reasons:
+    if reasons or effect:
         out.print()
     if tree:
         _print_tree(found)
@@ -156,9 +155,23 @@ def print_provenance(found: Provenance, *, tree: bool, full: bool) -> None:
                 if index == _NUM_FIRST:
                     out.print(styled((f"... {num_folded:,} more tensors on the path; --full shows them", "dim")))
                 continue
-            _print_hop(hop, note=HOP_ROLES.get(hop.role), indent="    " if hop.role == "cause" else "")
+            _print_hop(hop, note=notes.get(hop.role), indent="    " if hop.role == "cause" else "")
     if found.is_cut:
         _print_cut(len(found.hops))
+
+
+def _notes(found: Provenance) -> dict[str, str]:
+    """Returns what the roles of hops mean. A value that did no harm came up, and did not go bad."""
+    from tfdbg_arrow.query.wording import HOP_ROLES
+
+    return HOP_ROLES if found.expected_reason is None else {**HOP_ROLES, "origin": "it came up here"}
+
+
+def _effect_line(effect: str | None, expected_reason: str | None) -> tuple[str, str]:
+    from tfdbg_arrow.query.wording import harm_text
+
+    text = harm_text(effect, expected_reason) or "not known"
+    return f"Effect: {text}.", "bold"
 
 
 def reason_lines(*, why: str | None, repair: str | None, growth: Growth | None) -> list[tuple[str, str]]:
@@ -179,12 +192,17 @@ def print_spread(found: Spread, *, full: bool) -> None:
         full: Whether to print every tensor, not only the first ones.
     """
     out = console()
-    parts = [f"{len(found.hops) - 1:,} tensors were computed from it and are bad"]
+    number = len(found.hops) - 1
+    created = " or created by its gradient" if any(hop.how == "gradient" for hop in found.hops) else ""
+    verb = "tensor was computed" if number == 1 else "tensors were computed"
+    parts = [f"{number:,} {verb} from it{created} and {'is' if number == 1 else 'are'} bad"]
     if found.returned_by:
         parts.append("returned to eager code by " + _some(found.returned_by))
     if found.variables:
         parts.append("written to variables " + _some([f"#{variable}" for variable in found.variables]))
     out.print(styled(("; ".join(parts) + ".", "bold")))
+    if found.effect is not None or found.expected_reason is not None:
+        out.print(styled(_effect_line(found.effect, found.expected_reason)))
     out.print()
     depths: dict[int, int] = {}
     num_shown = num_left_out = 0
@@ -235,15 +253,14 @@ def _print_cut(num_hops: int) -> None:
 
 def _print_tree(found: Provenance) -> None:
     """Prints each tensor once, below the one that led to it."""
-    from tfdbg_arrow.query.wording import HOP_ROLES
-
+    notes = _notes(found)
     inputs: dict[int | None, list[Hop]] = {}
     for hop in found.hops:
         inputs.setdefault(hop.user_hop_index, []).append(hop)
     waiting = [(hop, 0) for hop in reversed(inputs[None])]
     while waiting:
         hop, depth = waiting.pop()
-        _print_hop(hop, note=HOP_ROLES.get(hop.role), indent="  " * min(depth, _MAX_INDENT))
+        _print_hop(hop, note=notes.get(hop.role), indent="  " * min(depth, _MAX_INDENT))
         waiting += [(input_, depth + 1) for input_ in reversed(inputs.get(hop.hop_index, []))]
 
 

@@ -12,7 +12,7 @@ from tfdbg_arrow.query.capture_stats import gap_sentences, read_capture_stats
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.culprits import Culprits
 from tfdbg_arrow.query.flow.data_flow import DataFlow, Input
-from tfdbg_arrow.query.flow.origins import Effect, Effects, Origins
+from tfdbg_arrow.query.flow.origins import Effect, Effects, Gradients, Origins
 from tfdbg_arrow.query.flow.program_ops import ProgramOp
 from tfdbg_arrow.query.flow.sinks import Sinks
 from tfdbg_arrow.query.recorded import FLAT, EagerValue, TensorEvent, TensorHealth, health_facts, read_events
@@ -111,8 +111,10 @@ class NonFinite(TensorHealth):
         equal_lines: The user's lines of other ops of the program that equal this one: TensorFlow's optimizer computed
             them all as one op. Each of these lines may be the one to change.
         effect: Where the badness of an origin ends: `variable` (an op wrote it to a variable), `result` (it was
-            returned to the program, and nothing computes with it any more), `metric` (only metrics took it),
-            `absorbed` (everything computed from it is finite). None if it is unknown or the tensor is not an origin.
+            returned to the program, and nothing computes with it any more; or an integer or a boolean was made of a
+            NaN and used; or the program got an error instead), `metric` (only metrics took it), `absorbed` (everything
+            computed from it is finite). This includes what the gradient of its op made bad. None if it is unknown or
+            the tensor is not an origin.
         is_expected: True if it is proven that the value did no harm: it was absorbed, or a check found it and an
             update was skipped, as an optimizer with dynamic loss scaling does for a step whose gradients overflow.
         expected_reason: Why the value is expected; None if it is not.
@@ -172,11 +174,12 @@ class BadTensorReader:
         self.places = UserPlaces(logdir, self.flow, run_id=run_id)
         self.origins = Origins(self.flow, kinds=kinds, is_allowed=is_allowed)
         self.sinks = Sinks(logdir, self.flow, run_id=run_id, kinds=kinds)
+        self.gradients = Gradients(logdir, self.flow, self.origins, run_id=run_id)
 
-    @cached_property
+    @property
     def effects(self) -> Effects:
         """Determines where bad values end."""
-        return Effects(self._logdir, self.flow, self.origins, self.sinks, run_id=self._run_id)
+        return self.culprits.effects
 
     @cached_property
     def culprits(self) -> Culprits:
@@ -186,7 +189,7 @@ class BadTensorReader:
             self.flow,
             self.origins,
             self.sinks,
-            self.effects,
+            self.gradients,
             run_id=self._run_id,
             kinds=self._kinds,
         )
@@ -257,6 +260,17 @@ class BadTensorReader:
         """Returns the origin of a bad tensor."""
         with self.flow.lock:
             return self.origins.of(event)
+
+    def own_effect(self, event: TensorEvent) -> Effect:
+        """Returns where the badness of a tensor ends. All answers about single tensors take it from here.
+
+        A tensor that only passed a bad value on has no effect of its own. It is expected if all of its origins are.
+        """
+        with self.flow.lock:
+            roots = self.origins.roots([event], set())
+            effects = [self.effects.of(root) for root in roots]
+        reasons = [effect.expected_reason for effect in effects]
+        return effects[0] if roots == [event] else Effect(None, None if None in reasons else reasons[0])
 
     def tensors_of_op(self, event: TensorEvent, *, limit: int) -> list[TensorEvent]:
         """Returns the first bad outputs of the op that made a tensor; of eager ops, those of the same type."""

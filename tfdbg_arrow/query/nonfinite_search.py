@@ -265,13 +265,7 @@ def nonfinite(
 
 def _described(reader: BadTensorReader, kinds: tuple[str, ...], *, limit: int | None) -> Iterator[NonFinite]:
     for event in reader.flow.events.bad_events(kinds, limit=limit):
-        with reader.flow.lock:
-            roots = reader.origins.roots([event], set())
-            effects = [reader.effects.of(root) for root in roots]
-        reasons = [effect.expected_reason for effect in effects]
-        # A tensor that only passed a bad value on is expected if all of its origins are. It has no effect of its own.
-        own = effects[0] if roots == [event] else Effect(None, None if None in reasons else reasons[0])
-        yield reader.describe(event, effect=own)
+        yield reader.describe(event, effect=reader.own_effect(event))
 
 
 def _check_kinds(kinds: Iterable[str]) -> tuple[str, ...]:

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from tfdbg_arrow.errors import QueryError
-from tfdbg_arrow.query.bad_tensor import NonFinite, run_and_row
+from tfdbg_arrow.query.bad_tensor import BadTensorReader, NonFinite, run_and_row
 from tfdbg_arrow.query.displayed import Displayed
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.explanation import Growth, explain_event, find_growth
 from tfdbg_arrow.query.flow.data_flow import DataFlow
-from tfdbg_arrow.query.flow.origins import Origins
 from tfdbg_arrow.query.logdir import opened
 from tfdbg_arrow.query.recorded import KINDS, TensorEvent, TensorHealth, health_facts
 from tfdbg_arrow.query.stacks import Frame
@@ -208,8 +207,10 @@ class Provenance(HopRows):
         hops: The tensors on all paths back, in the order in which they were found. The first is the start of the
             search.
         is_cut: Whether the search reached its limit, so that there are more.
-        growth: What had grown from step to step until its origin went bad; None if nothing had, or if magnitudes were
-            not recorded.
+        growth: What had grown from step to step until its origin went bad; None if nothing had, if magnitudes were not
+            recorded, or if the bad value did no harm.
+        expected_reason: Why the bad value did no harm, as in `NonFinite`; None if it did, or may have. If it did no
+            harm, no hop has a `repair`.
     """
 
     hop_type: ClassVar[type[TensorHop]] = Hop
@@ -218,6 +219,7 @@ class Provenance(HopRows):
     hops: tuple[Hop, ...]
     is_cut: bool
     growth: Growth | None = None
+    expected_reason: str | None = None
 
     @property
     def origin(self) -> Hop | None:
@@ -268,7 +270,8 @@ class _Search:
         self._logdir = logdir
         self._run_id = run_id
         self.flow = DataFlow.of(logdir, run_id=run_id)
-        self._origins = Origins(self.flow, kinds=KINDS)
+        self._reader = BadTensorReader(logdir, run_id=run_id, kinds=KINDS)
+        self._origins = self._reader.origins
         self._hop_reader = HopReader(logdir, self.flow, run_id=run_id)
         self._hops: list[Hop] = []
         self._found: dict[int, int] = {}
@@ -288,7 +291,11 @@ class _Search:
             for source in self._expand(row):
                 heapq.heappush(waiting, (source.event_index, source))
         found = Provenance(run_id=self._run_id, hops=self._hop_reader.with_sources(self._marked()), is_cut=is_cut)
-        return replace(found, growth=self._growth(found.origin))
+        reason = self._reader.own_effect(event).expected_reason
+        if reason is None:
+            return replace(found, growth=self._growth(found.origin))
+        hops = tuple(replace(hop, repair=None) for hop in found.hops)  # there is nothing to fix
+        return replace(found, hops=hops, expected_reason=reason)
 
     def _growth(self, origin: Hop | None) -> Growth | None:
         event = None if origin is None else self.flow.events.event(origin.event_index)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from tfdbg_arrow.errors import QueryError
-from tfdbg_arrow.query.bad_tensor import NonFinite, run_and_row
+from tfdbg_arrow.query.bad_tensor import BadTensorReader, NonFinite, run_and_row
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.logdir import opened
@@ -47,6 +47,9 @@ class Spread(HopRows):
         hops: The tensors in the order in which they were found. The first is the start of the search, as its op made
             it.
         is_cut: Whether the search reached its limit, so that there are more.
+        effect: Where the bad value ended, as in `NonFinite`; None if it is not known, or if the start of the search is
+            not an origin.
+        expected_reason: Why the bad value did no harm, as in `NonFinite`; None if it did, or may have.
     """
 
     hop_type: ClassVar[type[TensorHop]] = SpreadHop
@@ -54,6 +57,8 @@ class Spread(HopRows):
     run_id: str
     hops: tuple[SpreadHop, ...]
     is_cut: bool
+    effect: str | None = None
+    expected_reason: str | None = None
 
     @property
     def variables(self) -> tuple[int, ...]:
@@ -71,7 +76,8 @@ def spread(
 ) -> Spread:
     """Follows a bad tensor to all bad tensors that were computed from it.
 
-    This is the reverse of `provenance`: it crosses the same borders, and passes only through bad tensors.
+    This is the reverse of `provenance`: it crosses the same borders, and passes only through bad tensors. The bad
+    values that the gradient of an op created belong to the bad values of the op, as for `first_nonfinite`.
 
     Args:
         logdir: An open logdir or its path.
@@ -114,6 +120,9 @@ class _Search:
         self._run_id = run_id
         self.flow = DataFlow.of(logdir, run_id=run_id)
         self._hop_reader = HopReader(logdir, self.flow, run_id=run_id)
+        self._reader = BadTensorReader(logdir, run_id=run_id, kinds=KINDS)
+        self._origins = self._reader.origins
+        self._gradients = self._reader.gradients
         self._edges: dict[int, list[_Edge]] = {}
         self._returned: dict[int, dict[str, None]] = {}
         self._spoilt: set[int] = set()
@@ -122,6 +131,7 @@ class _Search:
         self._carriers: set[int] = set()
         """Ids of eager tensors and variables that may contain affected tensors."""
         self._eagerly_written = self.flow.resources.eagerly_written()
+        self._handed_on = self.flow.events.handed_on()
         self._passed_over: dict[int, list[TensorEvent]] = {}
         self._takers: dict[int, set[int]] = {}
         """For each eager tensor, the skipped executions that take it."""
@@ -152,7 +162,14 @@ class _Search:
             )
             for index, (event, source, edge) in enumerate(found)
         )
-        return Spread(run_id=self._run_id, hops=self._hop_reader.with_sources(hops), is_cut=is_cut)
+        effect = self._reader.own_effect(start)
+        return Spread(
+            run_id=self._run_id,
+            hops=self._hop_reader.with_sources(hops),
+            is_cut=is_cut,
+            effect=effect.name,
+            expected_reason=effect.expected_reason,
+        )
 
     def _later(self, start: TensorEvent) -> Iterator[TensorEvent]:
         """Yields the bad tensors in order of recording, beginning with the call in which a tensor was made."""
@@ -183,6 +200,9 @@ class _Search:
         for source in self.flow.recent_sources_of(event):
             if source.event_index not in direct:
                 is_spoilt |= self._note(source, _Edge(event, None, "unrecorded"))
+        if self._origins.is_root(event):
+            for forward in self._gradients.forward_of(event):
+                is_spoilt |= self._note(self.flow.computed(forward), _Edge(event, None, "gradient"))
         if is_spoilt:
             self._spoil(event)
 
@@ -209,6 +229,9 @@ class _Search:
         """Returns whether a tensor's execution may have taken an affected tensor. Notes skipped ones for later."""
         index = event.execution_index
         if index is None or index in self._touched or event.graph_id in self.flow.graphs.session_graphs:
+            return True
+        if self.flow.labels.execution(index).forward_execution_index in self._touched:
+            self._touch(index)
             return True
         taken = self.flow.events.execution_inputs(index)
         if not taken or not self._carriers.isdisjoint(taken.values()):
@@ -240,8 +263,8 @@ class _Search:
         self._carriers.add(tensor_id)
         for taker in self._takers.pop(tensor_id, ()):
             self._touch(taker)
-        for handle in self._eagerly_written.get(tensor_id, ()):
-            self._carry(handle)
+        for other in (*self._eagerly_written.get(tensor_id, ()), *self._handed_on.get(tensor_id, ())):
+            self._carry(other)
 
     def _walk(self, start: TensorEvent, *, limit: int) -> list[tuple[TensorEvent, int | None, _Edge | None]]:
         """Returns (tensor, index of the hop from which it was found, the edge between them), earliest first."""

@@ -37,7 +37,7 @@ _BORDERS = {
 }
 _EFFECTS = {
     "variable": "reached a variable",
-    "result": "was returned to the program",
+    "result": "reached the program",
     "metric": "only a metric took it",
     "absorbed": "absorbed: nothing that was computed from it is bad",
 }
@@ -56,6 +56,7 @@ _HOW = {
     "variable": "written to the variable that was read",
     "external": "from outside",
     "unrecorded": "through unrecorded tensors",
+    "gradient": "created by the gradient of the op",
 }
 _MAX_OPS = 8
 """Number of ops of a group that are named."""
@@ -85,9 +86,14 @@ def gradient_text(forward: Forward) -> str:
 
 def effect_text(found: NonFinite) -> str | None:
     """Returns the effect of a bad value, such as `reached a variable`, or None if it is not known."""
-    if found.expected_reason is not None:
-        return f"no harm: {found.expected_reason}"
-    return None if found.effect is None else _EFFECTS[found.effect]
+    return harm_text(found.effect, found.expected_reason)
+
+
+def harm_text(effect: str | None, expected_reason: str | None) -> str | None:
+    """Returns the effect of a bad value, such as `no harm: nothing used it`, or None if it is not known."""
+    if expected_reason is not None:
+        return f"no harm: {expected_reason}"
+    return None if effect is None else _EFFECTS[effect]
 
 
 def frame_text(frame: Frame) -> str:

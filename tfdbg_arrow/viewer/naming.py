@@ -19,6 +19,7 @@ BORDERS = {
     "eager": "taken directly",
     "external": "from outside",
     "unrecorded": "through unrecorded tensors",
+    "gradient": "created by the gradient of the op",
 }
 """How a tensor reached the op that used it, by `Hop.how`."""
 ROLES = {

@@ -26,6 +26,30 @@ def array_with_a_missing_value() -> None:
     _regression().fit(features, np.ones((8, 1), "float32"), batch_size=4, shuffle=False, epochs=1, verbose=0)  # culprit
 
 
+@bug(op_type=None, effect="result", raises=tf.errors.InvalidArgumentError)
+def missing_token() -> None:
+    """A NaN among token numbers is cast to an integer that no word has. tensorflow/tensorflow#41312."""
+    tokens = np.ones((8, 3), "float32")
+    tokens[5, 1] = np.nan
+    layers = [keras.layers.Embedding(9, 2), keras.layers.Flatten(), keras.layers.Dense(1)]
+    model = keras.Sequential([keras.Input((3,)), *layers])
+    model.compile("sgd", "mse")
+    model.fit(tokens, np.ones((8, 1), "float32"), batch_size=4, shuffle=False, epochs=1, verbose=0)  # culprit
+
+
+@bug(op_type="RealDiv", effect="result")
+def class_numbers_of_a_constant_feature() -> Any:
+    """All scores are NaN, so that every example is of the first class. The program only sees the number."""
+
+    @tf.function
+    def classify(features: Any, weights: Any) -> Any:
+        low, high = tf.reduce_min(features, axis=0), tf.reduce_max(features, axis=0)
+        scaled = (features - low) / (high - low)  # culprit
+        return tf.argmax(tf.nn.softmax(tf.tanh(scaled @ weights)), axis=1)
+
+    return classify(tf.constant([[1.0, 5.0], [2.0, 5.0], [4.0, 5.0]]), tf.constant([[1.0, -1.0], [0.5, 2.0]]))
+
+
 @bug(op_type=None, effect="variable")
 def targets_with_an_infinity() -> None:
     """A target is a ratio with a zero denominator."""

@@ -106,6 +106,16 @@ def ctc_loss_of_a_batch() -> None:
 
 
 @harmless
+def ctc_loss_of_keras() -> None:
+    """The loop of its loss is not recorded, so its log(0) cannot be followed. The loss and all weights stay finite."""
+    generator = np.random.default_rng(4)
+    model = keras.Sequential([keras.Input((20, 8)), keras.layers.LSTM(6, return_sequences=True), keras.layers.Dense(8)])
+    model.compile("adam", keras.losses.CTC())
+    sound = generator.normal(size=(8, 20, 8)).astype("float32")
+    model.fit(sound, generator.integers(1, 7, (8, 5)).astype("int32"), batch_size=4, epochs=1, verbose=0)
+
+
+@harmless
 def clip_bounds_that_are_infinite() -> None:
     """clip_by_value with infinite bounds clips nothing."""
     weight = tf.Variable([1.0, 2.0])

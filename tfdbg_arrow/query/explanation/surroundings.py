@@ -10,7 +10,7 @@ from tfdbg_arrow.query.explanation.kinds import ADDS, Computed, Inputs, largest_
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.flow.graphs import Op
 from tfdbg_arrow.query.flow.sinks import Sinks
-from tfdbg_arrow.query.flow.walk import CannotTellError, OutOfSightError, Walk, WalkedTensor
+from tfdbg_arrow.query.flow.walk import CannotTellError, OutOfSightError, UnrecordedEndError, Walk, WalkedTensor
 from tfdbg_arrow.query.recorded import KINDS, GraphTensor, TensorEvent, bad_condition, read_events
 
 _SELECTS = ("Select", "SelectV2")
@@ -160,7 +160,7 @@ class Surroundings:
         walk = _ForwardWalk(self.flow, sinks)
         try:
             walk.follow_event(self.flow.computed(self._first_use()))
-        except (CannotTellError, OutOfSightError):
+        except (CannotTellError, OutOfSightError, UnrecordedEndError):
             return None
         if walk.harm is not None or not walk.is_masked:
             return None

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import TAKES_FROM_STORE, DataFlow
-from tfdbg_arrow.query.flow.origins import Effect, Effects, OrderKey, Origins
-from tfdbg_arrow.query.flow.sinks import Sinks
+from tfdbg_arrow.query.flow.origins import Effect, Effects, Gradients, OrderKey, Origins
+from tfdbg_arrow.query.flow.sinks import EFFECTS, Sinks
+from tfdbg_arrow.query.flow.walk import PUTS_INTO_STORE
 from tfdbg_arrow.query.recorded import Execution, TensorEvent, bad_condition, read_events
 
 _PIPELINE_ENDS = ("Iterator", "MultiDeviceIterator", "OptionalGetValue", "DatasetToSingleElement")
@@ -19,8 +19,6 @@ _MAX_SITES = 1000
 """Maximum number of bad op outputs that are examined for a harmless origin."""
 _NUM_LATER = 1000
 """An update that uses a result counts as skipped if it is skipped within this many executions after the result."""
-_PUTS_INTO_STORE = re.compile(r"(TensorArray(Write|Scatter|Split)|StackPush)(V\d)?")
-"""Types of ops that put tensors into a TensorArray or a stack of TensorFlow 1."""
 _MAX_CALL_ROWS = 4000
 """Maximum number of bad tensors that are read from one call."""
 
@@ -59,6 +57,9 @@ class Culprits:
 
     Args:
         kinds: The kinds that count: `nan`, `inf` or both.
+
+    Attributes:
+        effects: Determines where bad values end.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class Culprits:
         flow: DataFlow,
         origins: Origins,
         sinks: Sinks,
-        effects: Effects,
+        gradients: Gradients,
         *,
         run_id: str,
         kinds: tuple[str, ...],
@@ -77,7 +78,17 @@ class Culprits:
         self._labels = flow.labels
         self._origins = origins
         self._sinks = sinks
-        self._effects = effects
+        self._gradients = gradients
+        self.effects = Effects(
+            logdir,
+            flow,
+            origins,
+            sinks,
+            gradients,
+            blamed=self._blamed,
+            is_followed_by_harm=self._is_followed_by_harm,
+            run_id=run_id,
+        )
         self._run_id = run_id
         self._bad = bad_condition(kinds)
 
@@ -87,11 +98,33 @@ class Culprits:
         Args:
             is_passed_over: Returns True for origins to ignore.
         """
+        culprits = []
+        for effect, roots in self._most_harmful(is_passed_over):
+            culprits.append(Culprit(min(roots, key=self._place), Effect(effect, None)))
+        return min(culprits, key=lambda culprit: self._origins.order(culprit.event), default=None)
+
+    def _most_harmful(self, is_passed_over: Callable[[TensorEvent], bool]) -> list[tuple[str, list[TensorEvent]]]:
+        """Returns (effect, the origins of its first sinks that have any) for each effect of the most harmful rank."""
         for effects in self._ranks():
-            culprits = [culprit for effect in effects if (culprit := self._earliest(effect, is_passed_over))]
-            if culprits:
-                return min(culprits, key=lambda culprit: self._origins.order(culprit.event))
-        return None
+            found = [(effect, next(self._roots_of_sinks(effect, is_passed_over), [])) for effect in effects]
+            if any(roots for _, roots in found):
+                return [(effect, roots) for effect, roots in found if roots]
+        return []
+
+    def _blamed(self) -> dict[int, str]:
+        """Returns the effects of the origins that compete for being the culprit, by event_index."""
+        found: dict[int, str] = {}
+        for effect, roots in self._most_harmful(lambda root: False):
+            for root in roots:
+                found.setdefault(root.event_index, effect)
+        return found
+
+    def _is_followed_by_harm(self, event: TensorEvent) -> bool:
+        """Returns whether a bad tensor was written, returned or counted in the call of a tensor or later."""
+        return any(
+            next(self._roots_of_sinks(effect, lambda root: False, since=event.execution_index), None)
+            for effect in EFFECTS[:-1]
+        )
 
     def _ranks(self) -> tuple[tuple[str, ...], ...]:
         """Returns the effects that count as equally harmful, the most harmful first.
@@ -101,22 +134,32 @@ class Culprits:
         """
         return (("variable",), ("result",), ("metric",)) if self._labels.has_roles else (("variable", "result"),)
 
-    def _earliest(self, effect: str, is_passed_over: Callable[[TensorEvent], bool]) -> Culprit | None:
-        """Returns the earliest origin of the first sinks of an effect that have one."""
+    def _roots_of_sinks(
+        self, effect: str, is_passed_over: Callable[[TensorEvent], bool], *, since: int | None = None
+    ) -> Iterator[list[TensorEvent]]:
+        """Yields the origins of the sinks of an effect, in order of the sinks. Sinks without an origin are left out.
+
+        Args:
+            effect: The effect.
+            is_passed_over: Returns True for origins to ignore.
+            since: Only sinks of this execution and later ones; None for all.
+        """
         seen: set[int] = set()
         handled = _Handled(self._origins, self._sinks) if effect == "result" else None
         for batch in self._sinks.batches(effect):
             if handled is not None:
                 handled.look_until(max((row.execution_index or 0 for row in batch), default=0) + _NUM_LATER)
+            late = [
+                row for row in batch if since is None or row.execution_index is None or row.execution_index >= since
+            ]
             roots = [
                 self._cause(root)
-                for root in self._origins.roots(batch, seen)
+                for root in self._origins.roots(late, seen)
                 if handled is None or root.event_index not in handled.origins
             ]
             found = [root for root in roots if not self._origins.is_literal(root) and not is_passed_over(root)]
             if found:
-                return Culprit(min(found, key=self._place), Effect(effect, None))
-        return None
+                yield found
 
     def _place(self, root: TensorEvent) -> tuple[int, bool, OrderKey]:
         """Returns the sort key of a root. Within a call, proven origins sort before unproven ones."""
@@ -132,7 +175,7 @@ class Culprits:
         bad = self._bad_sites()
         bad += self._of_first_call(bad)
         roots = [root for root in self._origins.roots(bad, set()) if not is_passed_over(root)]
-        culprits = [Culprit(self._first_behind(self._in_store(root), root), self._effects.of(root)) for root in roots]
+        culprits = [Culprit(self._first_behind(self._in_store(root), root), self.effects.of(root)) for root in roots]
         culprits.sort(key=lambda culprit: self._place(culprit.event))
         unproven = (culprit for culprit in culprits if culprit.effect.expected_reason is None)
         return next(unproven, culprits[0] if culprits else None)
@@ -164,7 +207,7 @@ class Culprits:
         cause.
         """
         behind = (
-            self._bad_forward(root)
+            self._gradients.forward_of(root)
             or self._in_pipeline(root)
             or self._in_store(root)
             or self._in_call(root)
@@ -176,27 +219,6 @@ class Culprits:
         """Returns the first origin of the tensors behind a root, or the root itself if they have no other origin."""
         others = (each for each in self._origins.roots(behind, set()) if each.event_index != root.event_index)
         return min(others, key=self._origins.order, default=root)
-
-    def _bad_forward(self, root: TensorEvent) -> list[TensorEvent]:
-        """Returns the bad tensors that the forward op of a gradient returned before it."""
-        label = self._labels.of(root)
-        graph_id, op_name, index = label.forward_graph_id, label.forward_op_name, label.forward_execution_index
-        if graph_id is not None and op_name is not None:
-            return self._bad_outputs("graph_id = ? AND op_name = ?", [graph_id, op_name], root)
-        if index is not None:
-            return self._bad_outputs("scope = 'execution' AND execution_index = ?", [index], root)
-        return []
-
-    def _bad_outputs(self, condition: str, parameters: list[object], root: TensorEvent) -> list[TensorEvent]:
-        """Returns the bad tensors of an op in the last call before a tensor in which it ran."""
-        rows = self._logdir.rows(
-            f"SELECT execution_index FROM tensor_health WHERE run_id = ? AND {condition} AND "
-            "(execution_index <= ? OR execution_index IS NULL) ORDER BY execution_index DESC NULLS LAST LIMIT 1",
-            [self._run_id, *parameters, 2**62 if root.execution_index is None else root.execution_index],
-        )
-        if not rows:
-            return []
-        return self._read(f"{condition} AND execution_index IS NOT DISTINCT FROM ?", *parameters, rows[0][0])
 
     def _in_pipeline(self, root: TensorEvent) -> list[TensorEvent]:
         """Returns the bad tensors of tf.data functions before a pipeline returned a bad element."""
@@ -211,7 +233,7 @@ class Culprits:
         if root.graph_id is None or not TAKES_FROM_STORE.fullmatch(root.op_type or ""):
             return []
         ops = self._flow.graphs.graph(root.graph_id).ops.values()
-        names = sorted({name for op in ops if _PUTS_INTO_STORE.fullmatch(op.op_type) for name, _ in op.inputs})
+        names = sorted({name for op in ops if PUTS_INTO_STORE.fullmatch(op.op_type) for name, _ in op.inputs})
         if not names:
             return []
         return self._read(

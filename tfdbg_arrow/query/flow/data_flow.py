@@ -61,7 +61,11 @@ class Sources:
 
 
 class DataFlow:
-    """Finds the tensors from which a recorded tensor was computed, within one run."""
+    """Finds the tensors from which a recorded tensor was computed, within one run.
+
+    Attributes:
+        records_all: Whether the run left out no tensor, by a filter or by loss.
+    """
 
     def __init__(self, logdir: Engine, *, run_id: str) -> None:
         self.graphs = GraphReader(logdir, run_id=run_id)
@@ -81,7 +85,7 @@ class DataFlow:
             "(SELECT 1 FROM capture_stat WHERE run_id = ? AND stat = 'dropped') FROM run WHERE run_id = ?",
             [run_id, run_id],
         )
-        self._records_all = bool(settings and settings[0][0])
+        self.records_all = bool(settings and settings[0][0])
 
     @classmethod
     def of(cls, logdir: Engine, *, run_id: str) -> DataFlow:
@@ -371,7 +375,7 @@ class DataFlow:
     def _cannot_be_bad(self, trace: Trace) -> bool:
         if trace.dtype is None:
             # A recording without filters has a row for every tensor from outside that could be bad.
-            return self._records_all and not trace.is_lost and self._is_external(trace.place)
+            return self.records_all and not trace.is_lost and self._is_external(trace.place)
         return trace.dtype in NEVER_BAD
 
     def _is_known_by_inputs(self, trace: Trace) -> bool:

@@ -188,7 +188,11 @@ class EventReader:
         return [Execution(*row) for row in rows]
 
     def taken_together(self, op_types: Sequence[str]) -> list[tuple[int, int]]:
-        """Returns (tensor id, tensor id of the first input) for each further input of executions of these op types."""
+        """Returns (tensor id, tensor id of the handle) for each input of executions that write to resources.
+
+        Args:
+            op_types: Op types. The handle is the first input, for MakeIterator the second.
+        """
         if not op_types:
             return []
         rows = self._logdir.rows(
@@ -196,10 +200,24 @@ class EventReader:
             "JOIN execution_input AS i ON i.run_id = e.run_id AND i.execution_index = e.execution_index "
             "JOIN execution_input AS f ON f.run_id = e.run_id AND f.execution_index = e.execution_index "
             f"WHERE e.run_id = ? AND e.op_type IN ({', '.join('?' * len(op_types))}) "
-            "AND i.input_index > 0 AND f.input_index = 0",
+            "AND i.input_index <> f.input_index "
+            "AND f.input_index = CASE e.op_type WHEN 'MakeIterator' THEN 1 ELSE 0 END",
             [self._run_id, *op_types],
         )
         return [(tensor_id, first) for tensor_id, first in rows]
+
+    def handed_on(self) -> dict[int, set[int]]:
+        """Returns, by eager tensor, the pipelines, lists and other handles that eager ops made of it."""
+        found: dict[int, set[int]] = {}
+        for tensor_id, made in self._logdir.rows(
+            "SELECT DISTINCT i.tensor_id, o.tensor_id FROM execution_output AS o "
+            "JOIN execution AS e ON e.run_id = o.run_id AND e.execution_index = o.execution_index "
+            "JOIN execution_input AS i ON i.run_id = o.run_id AND i.execution_index = o.execution_index "
+            "WHERE o.run_id = ? AND o.dtype IN ('variant', 'resource') AND e.graph_id IS NULL",
+            [self._run_id],
+        ):
+            found.setdefault(tensor_id, set()).add(made)
+        return found
 
     def _ask_uses_before(
         self, tensor_id: int, op_types: tuple[str, ...], before: int, since: int

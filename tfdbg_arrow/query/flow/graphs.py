@@ -12,7 +12,9 @@ from tfdbg_arrow.query.flow.executed_graphs import ExecutedGraph, ExecutedNode, 
 from tfdbg_arrow.schema.dtypes import DTYPES
 from tfdbg_arrow.schema.tables import BAD_CONSTANT
 
-NEVER_BAD = frozenset(dtype.name for dtype in DTYPES if dtype.kind in ("integer", "bool")) | {"string"}
+DISCRETE = frozenset(dtype.name for dtype in DTYPES if dtype.kind in ("integer", "bool"))
+"""Dtypes of integers and booleans."""
+NEVER_BAD = DISCRETE | {"string"}
 """Dtypes whose elements cannot be infinite or NaN."""
 LOOPS = frozenset({"body", "cond"})
 """Attributes of a calling op that hold the graphs of a loop."""

@@ -16,19 +16,29 @@ The badness of a tensor can end in these places, the most harmful first:
 * in a metric (`metric`): only ops of metrics take it;
 * nowhere (`absorbed`): every tensor that is computed from it is finite, or nothing is computed from it.
 
+A NaN of which an op makes an integer or a boolean counts as a result if that is used: the class that ArgMax picks, an
+index, a comparison. Only an op that asks whether a value is bad (IsNan, IsInf, IsFinite, `x != x`) knows the answer.
+A call that raised an error before it used a bad value returned the error instead of a result.
+
+The gradient of an op may create bad values where the op itself did: the gradient of a logarithm of 0 is infinite, even
+if the logarithm was left out. These belong to the bad value of the op. Its effect is also theirs.
+
 An absorbed value is expected, as it did no harm. There is one exception. An optimizer that scales the loss provokes
 overflows, looks for them and skips the step. If the step is skipped because of a division by zero, or of a NaN that no
 overflow caused, a smaller scale would not help and the step is lost for good. Such a value is absorbed but not
 expected.
 
-If the recording does not determine the effect (no call sites, an unrecorded function, too many tensors to follow), the
-effect is None and the value is not expected.
+If the recording does not show where a value went (no call sites, an unrecorded function, too many tensors to follow),
+the value counts as absorbed if everything that was written, returned or counted by a metric since then is finite.
+Otherwise the effect is None and the value is not expected.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
 
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow
@@ -39,10 +49,13 @@ from tfdbg_arrow.query.flow.walk import (
     CannotTellError,
     Frame,
     OutOfSightError,
+    UnrecordedEndError,
     Walk,
     WalkedTensor,
 )
-from tfdbg_arrow.query.recorded import Context, TensorEvent
+from tfdbg_arrow.query.recorded import Context, TensorEvent, bad_condition, read_events
+
+FINITE_SINCE = "everything that the program wrote to a variable, returned or counted in a metric since then is finite"
 
 _LITERAL_TYPES = frozenset({"Const", "ReadVariableOp", "Placeholder", "PlaceholderWithDefault"})
 """Types of ops that return a value which the program wrote, if they are origins."""
@@ -52,6 +65,10 @@ _POLE_INPUT = {
 }  # fmt: skip
 """Op types that make an infinity from a zero, and the index of the input that is zero."""
 LITERAL = "the program wrote this infinity itself"
+_MAX_OF_GRADIENT = 256
+"""Maximum number of bad tensors that are read of one op or its gradient."""
+_MAX_STARTS = 1000
+"""Maximum number of bad tensors created by gradients that are followed for one bad tensor."""
 OrderKey = tuple[int, bool, tuple[tuple[int, int], ...], int, int]
 
 
@@ -121,6 +138,7 @@ class Origins:
         is_allowed: Returns True for an origin that is allowed to be bad. Its values count as literals.
 
     Attributes:
+        kinds: The kinds that count.
         order: Returns the sort key of a tensor in the order of the program.
     """
 
@@ -132,14 +150,14 @@ class Origins:
         is_allowed: Callable[[TensorEvent], bool] = lambda event: False,
     ) -> None:
         self._flow = flow
-        self._kinds = kinds
+        self.kinds = kinds
         self._is_allowed = is_allowed
         self._is_literal: dict[int, bool] = {}
         self.order = ProgramOrder(flow).key
 
     def verdict(self, event: TensorEvent) -> Verdict:
         """Returns whether a bad tensor is an origin, and otherwise which tensors made it bad."""
-        own = event.bad_kinds(self._kinds)
+        own = event.bad_kinds(self.kinds)
         causes = [source for source in self._flow.recent_sources_of(event) if source.bad_kinds(own)]
         brought = frozenset(kind for cause in causes for kind in cause.bad_kinds(own))
         if own - brought:
@@ -173,12 +191,16 @@ class Origins:
         # Without a root, the rows seem to cause each other in a cycle. This happens only for rows without context.
         return roots or start
 
+    def is_root(self, event: TensorEvent) -> bool:
+        """Returns whether the badness of a tensor goes back to itself alone."""
+        return not self._followed(event)
+
     def _followed(self, event: TensorEvent) -> list[TensorEvent]:
         """Returns the tensors to follow from a bad tensor, or none if its own op created the badness."""
         verdict = self.verdict(event)
         if verdict.causes:
             return list(verdict.causes)
-        bad = [source for source in self._flow.recent_sources_of(event) if source.bad_kinds(self._kinds)]
+        bad = [source for source in self._flow.recent_sources_of(event) if source.bad_kinds(self.kinds)]
         return [source for source in bad if not self.is_literal(source)]
 
     def is_literal(self, event: TensorEvent) -> bool:
@@ -223,6 +245,108 @@ def _is_written(origin: TensorEvent) -> bool:
     return not (origin.num_pos_finite or origin.num_neg_finite)
 
 
+class Gradients:
+    """Relates the bad tensors that the ops of a gradient created to those of their forward ops, within one run."""
+
+    def __init__(self, logdir: Engine, flow: DataFlow, origins: Origins, *, run_id: str) -> None:
+        self._logdir = logdir
+        self._labels = flow.labels
+        self._origins = origins
+        self._run_id = run_id
+
+    def forward_of(self, root: TensorEvent) -> list[TensorEvent]:
+        """Returns the bad tensors that the forward op of a gradient returned, in the last call before in which it ran.
+
+        Args:
+            root: A bad tensor that took its bad values from no input. If no gradient made it, the result is empty.
+        """
+        label = self._labels.of(root)
+        graph_id, op_name, index = label.forward_graph_id, label.forward_op_name, label.forward_execution_index
+        if graph_id is not None and op_name is not None:
+            return self._bad_outputs("graph_id = ? AND op_name = ?", [graph_id, op_name], root)
+        if index is not None:
+            return self._bad_outputs("scope = 'execution' AND execution_index = ?", [index], root)
+        return []
+
+    def created_by(self, event: TensorEvent) -> list[TensorEvent]:
+        """Returns the bad tensors that the gradient of a bad tensor's op created: those of which it is `forward_of`."""
+        if event.scope == "graph" and event.graph_id is not None and event.op_name is not None:
+            found = self._created_in_graphs(event, self._gradient_ops.get((event.graph_id, event.op_name), []))
+        elif event.scope == "execution" and event.execution_index in self._forward_executions:
+            found = self._read(
+                "scope = 'execution' AND execution_index IN "
+                "(SELECT execution_index FROM execution WHERE run_id = ? AND forward_execution_index = ?)",
+                [self._run_id, event.execution_index],
+            )
+        else:
+            return []
+        return [row for row in found if self._origins.is_root(row)]
+
+    def _created_in_graphs(self, event: TensorEvent, ops: list[tuple[int, str]]) -> list[TensorEvent]:
+        """Returns the bad tensors of ops of a gradient from the call of a forward op until it ran again."""
+        if not ops:
+            return []
+        ((until,),) = self._logdir.rows(
+            "SELECT min(execution_index) FROM tensor_health "
+            "WHERE run_id = ? AND graph_id = ? AND op_name = ? AND execution_index > ?",
+            [self._run_id, event.graph_id, event.op_name, event.execution_index],
+        )
+        condition = " OR ".join("(graph_id = ? AND op_name = ?)" for _ in ops)
+        return self._read(
+            f"({condition}) AND coalesce(execution_index BETWEEN ? AND ?, execution_index IS NOT DISTINCT FROM ?)",
+            [
+                *(part for op in ops for part in op),
+                event.execution_index,
+                2**62 if until is None else until - 1,
+                event.execution_index,
+            ],
+        )
+
+    @cached_property
+    def _gradient_ops(self) -> dict[tuple[int, str], list[tuple[int, str]]]:
+        """The ops of gradients that returned bad tensors, by their forward op: graph and name."""
+        found: dict[tuple[int, str], list[tuple[int, str]]] = {}
+        for graph_id, op_name in self._logdir.rows(
+            "SELECT DISTINCT graph_id, op_name FROM tensor_health "
+            "WHERE run_id = ? AND has_inf_or_nan AND scope = 'graph' AND graph_id IS NOT NULL ORDER BY 1, 2",
+            [self._run_id],
+        ):
+            label = self._labels.op(graph_id, op_name)
+            if label.forward_graph_id is not None and label.forward_op_name is not None:
+                found.setdefault((label.forward_graph_id, label.forward_op_name), []).append((graph_id, op_name))
+        return found
+
+    @cached_property
+    def _forward_executions(self) -> frozenset[int]:
+        """The executions whose gradient returned bad tensors."""
+        rows = self._logdir.rows(
+            "SELECT DISTINCT e.forward_execution_index FROM tensor_health AS t JOIN execution AS e "
+            "ON e.run_id = t.run_id AND e.execution_index = t.execution_index "
+            "WHERE t.run_id = ? AND has_inf_or_nan AND scope = 'execution' AND e.forward_execution_index IS NOT NULL",
+            [self._run_id],
+        )
+        return frozenset(index for (index,) in rows)
+
+    def _bad_outputs(self, condition: str, parameters: list[object], root: TensorEvent) -> list[TensorEvent]:
+        """Returns the bad tensors of an op in the last call before a tensor in which it ran."""
+        rows = self._logdir.rows(
+            f"SELECT execution_index FROM tensor_health WHERE run_id = ? AND {condition} AND "
+            "(execution_index <= ? OR execution_index IS NULL) ORDER BY execution_index DESC NULLS LAST LIMIT 1",
+            [self._run_id, *parameters, 2**62 if root.execution_index is None else root.execution_index],
+        )
+        if not rows:
+            return []
+        return self._read(f"{condition} AND execution_index IS NOT DISTINCT FROM ?", [*parameters, rows[0][0]])
+
+    def _read(self, condition: str, parameters: list[object]) -> list[TensorEvent]:
+        kinds = bad_condition(self._origins.kinds)
+        return read_events(
+            self._logdir,
+            f"{kinds} AND {condition} ORDER BY event_index LIMIT {_MAX_OF_GRADIENT}",
+            [self._run_id, *parameters],
+        )
+
+
 @dataclass(frozen=True)
 class Effect:
     """Where the badness of a tensor ends.
@@ -242,15 +366,33 @@ _UNKNOWN = Effect(None, None)
 class Effects:
     """Determines where bad values end within one run."""
 
-    def __init__(self, logdir: Engine, flow: DataFlow, origins: Origins, sinks: Sinks, *, run_id: str) -> None:
+    def __init__(
+        self,
+        logdir: Engine,
+        flow: DataFlow,
+        origins: Origins,
+        sinks: Sinks,
+        gradients: Gradients,
+        *,
+        blamed: Callable[[], Mapping[int, str]],
+        is_followed_by_harm: Callable[[TensorEvent], bool],
+        run_id: str,
+    ) -> None:
         self._flow = flow
         self._labels = flow.labels
         self._origins = origins
         self._sinks = sinks
+        self._gradients = gradients
+        self._find_blamed = blamed
+        self._is_followed_by_harm = is_followed_by_harm
         self._known: dict[int, Effect] = {}
         self._is_overflow: dict[int, bool] = {}
         self._logdir = logdir
         self._run_id = run_id
+
+    @cached_property
+    def _blamed(self) -> Mapping[int, str]:
+        return self._find_blamed()
 
     def of(self, event: TensorEvent) -> Effect:
         """Returns where the badness of a tensor ends."""
@@ -263,19 +405,40 @@ class Effects:
         computed = self._flow.computed(event)
         if self._origins.is_literal(computed):
             return Effect("absorbed", LITERAL)
+        if computed.event_index in self._blamed:
+            return Effect(self._blamed[computed.event_index], None)
         walk = Walk(self._flow, self._sinks)
         try:
-            walk.follow(self._start(computed))
+            self._follow(walk, computed)
         except CannotTellError:
+            is_all_known = self._flow.records_all and computed.execution_index is not None and walk.harm is None
+            is_harmless = is_all_known and not self._is_followed_by_harm(computed)
+            return Effect("absorbed", FINITE_SINCE) if is_harmless else _UNKNOWN
+        except UnrecordedEndError:
             return _UNKNOWN
         except OutOfSightError:
             if event.execution_index is not None and self._sinks.has_failed(event.execution_index):
                 return Effect("result", None)  # the program got an error instead
-            return Effect("absorbed", ABSORBED) if self._sinks.has_none else _UNKNOWN
+            is_harmless = walk.harm is None and not self._is_followed_by_harm(computed)
+            return Effect("absorbed", ABSORBED) if is_harmless else _UNKNOWN
         if walk.harm is not None:
             return Effect(walk.harm, None)
         is_lost = walk.reason == SKIPPED_STEP and self._is_lost(event, walk.skipped_graphs)
         return Effect("absorbed", None if is_lost else walk.reason)
+
+    def _follow(self, walk: Walk, event: TensorEvent) -> None:
+        """Follows a bad tensor, and the bad tensors that the gradients of the ops on its way created."""
+        seen = {event.event_index}
+        waiting = [event]
+        while waiting and walk.harm != "variable" and len(seen) < _MAX_STARTS:
+            start = waiting.pop()
+            before = len(walk.met)
+            walk.follow(self._start(start))
+            for row in (start, *islice(walk.met.values(), before, None)):
+                created = (each for each in self._gradients.created_by(row) if each.event_index not in seen)
+                new = [each for each in created if not self._origins.is_literal(each)]
+                seen.update(each.event_index for each in new)
+                waiting += new
 
     def _is_lost(self, event: TensorEvent, skipped_graphs: set[int]) -> bool:
         """Returns whether steps are lost for good: none was ever applied, and a smaller loss scale would not help."""

@@ -1,12 +1,18 @@
 """Sinks: bad tensors that did harm. They were written to a variable, returned to the program, or counted by a metric.
 
+An integer or a boolean that was made from a NaN is arbitrary: the class that ArgMax picks, an index, a comparison. If
+it is used or returned, the NaN counts as returned.
+
 A search that starts at the harm finds a bug quickly, however many harmless infinities came before it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+import itertools
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import zip_longest
 
@@ -14,24 +20,50 @@ from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.borders import PASSING_OPS, REFERENCE_WRITER, is_in
 from tfdbg_arrow.query.flow.data_flow import CONTAINERS, DataFlow
 from tfdbg_arrow.query.flow.executed_edges import TakenTensor
-from tfdbg_arrow.query.flow.graphs import NEVER_BAD, Graph, Op
+from tfdbg_arrow.query.flow.graphs import DISCRETE, NEVER_BAD, Graph, Op
 from tfdbg_arrow.query.flow.resources import READER, WRITER
-from tfdbg_arrow.query.recorded import Execution, TensorEvent, bad_condition, read_events
+from tfdbg_arrow.query.recorded import Execution, GraphTensor, TensorEvent, bad_condition, read_events
 
 CHECKS = frozenset({"IsFinite", "IsInf", "IsNan"})
 """Types of ops that only test whether a tensor is bad."""
+_SELF_CHECKS = frozenset({"Equal", "NotEqual"})
+"""Types of ops that test whether a tensor is NaN, if they compare it with itself."""
+_IGNORES_VALUES = re.compile(r"Shape|ShapeN|Size|Rank|TensorArraySize(V\d)?|Ragged(?!Range)\w+|Sparse\w+")
+"""Types of ops whose integers and booleans do not depend on the values of floating-point inputs."""
+_END_OF_DATA = "OutOfRangeError"
+"""The error that tells a program that a pipeline has no more elements."""
 EFFECTS = ("variable", "result", "metric", "absorbed")
 """Where the badness of a tensor can end, the most harmful first."""
 _NEVER_BAD = ", ".join(f"'{dtype}'" for dtype in sorted(NEVER_BAD))
+_DISCRETE_DTYPES = ", ".join(f"'{dtype}'" for dtype in sorted(DISCRETE))
 _FIRST_BATCH, _BATCH = 4, 256
 _EAGER_BATCH = 2048
+_MAX_FAILED = 100
+"""Number of executions with an error that are looked at."""
 _MAX_KEPT = 100
 """Number of variables and lists that are examined for one tensor."""
 
 Site = tuple[int, str, int]
 """Graph, op and output slot."""
-Writer = tuple[int, Op, TakenTensor]
-"""The graph of an op that writes to a variable, the op, and the tensor that it writes."""
+Taker = tuple[int, Op, TakenTensor]
+"""The graph of an op that writes to a variable or makes a decision, the op, and the tensor that it takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class _EagerUse:
+    """How executions of one op type and role take an eager tensor.
+
+    Attributes:
+        op_type: The op type, or the name of the function.
+        role: The role.
+        can_be_bad: Whether an output can be bad, or a function takes the tensor.
+        is_discrete: Whether an output of an op is an integer or a boolean.
+    """
+
+    op_type: str
+    role: str | None
+    can_be_bad: bool
+    is_discrete: bool
 
 
 class Sinks:
@@ -47,9 +79,10 @@ class Sinks:
         self._labels = flow.labels
         self._run_id = run_id
         self._bad = bad_condition(kinds)
-        self._sites: dict[str, dict[Site, list[Writer]]] | None = None
+        self._sites: dict[str, dict[Site, list[Taker]]] | None = None
         self._num_outputs = lru_cache(maxsize=4096)(self._read_num_outputs)
         self._last_used = lru_cache(maxsize=4096)(self._read_last_used)
+        self._recorded_outputs = lru_cache(maxsize=64)(self._read_recorded_outputs)
 
     def batches(self, effect: str) -> Iterator[list[TensorEvent]]:
         """Yields the sinks of an effect in order of arrival. The sinks of one execution are in one batch.
@@ -61,15 +94,17 @@ class Sinks:
         if effect != "skipped":
             written = (row for row in self._written_eagerly() if self._variable_effect(row) == effect)
             streams += [self._in_graphs(effect), self._batched(written)]
+        if effect == "result":
+            streams.append(self._batched(self._cut_off()))
         if effect != "variable":
-            streams.append(self._batched(row for row in self._results() if self._result_effect(row) == effect))
+            streams.append(self._batched(self._results(effect)))
         for batches in zip_longest(*streams, fillvalue=()):
             yield [row for batch in batches for row in batch]
 
     # Variables.
 
     def _in_graphs(self, effect: str) -> Iterator[list[TensorEvent]]:
-        sites = self._written_sites().get(effect, {})
+        sites = self._taken_sites().get(effect, {})
         by_graph: dict[int, set[str]] = {}
         for graph_id, op_name, _ in sites:
             by_graph.setdefault(graph_id, set()).add(op_name)
@@ -93,16 +128,17 @@ class Sinks:
             if last is not None and len(rows) == _BATCH:
                 of_last = f"{self._bad} AND event_index > ? AND execution_index = ? AND ({condition})"
                 rows += read_events(self._logdir, of_last, [self._run_id, after, last, *parameters])
-            yield [row for row in rows if self._is_written(row, sites)]
+            yield [row for row in rows if self._is_taken(row, sites)]
 
-    def _is_written(self, row: TensorEvent, sites: dict[Site, list[Writer]]) -> bool:
-        writers = sites.get((row.graph_id or 0, row.op_name or "", row.output_slot or 0), ())
+    def _is_taken(self, row: TensorEvent, sites: dict[Site, list[Taker]]) -> bool:
+        takers = sites.get((row.graph_id or 0, row.op_name or "", row.output_slot or 0), ())
         return any(
-            self._flow.borders.sessions.is_run(row.context, row.graph_id or 0, op.op_name)
+            (row.num_nan != 0 or is_writer(op.op_type))
+            and self._flow.borders.sessions.is_run(row.context, row.graph_id or 0, op.op_name)
             and taken.call_site in (None, row.call_site)
             and not (taken.is_of_loop and self._is_overwritten(row))
             and self._ran(graph_id, taken.user_site, row, is_next=taken.is_carried)
-            for graph_id, op, taken in writers
+            for graph_id, op, taken in takers
         )
 
     def _ran(self, graph_id: int, call_site: str | None, near: TensorEvent, *, is_next: bool) -> bool:
@@ -141,8 +177,8 @@ class Sinks:
         here = (row.graph_id, row.call_site, row.frame_id)
         return any((v.graph_id, v.call_site, v.frame_id) == here and v.last_iteration > row.iteration for v in visits)
 
-    def _written_sites(self) -> dict[str, dict[Site, list[Writer]]]:
-        """Returns, by effect, the bad tensors of graphs that are written to variables, and the ops that write them."""
+    def _taken_sites(self) -> dict[str, dict[Site, list[Taker]]]:
+        """Returns, by effect, the bad tensors of graphs that variables or decisions take, and the ops that do it."""
         if self._sites is None:
             bad: dict[int, set[tuple[str, int]]] = {}
             for graph_id, op_name, slot in self._logdir.rows(
@@ -152,20 +188,51 @@ class Sinks:
             ):
                 bad.setdefault(graph_id, set()).add((op_name, slot))
             self._sites = {}
-            for graph_id in self._writing_graphs(bad):
+            for graph_id in self._taking_graphs(bad):
                 graph = self._flow.graphs.graph(graph_id)
-                for op in (op for op in graph.ops.values() if is_writer(op.op_type)):
-                    effect = effect_of_write(self._labels.op(graph_id, op.op_name).role)
-                    written = [*self._flow.borders.executed.taken_from(graph_id, op.op_name)]
-                    written += [TakenTensor((graph_id, *source)) for source in _written_by(graph, op)]
-                    for taken in dict.fromkeys(written):
+                for op in graph.ops.values():
+                    is_writing = is_writer(op.op_type)
+                    if not is_writing and not self.decides(graph_id, op):
+                        continue
+                    role = self._labels.op(graph_id, op.op_name).role
+                    effect = effect_of_write(role) if is_writing else effect_of_decision(role)
+                    sources = [*self._flow.borders.executed.taken_from(graph_id, op.op_name)]
+                    sources += [TakenTensor((graph_id, *source)) for source in _taken_by(graph, op)]
+                    for taken in dict.fromkeys(sources):
                         site = taken.site
                         if site[1:] in bad.get(site[0], ()) and not self._is_constant(site):
                             self._sites.setdefault(effect, {}).setdefault(site, []).append((graph_id, op, taken))
         return self._sites
 
-    def _writing_graphs(self, bad: Iterable[int]) -> list[int]:
-        """Returns the graphs whose ops may write a bad tensor of some graphs: these, and all that were optimized."""
+    def decides(self, graph_id: int, op: Op) -> bool:
+        """Returns whether an op makes integers or booleans of the values that it takes, and one of these is used."""
+        if not is_decision(op.op_type) or is_check(op.op_type, op.inputs):
+            return False
+        graph = self._flow.graphs.graph(graph_id)
+        dtypes = (graph.dtypes.get((op.op_name, slot)) for slot in itertools.count())
+        made = [slot for slot, dtype in enumerate(itertools.takewhile(bool, dtypes)) if dtype in DISCRETE]
+        if not made or self._flow.graphs.calls(graph_id, op.op_name):
+            return False
+        edges = op if op.made_for is None else graph.ops.get(op.made_for, op)
+        if all(graph.dtypes.get(edge) in NEVER_BAD for edge in edges.inputs):
+            return False
+        return any(self._is_used(graph, op, slot) for slot in made)
+
+    def _is_used(self, graph: Graph, op: Op, slot: int) -> bool:
+        """Returns whether an op takes an output of another one, or a function returns it."""
+        executed = self._flow.graphs.executed(graph.graph_id)
+        if executed:
+            return any(
+                each.users(node.node_name, slot)
+                for each in executed
+                for node in each.nodes_of(graph.graph_id, op.op_name)
+            )
+        users = (graph.ops[name] for name in graph.users.get(op.op_name, ()))
+        is_taken = any((op.op_name, slot) in user.inputs for user in users)
+        return is_taken or self._flow.graphs.may_return(graph.graph_id, op.op_name, slot)
+
+    def _taking_graphs(self, bad: Iterable[int]) -> list[int]:
+        """Returns the graphs whose ops may take a bad tensor of some graphs: these, and all that were optimized."""
         executed = self._flow.graphs.executed_graph_ids()
         return sorted({*bad, *executed} if executed.intersection(bad) else bad)
 
@@ -200,8 +267,8 @@ class Sinks:
 
     # Results.
 
-    def _results(self) -> Iterator[TensorEvent]:
-        """Yields the bad tensors that eager ops and calls returned and that nothing computes with any more."""
+    def _results(self, effect: str) -> Iterator[TensorEvent]:
+        """Yields the bad tensors of an effect that eager ops and calls returned: nothing or a decision takes them."""
         after = -1
         while True:
             rows = read_events(
@@ -214,24 +281,47 @@ class Sinks:
             after = rows[-1].event_index
             uses = self._uses_of(rows)
             for row in rows:
-                if not any(_computes(row, *use) for use in uses.get(row.tensor_id, ())) and self.is_given(row):
+                own = uses.get(row.tensor_id, [])
+                if not any(_computes(row, use) for use in own):
+                    is_end = self.is_given(row) and self._result_effect(row) == effect
+                else:
+                    is_end = self._effect_of_uses(row, own) == effect
+                if is_end:
                     yield row
 
-    def _uses_of(self, rows: list[TensorEvent]) -> dict[int | None, list[tuple[str, bool]]]:
-        """Returns, by eager tensor, (op type, whether an output can be bad) for the executions that take it."""
+    def _uses_of(self, rows: list[TensorEvent]) -> dict[int | None, list[_EagerUse]]:
+        """Returns, by eager tensor, how executions take it."""
         ids = sorted({row.tensor_id for row in rows if row.tensor_id is not None})
-        found: dict[int | None, list[tuple[str, bool]]] = {}
-        for tensor_id, op_type, can_be_bad in self._logdir.rows(
-            "SELECT i.tensor_id, e.op_type, max(CASE WHEN e.graph_id IS NOT NULL "
-            f"OR (o.output_slot IS NOT NULL AND coalesce(o.dtype, '') NOT IN ({_NEVER_BAD})) THEN 1 ELSE 0 END) "
+        found: dict[int | None, list[_EagerUse]] = {}
+        for tensor_id, op_type, role, can_be_bad, is_discrete in self._logdir.rows(
+            "SELECT i.tensor_id, e.op_type, e.role, max(CASE WHEN e.graph_id IS NOT NULL "
+            f"OR (o.output_slot IS NOT NULL AND coalesce(o.dtype, '') NOT IN ({_NEVER_BAD})) THEN 1 ELSE 0 END), "
+            f"max(CASE WHEN e.graph_id IS NULL AND o.dtype IN ({_DISCRETE_DTYPES}) THEN 1 ELSE 0 END) "
             "FROM execution_input AS i "
             "JOIN execution AS e ON e.run_id = i.run_id AND e.execution_index = i.execution_index "
             "LEFT JOIN execution_output AS o ON o.run_id = e.run_id AND o.execution_index = e.execution_index "
-            f"WHERE i.run_id = ? AND i.tensor_id IN ({', '.join('?' * len(ids))}) GROUP BY i.tensor_id, e.op_type",
+            f"WHERE i.run_id = ? AND i.tensor_id IN ({', '.join('?' * len(ids))}) "
+            "GROUP BY i.tensor_id, e.op_type, e.role",
             [self._run_id, *ids],
         ):
-            found.setdefault(tensor_id, []).append((op_type, bool(can_be_bad)))
+            use = _EagerUse(op_type, role, can_be_bad=bool(can_be_bad), is_discrete=bool(is_discrete))
+            found.setdefault(tensor_id, []).append(use)
         return found
+
+    def _effect_of_uses(self, row: TensorEvent, uses: list[_EagerUse]) -> str | None:
+        """Returns the effect of the decisions that eager ops make of a NaN; None if there are none."""
+        if row.num_nan == 0 or row.tensor_id is None:
+            return None
+        deciding = [use for use in uses if use.is_discrete and is_decision(use.op_type)]
+        if any(use.op_type in _SELF_CHECKS for use in deciding):
+            numbers = Counter(use.execution.execution_index for use in self._flow.events.uses(row.tensor_id))
+            checking = {self._op_type(index) for index, number in numbers.items() if number > 1}
+            deciding = [use for use in deciding if use.op_type not in checking]
+        return min((effect_of_decision(use.role) for use in deciding), key=EFFECTS.index, default=None)
+
+    def _op_type(self, execution_index: int) -> str | None:
+        execution = self._flow.events.execution(execution_index)
+        return None if execution is None else execution.op_type
 
     def is_given(self, row: TensorEvent) -> bool:
         """Returns whether the program received a tensor. A call's extra outputs for its gradient do not count."""
@@ -246,11 +336,6 @@ class Sinks:
             [self._run_id, execution.execution_index],
         )
         return int(rows[0][0])
-
-    @cached_property
-    def has_none(self) -> bool:
-        """Whether no bad tensor in the run was written to a variable, returned, or counted by a metric."""
-        return not any(batch for effect in EFFECTS[:-1] for batch in self.batches(effect))
 
     def _result_effect(self, row: TensorEvent) -> str:
         if all(self._labels.of(maker).role == "metric" for maker in self._makers(row)):
@@ -274,6 +359,57 @@ class Sinks:
             else:
                 found.append(computed)
         return found
+
+    # Errors.
+
+    def _cut_off(self) -> Iterator[TensorEvent]:
+        """Yields the bad tensors that an op would have taken if its call had not raised an error."""
+        for execution_index in sorted(self._failed):
+            rows = read_events(
+                self._logdir,
+                f"{self._bad} AND scope = 'graph' AND execution_index = ? ORDER BY event_index LIMIT {_EAGER_BATCH}",
+                [self._run_id, execution_index],
+            )
+            yield from (row for row in rows if self._has_waiting_user(row))
+
+    def _has_waiting_user(self, row: TensorEvent) -> bool:
+        if row.graph_id is None or row.op_name is None or self._is_constant((row.graph_id, row.op_name, 0)):
+            return False
+        place = GraphTensor(row.context, row.graph_id, row.op_name, row.output_slot or 0, row.event_index)
+        if self._flow.graphs.executed(row.graph_id):
+            users = [use.user for use in self._flow.borders.executed.users(place)]
+        else:
+            users = [place.of_op(name) for name in self._flow.graphs.graph(row.graph_id).users.get(row.op_name, ())]
+        return any(
+            self.is_cut_off(user) and self._ran(user.graph_id, user.context.call_site, row, is_next=False)
+            for user in users
+        )
+
+    def is_cut_off(self, place: GraphTensor) -> bool:
+        """Returns whether a tensor would have been recorded, but was not computed because its call raised an error."""
+        return (
+            place.context.execution_index in self._failed
+            and (place.op_name, place.output_slot) in self._recorded_outputs(place.graph_id)
+            and not self._flow.borders.executed.is_absorbed(place)
+            and self._flow.events.graph_tensor(place) is None
+        )
+
+    @cached_property
+    def _failed(self) -> frozenset[int]:
+        """The executions that raised an error, other than the end of the data."""
+        rows = self._logdir.rows(
+            "SELECT execution_index FROM execution_error WHERE run_id = ? AND error_type <> ? "
+            f"ORDER BY execution_index LIMIT {_MAX_FAILED}",
+            [self._run_id, _END_OF_DATA],
+        )
+        return frozenset(index for (index,) in rows)
+
+    def _read_recorded_outputs(self, graph_id: int) -> frozenset[tuple[str, int]]:
+        rows = self._logdir.rows(
+            "SELECT op_name, output_slot FROM graph_op_output WHERE run_id = ? AND graph_id = ? AND is_recorded",
+            [self._run_id, graph_id],
+        )
+        return frozenset((op_name, slot) for op_name, slot in rows)
 
     def has_failed(self, execution_index: int) -> bool:
         """Returns whether an execution raised an error."""
@@ -346,14 +482,34 @@ def effect_of_write(role: str | None) -> str:
     return {"metric": "metric", "loss": "result"}.get(role or "", "variable")
 
 
-def _computes(row: TensorEvent, op_type: str, can_be_bad: bool) -> bool:
+def effect_of_decision(role: str | None) -> str:
+    """Returns the effect if an op with this role makes an integer or a boolean from a NaN."""
+    return "metric" if role == "metric" else "result"
+
+
+def _computes(row: TensorEvent, use: _EagerUse) -> bool:
     """Returns whether an execution computes something with a bad tensor, rather than only testing it.
 
     A comparison of infinities, or a choice among them, is well-defined. With a NaN it is not.
     """
-    if can_be_bad or is_writer(op_type):
+    if use.can_be_bad or is_writer(use.op_type):
         return True
-    return row.num_nan == 0 and op_type not in CHECKS
+    return row.num_nan == 0 and use.op_type not in CHECKS
+
+
+def is_check(op_type: str, inputs: Sequence[object]) -> bool:
+    """Returns whether an op only tests whether a tensor is bad.
+
+    Args:
+        op_type: Its type.
+        inputs: The tensors that it takes.
+    """
+    return op_type in CHECKS or (op_type in _SELF_CHECKS and len(inputs) == 2 and inputs[0] == inputs[1])
+
+
+def is_decision(op_type: str) -> bool:
+    """Returns whether the integers and booleans that an op makes depend on the values that it takes."""
+    return op_type not in CHECKS and not is_writer(op_type) and not _IGNORES_VALUES.fullmatch(op_type)
 
 
 def is_writer(op_type: str) -> bool:
@@ -363,8 +519,8 @@ def is_writer(op_type: str) -> bool:
     return bool(WRITER.fullmatch(op_type) or REFERENCE_WRITER.fullmatch(op_type))
 
 
-def _written_by(graph: Graph, op: Op) -> Iterator[tuple[str, int]]:
-    """Yields the tensors that an op writes, each as it is taken and as it was before it passed through other ops."""
+def _taken_by(graph: Graph, op: Op) -> Iterator[tuple[str, int]]:
+    """Yields the tensors that an op takes, each as it is taken and as it was before it passed through other ops."""
     for source in op.inputs:
         at: tuple[str, int] | None = source
         while at is not None:

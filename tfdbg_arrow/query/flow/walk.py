@@ -6,14 +6,21 @@ It goes forward, from ops to their users, across the borders of calls, branches,
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tfdbg_arrow.query.flow.borders import PASSING_OPS, is_in
 from tfdbg_arrow.query.flow.data_flow import CONTAINERS, DataFlow
-from tfdbg_arrow.query.flow.graphs import BRANCHES, LOOPS, NEVER_BAD, Call, Op
-from tfdbg_arrow.query.flow.sinks import CHECKS, Sinks, effect_of_write, is_writer
-from tfdbg_arrow.query.recorded import Context, Execution, GraphTensor, SiteVisit, TensorEvent, Use
+from tfdbg_arrow.query.flow.graphs import BRANCHES, DISCRETE, LOOPS, NEVER_BAD, Call, Op
+from tfdbg_arrow.query.flow.sinks import (
+    Sinks,
+    effect_of_decision,
+    effect_of_write,
+    is_check,
+    is_decision,
+    is_writer,
+)
+from tfdbg_arrow.query.recorded import Context, Execution, GraphTensor, SiteVisit, TensorEvent
 
 SKIPPED_STEP = "a check found it, and the branch that would have used it did not run"
 SKIPPED_UPDATE = "the program skipped the update that would have used it, and continued"
@@ -21,14 +28,21 @@ SKIPPED_BRANCH = "only a branch that did not run would have used it"
 UNUSED = "nothing was computed, assigned or returned from it"
 ABSORBED = "everything that was computed from it is finite"
 
+PUTS_INTO_STORE = re.compile(r"(TensorArray(Write|Scatter|Split)|StackPush)(V\d)?")
+"""Types of ops that put tensors into a TensorArray or a stack of TensorFlow 1. Which op takes them out is unknown."""
 _HANDS_OUT = re.compile(r"\w*PyFunc\w*|Write\w+|Save\w*|_?Send|_?HostSend")
 """Types of ops that pass their inputs out of TensorFlow."""
 _MAX_STEPS = 20_000
 """Maximum number of tensors that are followed for one bad tensor."""
+_LATEST = 2**63 - 1
 
 
 class CannotTellError(Exception):
     """The recording does not show where a tensor goes."""
+
+
+class UnrecordedEndError(Exception):
+    """A tensor may have reached the program in a way that was not recorded."""
 
 
 class OutOfSightError(Exception):
@@ -68,6 +82,7 @@ class Walk:
     """Follows one bad tensor to everything bad that is computed from it.
 
     Attributes:
+        met: The rows of the bad tensors on the way, by event_index.
         skipped_graphs: The branches that did not run and would have taken the value.
     """
 
@@ -79,8 +94,10 @@ class Walk:
         self._is_taken = False
         self._is_checked = False
         self._decides = False
+        self.met: dict[int, TensorEvent] = {}
         self.skipped_graphs: set[int] = set()
         self._is_skipped_eagerly = False
+        self._is_unclear = False
 
     @property
     def harm(self) -> str | None:
@@ -111,22 +128,39 @@ class Walk:
                     waiting.append(found)
             if len(seen) > _MAX_STEPS:
                 raise CannotTellError
+        if self._is_unclear and self.harm is None:
+            raise CannotTellError
 
     def _is_bad(self, tensor: WalkedTensor) -> bool:
         """Returns whether a tensor is bad, or may be because it was not recorded.
 
-        If the graph records a tensor and the tensor has no row, it was not computed.
+        A tensor that was not computed because the call raised an error is not bad. The program got the error instead.
         """
-        frame = tensor.frame
-        if frame is None:
-            event = self._flow.events.eager(tensor.slot).event
-            return event is None or bool(event.has_inf_or_nan)
-        place = _place(frame, tensor.name, tensor.slot)
-        event = self._flow.events.graph_tensor(place)
+        event = self._event(tensor)
         if event is not None:
+            if event.has_inf_or_nan and not tensor.is_verdict:
+                self.met[event.event_index] = event
             return bool(event.has_inf_or_nan)
+        if tensor.frame is None:
+            return True
+        place = _place(tensor.frame, tensor.name, tensor.slot)
+        if self._sinks.is_cut_off(place):
+            self._harms.add("result")
+            return False
         crossing = self._flow.borders.crossing(place)
         return crossing is None or crossing.place is None or self._flow.is_bad(crossing.place)
+
+    def _event(self, tensor: WalkedTensor) -> TensorEvent | None:
+        if tensor.frame is None:
+            return self._flow.events.eager(tensor.slot).event
+        return self._flow.events.graph_tensor(_place(tensor.frame, tensor.name, tensor.slot))
+
+    def _is_nan(self, tensor: WalkedTensor) -> bool | None:
+        """Returns whether a bad tensor holds a NaN; None if it was not recorded."""
+        event = self._event(tensor)
+        if event is None and tensor.frame is not None:
+            event = self._flow.trace(_place(tensor.frame, tensor.name, tensor.slot), how="graph", near=_LATEST).row
+        return None if event is None else event.num_nan != 0
 
     # Graphs.
 
@@ -206,9 +240,10 @@ class Walk:
         is_metric = self._is_metric(op.op_type, role, tensor)
         if not tensor.is_verdict:
             self._note_end(op.op_type, tensor, role=role)
+            self._note_decision(op, tensor, frame, role=role)
         dtypes = self._flow.graphs.graph(frame.graph_id).dtypes
         slots = [slot for name, slot in dtypes if name == op.op_name]
-        is_verdict = tensor.is_verdict or self._asks(op.op_type)
+        is_verdict = tensor.is_verdict or self._asks(op.op_type, op.inputs)
         for slot in slots:
             if is_verdict or dtypes[op.op_name, slot] not in NEVER_BAD:
                 self._is_taken |= not is_verdict
@@ -220,13 +255,28 @@ class Walk:
         is_handed_on = op_type in PASSING_OPS or op_type.startswith(CONTAINERS)
         return tensor.is_metric if is_handed_on else role == "metric"
 
-    def _asks(self, op_type: str) -> bool:
+    def _asks(self, op_type: str, inputs: Sequence[object]) -> bool:
         """Returns whether an op only tests whether a tensor is bad."""
-        self._is_checked |= op_type in CHECKS
-        return op_type in CHECKS
+        is_asking = is_check(op_type, inputs)
+        self._is_checked |= is_asking
+        return is_asking
+
+    def _note_decision(self, op: Op, tensor: WalkedTensor, frame: Frame, *, role: str | None) -> None:
+        """Notes that an op made an integer or a boolean of a NaN."""
+        executed = self._flow.borders.executed
+        has_run = executed.node_type(_place(frame, op.op_name, 0)) is not None or not self._flow.graphs.executed(
+            frame.graph_id
+        )
+        if has_run and self._sinks.decides(frame.graph_id, op):
+            is_nan = self._is_nan(tensor)
+            self._is_taken = True
+            self._is_unclear |= is_nan is None
+            self._harms |= {effect_of_decision(role)} if is_nan else set()
 
     def _note_end(self, op_type: str, tensor: WalkedTensor, *, role: str | None) -> None:
         if op_type == "MakeIterator" or "Dataset" in op_type or (is_writer(op_type) and self._is_from_outside(tensor)):
+            raise OutOfSightError
+        if PUTS_INTO_STORE.fullmatch(op_type):
             raise OutOfSightError
         if is_writer(op_type):
             self._harms.add(effect_of_write(role))
@@ -315,7 +365,7 @@ class Walk:
             if self._labels.op(frame.graph_id, tensor.name).role == "input":
                 raise OutOfSightError  # a function of a tf.data pipeline: its elements are separate tensors
             if self._flow.graphs.may_return(frame.graph_id, tensor.name, tensor.slot):
-                raise CannotTellError
+                raise UnrecordedEndError
             return
         outputs = self._flow.events.execution_outputs(execution.execution_index)
         results = {
@@ -331,7 +381,7 @@ class Walk:
     def _note_failure(self, execution: Execution) -> None:
         """Notes that a call did not return its results because it raised an error."""
         if not self._sinks.has_failed(execution.execution_index):
-            raise CannotTellError
+            raise UnrecordedEndError
         self._harms.add("result")
 
     # Eager code.
@@ -346,11 +396,24 @@ class Walk:
                 is_used = True
                 yield self._called(tensor, graph_id, execution.op_type, execution.execution_index, use.input_index)
                 continue
-            is_verdict = tensor.is_verdict or self._asks(execution.op_type)
-            if not is_verdict:
-                is_used |= self._is_used_by(use, tensor, event)
+            inputs = [*self._flow.events.execution_inputs(execution.execution_index).values()]
+            is_verdict = tensor.is_verdict or self._asks(execution.op_type, inputs)
+            outputs = self._flow.events.execution_outputs(execution.execution_index).values()
             role = self._labels.execution(execution.execution_index).role
-            for tensor_id, dtype in self._flow.events.execution_outputs(execution.execution_index).values():
+            if not is_verdict:
+                self._note_end(execution.op_type, tensor, role=role)
+                if is_writer(execution.op_type):
+                    is_used = True
+                elif event is not None and event.num_nan == 0:
+                    is_used = True  # a comparison of infinities, or a choice among them, is well-defined
+                    self._is_taken |= bool(outputs)
+                elif (
+                    event is not None
+                    and is_decision(execution.op_type)
+                    and any(dtype in DISCRETE for _, dtype in outputs)
+                ):
+                    self._harms.add(effect_of_decision(role))
+            for tensor_id, dtype in outputs:
                 if is_verdict or dtype not in NEVER_BAD:
                     self._is_taken |= not is_verdict
                     is_used |= not is_verdict
@@ -358,14 +421,6 @@ class Walk:
                     yield WalkedTensor(None, "", tensor_id, is_verdict, is_metric)
         if not is_used:
             self._note_unused(tensor, event)
-
-    def _is_used_by(self, use: Use, tensor: WalkedTensor, event: TensorEvent | None) -> bool:
-        op_type, index = use.execution.op_type, use.execution.execution_index
-        self._note_end(op_type, tensor, role=self._labels.execution(index).role)
-        if is_writer(op_type):
-            return True
-        # A comparison of infinities, or a choice among them, is well-defined. With a NaN it is not.
-        return event is not None and event.num_nan == 0 and op_type not in CHECKS
 
     def _note_unused(self, tensor: WalkedTensor, event: TensorEvent | None) -> None:
         if event is None:
@@ -386,4 +441,4 @@ class Walk:
 
 
 def _place(frame: Frame, op_name: str, output_slot: int) -> GraphTensor:
-    return GraphTensor(frame.context, frame.graph_id, op_name, output_slot, 2**63 - 1)
+    return GraphTensor(frame.context, frame.graph_id, op_name, output_slot, _LATEST)
