@@ -54,7 +54,7 @@ def run_training(name: str, steps: int, *settings: object) -> Any:
     return json.loads(process.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize("name", mostly_slow(["cnn", "transformer", "rnn"], fast=["cnn"]))
+@pytest.mark.parametrize("name", mostly_slow(["mlp", "cnn", "transformer", "rnn"], fast=["mlp"]))
 def test_a_training_is_bit_identical(name: str, tmp_path: Path) -> None:
     assert run_training(name, 24) == run_training(name, 24, tmp_path)
     assert rows(tmp_path, "SELECT count(*) > 300 FROM tensor_health") == [(True,)]
