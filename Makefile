@@ -28,6 +28,8 @@ PYTHON ?= python3
 VENV ?= .venv
 # Two processes, a file of tests at a time: what a file records it records alone.
 PYTEST_ARGS ?= -n 2 --dist loadfile
+# Without bytecode, each of the hundreds of processes of the tests would compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
 
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/.stamps

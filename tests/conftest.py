@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import tempfile
@@ -14,3 +15,9 @@ _MEMORY = "/dev/shm"
 _NEEDED_BYTES = 4 << 30
 if "TMPDIR" not in os.environ and os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > _NEEDED_BYTES:
     tempfile.tempdir = os.environ["TMPDIR"] = _MEMORY
+
+
+def pytest_collection_finish() -> None:
+    """Takes all that was imported out of the garbage collection, which took a fifth of the time of recordings."""
+    gc.collect()
+    gc.freeze()

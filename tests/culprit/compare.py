@@ -6,13 +6,13 @@ import argparse
 import dataclasses
 import json
 import subprocess
-import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tests.culprit.corpus import Program, programs
+from tests.programs.running import start_python
 from tfdbg_arrow.query.nonfinite_search import NonFinite
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -63,14 +63,12 @@ def record(
         CalledProcessError: The process failed.
     """
     settings = ["--repeat", str(repeat), "--graphs", graphs, "--health-backend", health_backend]
-    command = [sys.executable, "-m", "tests.culprit.record", *settings, *names]
-    if is_compiled:
-        command.append("--compiled")
-    with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as process:
+    words = ["-m", "tests.culprit.record", *settings, *names, *(["--compiled"] if is_compiled else [])]
+    with start_python(*words, cwd=REPOSITORY, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         yield from map(json.loads, process.stdout)
     if process.returncode != 0:
-        raise subprocess.CalledProcessError(process.returncode, command)
+        raise subprocess.CalledProcessError(process.returncode or 0, words)
 
 
 def judge(answers: Iterable[dict[str, Any]], *, graphs: str = "traced") -> Iterator[Verdict]:

@@ -18,7 +18,7 @@ import pytest
 from tests.culprit.compare import are_good_enough, judge, miss, record, summary
 from tests.culprit.corpus import programs
 
-SAMPLE_STEP, SLOW_SAMPLE_STEP, FAST_SAMPLE_STEP = 10, 4, 25
+SAMPLE_STEP, SLOW_SAMPLE_STEP, FAST_SAMPLE_STEP = 10, 4, 50
 NUM_RECORDINGS = 50
 
 

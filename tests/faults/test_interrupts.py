@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
-import sys
+import tempfile
 import textwrap
 from pathlib import Path
 
 import pytest
 
+from tests.programs.running import run_to_end
 from tests.sampling import mostly_slow
 from tfdbg_arrow import open_logdir
 
@@ -47,14 +47,10 @@ INTERRUPTIONS = ("signal.raise_signal(signal.SIGUSR1)", "finalized.clear()", "we
 
 def run(text: str, logdir: Path, *, timeout_s: float = 120.0) -> subprocess.CompletedProcess[str]:
     """Runs a program with a logdir as its argument; fails if it hangs."""
-    return subprocess.run(
-        [sys.executable, "-c", START + textwrap.dedent(text), str(logdir)],
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        check=False,
-    )
+    with tempfile.TemporaryDirectory() as directory:
+        script = Path(directory, "program.py")
+        script.write_text(START + textwrap.dedent(text))
+        return run_to_end(script, logdir, timeout_s=timeout_s)
 
 
 def test_uncaught_interrupt_ends_program_with_sigint(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """Records healthy programs, and prints a line of JSON with what the answers say about each.
 
-`python -m tests.healthy.record [--deterministic] [NAME …]` records the named programs, or all of them: each in this
-process, and once more in a process that `tfdbg-arrow run` starts.
+`python -m tests.healthy.record [--deterministic] [NAME …]` records the named programs, or all of them, in this process.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -25,7 +23,6 @@ import tfdbg_arrow
 from tests.healthy.programs import PROGRAMS, make_deterministic
 from tfdbg_arrow.cli import app
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 COMMANDS = ("first-nonfinite", "check", "alerts", "why", "coverage", "doctor")
 
 
@@ -39,15 +36,6 @@ def answers(logdir: Path) -> dict[str, Any]:
     ]
     codes = {command: result.stdout[:2000] for command, result in results.items() if result.exit_code != 0}
     return {"exit_codes": codes, "warnings": warnings}
-
-
-def run(name: str, logdir: Path, *, is_deterministic: bool) -> dict[str, str]:
-    """Runs a program with `tfdbg-arrow run`; returns what it printed if it did not exit with 0."""
-    options = ["--deterministic"] if is_deterministic else []
-    program = ["-m", "tests.healthy.programs", *options, name]
-    command = [sys.executable, "-m", "tfdbg_arrow", "run", "--logdir", str(logdir), *program]
-    process = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
-    return {} if process.returncode == 0 else {"run": process.stderr[-2000:]}
 
 
 def main() -> None:
@@ -65,9 +53,7 @@ def main() -> None:
             logdir = Path(directory, "logdir")
             with tfdbg_arrow.capture(logdir, "FULL_NUMERICS"):
                 PROGRAMS[name]()
-            reported = answers(logdir)
-            reported["exit_codes"] |= run(name, Path(directory, "run"), is_deterministic=options.deterministic)
-            print(json.dumps({"name": name, **reported}), flush=True)
+            print(json.dumps({"name": name, **answers(logdir)}), flush=True)
 
 
 if __name__ == "__main__":

@@ -3,41 +3,47 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.healthy.programs import PROGRAMS
+from tests.programs.running import run_to_end
+from tests.sampling import mostly_slow
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-FAST = ("hand_written_attention_with_a_large_mask", "sparse_relu_network")
+SAMPLE = ("hand_written_attention_with_a_large_mask", "sparse_relu_network")
 
 
 def answers(*arguments: str) -> list[dict[str, Any]]:
-    command = [sys.executable, "-m", "tests.healthy.record", *arguments]
-    process = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    process = run_to_end("-m", "tests.healthy.record", *arguments, cwd=REPOSITORY, timeout_s=3600)
     assert process.returncode == 0, process.stderr
     return [json.loads(line) for line in process.stdout.splitlines() if line.startswith("{")]
 
 
-def check(found: list[dict[str, Any]], names: list[str]) -> None:
+def check(names: list[str], *options: str, tmp_path: Path) -> None:
+    """Checks what the answers say about recordings in one process, and about those that `tfdbg-arrow run` makes."""
+    found = answers(*options, *names)
     wrong = [each for each in found if each["exit_codes"] or each["warnings"]]
     assert [each["name"] for each in found] == names
     assert wrong == [], json.dumps(wrong, indent=2)
+    for name in names:
+        program = ("-m", "tests.healthy.programs", *options, name)
+        process = run_to_end("-m", "tfdbg_arrow", "run", "--logdir", tmp_path / name, *program, cwd=REPOSITORY)
+        assert process.returncode == 0, (name, process.stderr)
 
 
 def test_there_are_thirty_programs() -> None:
     assert len(PROGRAMS) >= 30
 
 
-def test_no_answer_reports_a_sample_of_healthy_programs_under_op_determinism() -> None:
-    check(answers("--deterministic", *FAST), list(FAST))
+@pytest.mark.parametrize("name", mostly_slow(SAMPLE, fast=SAMPLE[:1]))
+def test_no_answer_reports_a_healthy_program_under_op_determinism(name: str, tmp_path: Path) -> None:
+    check([name], "--deterministic", tmp_path=tmp_path)
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("options", [[], ["--deterministic"]], ids=["default", "deterministic"])
-def test_no_answer_reports_a_healthy_program(options: list[str]) -> None:
-    check(answers(*options), list(PROGRAMS))
+def test_no_answer_reports_a_healthy_program(options: list[str], tmp_path: Path) -> None:
+    check(list(PROGRAMS), *options, tmp_path=tmp_path)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
+from tests.writer.subprocesses import run_python
 from tfdbg_arrow.query import alerts, first_nonfinite
 
 _CROSS_ENTROPY = """
@@ -35,8 +33,7 @@ with tfdbg_arrow.capture(sys.argv[1]):
 def test_the_constant_of_cross_entropy_is_no_error_beside_a_bug(tmp_path: Path) -> None:
     """Under op determinism, TensorFlow selects its losses from a constant NaN where a label is invalid."""
     logdir = str(tmp_path / "logdir")
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    subprocess.run([sys.executable, "-c", _CROSS_ENTROPY, logdir], env=environment, check=True)
+    run_python(tmp_path / "program.py", _CROSS_ENTROPY, logdir)
     culprit = first_nonfinite(logdir)
     assert culprit is not None
     assert (culprit.op_type, culprit.effect) == ("RealDiv", "variable")

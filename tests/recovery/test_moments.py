@@ -15,6 +15,7 @@ import pytest
 
 from tests.recovery.checking import all_rows, check_recovery, copied, tree
 from tests.recovery.driver import COUNTERS, RUN_ID, RUN_ROW, Recorder
+from tests.sampling import mostly_slow
 from tfdbg_arrow import open_logdir, recover
 from tfdbg_arrow.storage.layout import manifest_path, spool_paths
 from tfdbg_arrow.writer.recover import _write
@@ -29,29 +30,41 @@ def counts_of(recorder: Recorder) -> dict[str, int]:
     return dict(zip(COUNTERS, recorder.counters.tolist(), strict=True))
 
 
-@pytest.fixture
-def recorder(tmp_path: Path) -> Iterator[Recorder]:
-    made = Recorder(tmp_path / "logdir", np.zeros(len(COUNTERS), np.int64), seed=5)
-    yield made
-    made.sink.close(run_row=RUN_ROW)
-    made.files.remove()
+@contextlib.contextmanager
+def recording(logdir: Path) -> Iterator[Recorder]:
+    """Yields a recorder whose sink writes only when it is told to."""
+    made = Recorder(logdir, np.zeros(len(COUNTERS), np.int64), seed=5)
+    made.sink._stop.set()
+    made.sink._thread.join()
+    try:
+        yield made
+    finally:
+        made.sink.close(run_row=RUN_ROW)
+        made.files.remove()
 
 
-@pytest.fixture
-def left(tmp_path: Path, recorder: Recorder) -> tuple[Path, dict[str, int]]:
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, int]]:
     """The logdir that a killed process left, partly in parts and partly in the spool, and the process's counts."""
-    recorder.sink._stop.set()
-    recorder.sink._thread.join()
-    for number in range(300):
-        recorder.call()
-        if number == 150:
-            recorder.sink.flush()
-    return copied(tmp_path / "logdir", tmp_path / "left"), counts_of(recorder)
+    directory = tmp_path_factory.mktemp("killed")
+    with recording(directory / "logdir") as recorder:
+        for number in range(300):
+            recorder.call()
+            if number == 150:
+                recorder.sink.flush()
+        return copied(directory / "logdir", directory / "left"), counts_of(recorder)
+
+
+@pytest.fixture
+def left(tmp_path: Path, killed: tuple[Path, dict[str, int]]) -> tuple[Path, dict[str, int]]:
+    """A copy of that logdir, and the counts."""
+    logdir, counts = killed
+    return copied(logdir, tmp_path / "left"), counts
 
 
 @pytest.mark.slow
 def test_a_kill_between_any_two_operations_of_the_sink_neither_loses_nor_duplicates_rows(
-    tmp_path: Path, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Copies the logdir before each rename, before each line of the manifest, and each time slots are released."""
     copies: list[tuple[Path, dict[str, int]]] = []
@@ -64,18 +77,18 @@ def test_a_kill_between_any_two_operations_of_the_sink_neither_loses_nor_duplica
 
         return noted
 
-    recorder.sink._stop.set()  # so that its thread does not interfere
-    recorder.sink._thread.join()
-    for number in range(200):
-        recorder.call()
-        if number == 20:
-            monkeypatch.setattr(os, "replace", noting(os.replace))
-            monkeypatch.setattr(recorder.sink._parts._manifest, "append", noting(recorder.sink._parts._manifest.append))
-            monkeypatch.setattr(recorder.sink._spool_use, "release", noting(recorder.sink._spool_use.release))
-            monkeypatch.setattr(recorder.files.rows, "release", noting(recorder.files.rows.release))
-        if number in (40, 90, 199):
-            recorder.sink.flush()
-    monkeypatch.undo()
+    with recording(tmp_path / "logdir") as recorder:
+        sink = recorder.sink
+        for number in range(200):
+            recorder.call()
+            if number == 20:
+                monkeypatch.setattr(os, "replace", noting(os.replace))
+                monkeypatch.setattr(sink._parts._manifest, "append", noting(sink._parts._manifest.append))
+                monkeypatch.setattr(sink._spool_use, "release", noting(sink._spool_use.release))
+                monkeypatch.setattr(recorder.files.rows, "release", noting(recorder.files.rows.release))
+            if number in (40, 90, 199):
+                sink.flush()
+        monkeypatch.undo()
     assert len(copies) == 40
     for copy, counts in copies:
         check_recovery(copy, **counts)
@@ -88,7 +101,7 @@ def test_a_torn_line_of_the_manifest_is_ignored(left: tuple[Path, dict[str, int]
     check_recovery(logdir, **counts)
 
 
-@pytest.mark.parametrize("number", range(0, 60, 3))
+@pytest.mark.parametrize("number", mostly_slow(range(0, 60, 3), fast=range(0, 60, 9)))
 def test_a_recovery_that_was_killed_can_be_repeated(
     left: tuple[Path, dict[str, int]], number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -71,10 +71,17 @@ def check_manifest(logdir: Path) -> None:
     assert found == {entry.path for entry in live if entry.table in EVENT_TABLES}
 
 
-@pytest.mark.parametrize("flush", [True, False])
-def test_the_first_and_the_last_are_kept_and_the_middle_is_dropped(flush: bool, tmp_path: Path) -> None:
-    with tfdbg_arrow.capture(tmp_path / "full", "FULL_TENSOR"):
+@pytest.fixture(scope="module")
+def complete(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A recording without a budget."""
+    logdir = tmp_path_factory.mktemp("complete")
+    with tfdbg_arrow.capture(logdir, "FULL_TENSOR"):
         run_long()
+    return logdir
+
+
+@pytest.mark.parametrize("flush", [True, False])
+def test_the_first_and_the_last_are_kept_and_the_middle_is_dropped(flush: bool, complete: Path, tmp_path: Path) -> None:
     logdir = tmp_path / "some"
     with tfdbg_arrow.capture(logdir, "FULL_TENSOR", max_bytes=MIB):
         most = run_long(flush=flush, logdir=logdir)
@@ -87,29 +94,27 @@ def test_the_first_and_the_last_are_kept_and_the_middle_is_dropped(flush: bool, 
     assert missing == list(range(missing[0], missing[-1] + 1))
     assert 3 < missing[0] < missing[-1] < len(VALUES) - 1
     # The kept rows equal those of an unbounded recording.
-    full = kept(tmp_path / "full")
+    full = kept(complete)
     some = kept(logdir)
     assert some == {key: full[key] for key in some}
     check_manifest(logdir)
     assert rows(logdir, "run")[0]["is_clean_end"]
 
 
-def test_dropped_rows_are_listed_exactly(tmp_path: Path) -> None:
-    with tfdbg_arrow.capture(tmp_path / "full", "FULL_TENSOR"):
-        run_long()
+def test_dropped_rows_are_listed_exactly(complete: Path, tmp_path: Path) -> None:
     with tfdbg_arrow.capture(tmp_path / "some", "FULL_TENSOR", max_bytes=MIB):
         run_long()
     stats = {row["subject"]: row for row in rows(tmp_path / "some", "capture_stat")}
     assert stats.pop("events")["num_events"] is None
     assert {row["stat"] for row in stats.values()} == {"dropped"}
     for name in EVENT_TABLES:
-        lost = len(rows(tmp_path / "full", name)) - len(rows(tmp_path / "some", name))
+        lost = len(rows(complete, name)) - len(rows(tmp_path / "some", name))
         # No op failed, and no inputs were kept, so these tables have no rows to drop.
         assert (f"table {name}" in stats) == (name not in ("execution_error", "input_value")), name
         assert stats.get(f"table {name}", {"num_events": 0})["num_events"] == lost, name
     (reason,) = {row["reason"] for row in stats.values()}
     ranges = re.findall(r"(\d+) to (\d+)", reason)
-    events = {row["event_index"] for row in rows(tmp_path / "full", "tensor_health")}
+    events = {row["event_index"] for row in rows(complete, "tensor_health")}
     left = {row["event_index"] for row in rows(tmp_path / "some", "tensor_health")}
     dropped = {event for event in events if any(int(first) <= event <= int(last) for first, last in ranges)}
     assert dropped == events - left

@@ -6,6 +6,7 @@ Each of the eight trainings runs in separate processes, once without a recording
 from __future__ import annotations
 
 import collections
+import itertools
 import json
 import re
 from pathlib import Path
@@ -53,7 +54,7 @@ def run_training(name: str, steps: int, *settings: object) -> Any:
     return json.loads(process.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize("name", mostly_slow(["cnn", "transformer", "rnn"], fast=["cnn"]))
+@pytest.mark.parametrize("name", mostly_slow(["mlp", "cnn", "transformer", "rnn"], fast=["mlp"]))
 def test_a_training_is_bit_identical(name: str, tmp_path: Path) -> None:
     assert run_training(name, 24) == run_training(name, 24, tmp_path)
     assert rows(tmp_path, "SELECT count(*) > 300 FROM tensor_health") == [(True,)]
@@ -390,27 +391,38 @@ def test_a_function_whose_ops_were_all_fused_has_rows_and_lines(program: Any, tm
 STEERING = IDLE - {"Const"}
 
 
-@pytest.mark.parametrize("name", ["deep_gradients", "keras_fit", "same_function_twice", "second_order", "switch"])
-def test_each_node_belongs_to_an_op_of_the_program(name: str, tmp_path: Path) -> None:
-    record(tmp_path, PROGRAMS[name].run)
+@pytest.fixture(
+    scope="module",
+    params=[
+        ("second_order", "native"),
+        *itertools.product(("deep_gradients", "keras_fit", "same_function_twice", "switch"), ("native", "tensorflow")),
+    ],
+    ids="-".join,
+)
+def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A recording of a program with a health backend."""
+    name, health_backend = request.param
+    logdir = tmp_path_factory.mktemp(name)
+    record(logdir, PROGRAMS[name].run, health_backend=health_backend)
+    return logdir
+
+
+def test_each_node_belongs_to_an_op_of_the_program(recorded: Path) -> None:
     unknown = "SELECT op_type, node_name FROM executed_op WHERE graph_id IS NULL OR coalesce(op_name, made_for) IS NULL"
-    assert [row for row in rows(tmp_path, unknown) if row[0] not in STEERING] == []
+    assert [row for row in rows(recorded, unknown) if row[0] not in STEERING] == []
 
 
-@pytest.mark.parametrize("name", ["deep_gradients", "keras_fit", "same_function_twice", "switch"])
-@pytest.mark.parametrize("health_backend", ["native", "tensorflow"])
-def test_each_row_has_the_graph_in_which_its_node_ran(name: str, health_backend: str, tmp_path: Path) -> None:
-    record(tmp_path, PROGRAMS[name].run, health_backend=health_backend)
+def test_each_row_has_the_graph_in_which_its_node_ran(recorded: Path) -> None:
     without_node = (
         "SELECT h.op_name, h.executed_graph_id FROM tensor_health AS h WHERE scope = 'graph' AND NOT EXISTS ("
         "SELECT 1 FROM executed_op AS e WHERE e.executed_graph_id = h.executed_graph_id AND e.graph_id = h.graph_id "
         "AND e.call_site = h.call_site AND coalesce(e.op_name, e.node_name) = h.op_name "
         "AND e.op_type IN (h.op_type, '_Arg'))"
     )
-    assert rows(tmp_path, without_node) == []
-    assert rows(tmp_path, "SELECT count(*) > 0 FROM tensor_health WHERE executed_graph_id IS NOT NULL") == [(True,)]
+    assert rows(recorded, without_node) == []
+    assert rows(recorded, "SELECT count(*) > 0 FROM tensor_health WHERE executed_graph_id IS NOT NULL") == [(True,)]
     outside = "SELECT op_type FROM tensor_health WHERE scope <> 'graph' AND executed_graph_id IS NOT NULL"
-    assert rows(tmp_path, outside) == []
+    assert rows(recorded, outside) == []
 
 
 def test_a_step_has_the_graph_that_was_optimized_for_it(tmp_path: Path) -> None:

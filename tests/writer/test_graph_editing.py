@@ -360,7 +360,7 @@ class Model:
             )
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(drawn=graphs(), records_others=st.booleans(), keeps_inputs=st.booleans())
 def test_an_edited_graph_is_the_original_with_record_ops(
     recording: Any, drawn: Drawn, records_others: bool, keeps_inputs: bool
@@ -564,7 +564,7 @@ def test_truncated_graphs_are_rejected_or_edited(small: Any) -> None:
     assert sum(graph is not None for graph in edits) > 5
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 2**48))
 def test_corrupted_graphs_are_edited_rejected_or_left(small: Any, seed: int) -> None:
     random = Random(seed)
@@ -572,7 +572,7 @@ def test_corrupted_graphs_are_edited_rejected_or_left(small: Any, seed: int) -> 
         edit(small, spoil(SMALL, random))
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_spliced_graphs_are_edited_rejected_or_left(recording: Any, data: st.DataObject) -> None:
     content = data.draw(graphs()).data
@@ -595,7 +595,7 @@ def stopping(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return made, request.param is OnNonFinite.FAIL
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(drawn=graphs())
 def test_a_graph_that_may_stop_has_the_same_edges(stopping: tuple[Any, bool], drawn: Drawn) -> None:
     recording, stops = stopping
@@ -605,7 +605,7 @@ def test_a_graph_that_may_stop_has_the_same_edges(stopping: tuple[Any, bool], dr
     assert masked == {record.attr["node"].i for record in records if not record.attr["decides"].b}
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.binary(max_size=200))
 def test_random_bytes_do_not_crash(small: Any, data: bytes) -> None:
     edit(small, data)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,8 @@ import tensorflow as tf
 import tfdbg_arrow
 from tfdbg_arrow.errors import SettingError
 from tfdbg_arrow.writer.native.reference import HISTOGRAM_DTYPES, HistogramSummary, count_histogram
+
+from .subprocesses import run_python
 
 HISTOGRAM = ("histogram_exponent", "histogram_negative", "histogram_positive")
 
@@ -144,8 +145,7 @@ tfdbg_arrow.enable(sys.argv[1], histograms=True)
 tf.function(lambda x: x * 2.0)(tf.constant([[[[[[[3.0, -0.25]]]]]]]))
 os.kill(os.getpid(), signal.SIGKILL)
 """
-    done = subprocess.run([sys.executable, "-c", program, str(tmp_path / "log")], check=False, timeout=120)
-    assert done.returncode == -9
+    run_python(tmp_path / "program.py", program, tmp_path / "log", returncode=-signal.SIGKILL)
     rows = tensors(tmp_path / "log")
     check(rows)
     (doubled,) = [row for row in rows if row["op_type"] == "Mul"]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from tfdbg_arrow.errors import SettingError
 from tfdbg_arrow.schema.dtypes import DTYPES_BY_NAME, decode_strings
 
 from . import trainings
+from .subprocesses import run_python
 from .test_executed_graphs import rows, run_training
 
 
@@ -172,8 +172,7 @@ tfdbg_arrow.enable(sys.argv[1], on_nonfinite="keep")
 tf.function(tf.math.log)(tf.constant([1.0, 0.0]))
 os.kill(os.getpid(), signal.SIGKILL)
 """
-    done = subprocess.run([sys.executable, "-c", program, str(tmp_path / "log")], check=False, timeout=120)
-    assert done.returncode == -9
+    run_python(tmp_path / "program.py", program, tmp_path / "log", returncode=-signal.SIGKILL)
     assert [row[6] for row in kept(tmp_path / "log")] == [[1.0, 0.0]]
 
 

@@ -42,6 +42,8 @@ _OF_OTHER_OPS = (
     *("complex_numbers", "extension_type", "quantized_and_float8", "empty_and_scalar", "methods_and_closures"),
 )
 """Only `make exhaustive` runs these: only their ops differ from other programs, not their graphs, calls and threads."""
+_LONG = ("keras_fit", "recurrent", "nested_loop_gradients", "run_eagerly")
+"""`make slow` runs these. Their kinds of graphs, calls and threads are in shorter programs, too."""
 
 
 class Recorded:
@@ -129,9 +131,12 @@ def assert_keys_are_unique(recorded: Recorded) -> None:
         assert [key for key, times in keys.items() if times > 1] == [], table.name
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.exhaustive if name in _OF_OTHER_OPS else ()) for name in COVERED]
-)
+def marks(name: str) -> tuple[pytest.MarkDecorator, ...]:
+    """Returns the marks of the test of a program."""
+    return (pytest.mark.exhaustive,) * (name in _OF_OTHER_OPS) + (pytest.mark.slow,) * (name in _LONG)
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=marks(name)) for name in COVERED])
 def test_every_tensor_that_ran_has_one_row(name: str, tmp_path: Path) -> None:
     program = COVERED[name]
     bare, expected = Counting(program).run()

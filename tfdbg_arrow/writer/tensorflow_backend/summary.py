@@ -236,9 +236,14 @@ def _type_of(part: tf.compat.v1.NodeDef) -> tf.compat.v1.AttrValue:
 
 
 def _has_kernel(node: tf.compat.v1.NodeDef, device_type: str) -> bool:
-    for kernel in kernels.get_registered_kernels_for_op(node.op).kernel:
+    for kernel in _kernels(node.op):
         if kernel.device_type in (device_type, "DEFAULT") and all(
             node.attr[constraint.name].type in constraint.allowed_values.list.type for constraint in kernel.constraint
         ):
             return True
     return False
+
+
+@functools.cache  # TensorFlow describes all kernels of an op anew in each call
+def _kernels(op_type: str) -> tuple[Any, ...]:
+    return tuple(kernels.get_registered_kernels_for_op(op_type).kernel)
