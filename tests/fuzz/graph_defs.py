@@ -29,6 +29,7 @@ ATTRIBUTES = {
     "T",
     "node",
     "generation",
+    "executed_graph",
     "argument",
     "keep",
     "decides",

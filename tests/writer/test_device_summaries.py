@@ -414,7 +414,9 @@ def test_a_tensor_that_is_not_counted_again_has_the_row_of_the_native_core(
 
     x = tf.constant([1.0, 0.0, 2.0, -1.0, 4.0, 0.5])
     for backend in ("native", "tensorflow"):
-        record(tmp_path / backend, program, x, knows_shapes=knows_shapes, health_backend=backend, tensor_debug_mode=mode)
+        record(
+            tmp_path / backend, program, x, knows_shapes=knows_shapes, health_backend=backend, tensor_debug_mode=mode
+        )
     native = graph_rows(tmp_path / "native")
     assert graph_rows(tmp_path / "tensorflow") == native
     assert {"ExpandDims", "Reshape", "Transpose"} <= {row[LABELS.index("op_type")] for row in native}

@@ -384,7 +384,7 @@ def test_an_edited_graph_is_the_original_with_record_ops(
     recording.set_keeps_inputs(False)
     noted = recording.take_executed_graphs()
     assert len(noted) == model.is_ours
-    for nodes in noted:
+    for _, nodes in noted:
         check_noted(nodes, original, model)
 
 
@@ -771,7 +771,7 @@ def test_texts_are_accepted_if_python_can_decode_them(small: Any, text: bytes) -
         else:
             with pytest.raises(RuntimeError, match="no GraphDef"):
                 small.with_record_ops(data)
-    for graph in small.take_executed_graphs():
+    for _, graph in small.take_executed_graphs():
         assert len(graph) == len(GraphDef.FromString(SMALL).node) + 1
 
 
@@ -852,7 +852,7 @@ def test_an_op_is_found_behind_many_nested_calls(recording: Any, depth: int) -> 
     del graph.node[-1].attr[MARK]
     recording.take_executed_graphs()
     recording.with_record_ops(graph.SerializeToString())
-    (nodes,) = recording.take_executed_graphs()
+    ((_, nodes),) = recording.take_executed_graphs()
     assert [(node[4], node[5]) for node in nodes] == [(op.named[1], path), (PROGRAM[1][2].named[1], path)]
 
 
