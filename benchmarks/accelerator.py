@@ -38,7 +38,9 @@ class Result:
         num_added: Number of ops that recording adds to them.
         num_tensors: Number of recorded tensors of a step that are in the device's memory.
         num_on_host: Number of tensors that are in the host's memory anyway. The native core counts them there.
-        num_counted: How many tensors the device counts. The elements of the others are copied to the host.
+        num_counted: How many tensors the device counts.
+        num_same: How many tensors are not counted, because they have the elements of another one. The elements of the
+            tensors that are neither are copied to the host.
         num_copies: Number of copies to the host.
         num_waits: Number of ops of the program that wait for a copy because they could end the step with an error.
         by_type: Number of added ops, by type.
@@ -51,6 +53,7 @@ class Result:
     num_tensors: int
     num_on_host: int
     num_counted: int
+    num_same: int
     num_copies: int
     num_waits: int
     by_type: dict[str, int]
@@ -62,12 +65,14 @@ class Step:
 
     Attributes:
         ops: Number of its ops, by type.
+        num_same: Same as in Result.
         num_copies: Same as in Result.
         num_waits: Same as in Result.
         dtypes: The dtype of each recorded tensor of the last step.
     """
 
     ops: dict[str, int]
+    num_same: int
     num_copies: int
     num_waits: int
     dtypes: list[str]
@@ -88,11 +93,14 @@ def step_of(config: str, program: str) -> Step:
         recording.close()
         dtypes = _dtypes_of_last_step(directory) if config != overhead.NONE else []
     nodes = max((function.post_optimization_graph.node for function in collected.function_graphs), key=len)
-    record_ops = {node.name for node in nodes if node.op == RECORD_OP}
+    record_ops = {node.name: node for node in nodes if node.op == RECORD_OP}
     return Step(
         ops=dict(collections.Counter(node.op for node in nodes)),
+        num_same=sum(index >= 0 for node in record_ops.values() for index in node.attr["same_as"].list.i),
         num_copies=len(record_ops),
-        num_waits=sum(not record_ops.isdisjoint(text.removeprefix("^") for text in node.input) for node in nodes),
+        num_waits=sum(
+            not record_ops.keys().isdisjoint(text.removeprefix("^") for text in node.input) for node in nodes
+        ),
         dtypes=dtypes,
     )
 
@@ -121,6 +129,7 @@ def measure(program: str, mode: str) -> Result:
         num_tensors=len(recorded.dtypes) - num_on_host,
         num_on_host=num_on_host,
         num_counted=added["Bincount"],
+        num_same=recorded.num_same,
         num_copies=recorded.num_copies,
         num_waits=recorded.num_waits,
         by_type=dict(added.most_common()),

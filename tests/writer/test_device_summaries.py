@@ -7,7 +7,6 @@ that each op has a kernel there.
 from __future__ import annotations
 
 import collections
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,9 +21,10 @@ import tfdbg_arrow
 from tfdbg_arrow.errors import NonFiniteError
 from tfdbg_arrow.query import first_nonfinite
 from tfdbg_arrow.writer.backend import native_core
+from tfdbg_arrow.writer.graphs.compiled_rows import RESHAPED, SAME_TENSOR
 from tfdbg_arrow.writer.hooks.runtime import library_paths
 from tfdbg_arrow.writer.settings import TensorDebugMode
-from tfdbg_arrow.writer.tensorflow_backend.summary import _has_kernel, device_graphs, small_graphs
+from tfdbg_arrow.writer.tensorflow_backend.summary import _has_kernel, device_graphs, small_dtypes
 
 from .tables import rows
 from .test_graph_editing import MARK, PROGRAMS, imported, make_recording, marked, real_graph
@@ -271,7 +271,7 @@ def test_each_added_node_can_run_on_a_gpu(is_small: bool, program: Any, mode: st
     ops = [(op.name, op.name, op.type, [7] * len(op.outputs), False) for op in imported(graph).get_operations()]
     recording.add_program_graph(5, ops, [], {})
     counting = device_graphs(TensorDebugMode[mode], dtype_mask=ALL_DTYPES, device_types=["GPU"], is_exact=False)
-    recording.set_summary_graphs(["GPU"], counting, small_graphs(TensorDebugMode[mode], device_types=["GPU"]))
+    recording.set_summary_graphs(["GPU"], counting, small_dtypes(TensorDebugMode[mode], device_types=["GPU"]))
     if is_small:
         recording.add_small_tensors([7])
     edited = tf.compat.v1.GraphDef.FromString(recording.with_record_ops(graph.SerializeToString()))
@@ -289,25 +289,169 @@ def test_each_added_node_can_run_on_a_gpu(is_small: bool, program: Any, mode: st
     assert all(node.attr["num_parts"].i == (mode != "SHAPE") for node in records)
 
 
-@pytest.mark.parametrize("is_small", [True, False])
-def test_a_graph_without_loops_copies_one_tensor_to_the_host(is_small: bool, tmp_path: Path) -> None:
-    graph, _ = real_graph(lambda x: tf.nn.softmax(tf.math.log(x) * 2.0) + tf.math.sqrt(x), is_lowered=False)
+def edited_for_gpu(program: Any, directory: Path, *, is_small: bool, shapes: dict[str, list[int]] | None = None) -> Any:
+    """Returns the GraphDef of a function with record ops, as for a GPU.
+
+    Args:
+        program: The function.
+        directory: The directory of the spool.
+        is_small: Whether all tensors are small.
+        shapes: The shapes of reshaped tensors that are known, by op name.
+    """
+    graph, _ = real_graph(program, is_lowered=False)
     for node in graph.node:
         node.device = GPU
-    recording = make_recording(tmp_path)
-    ops = [(op.name, op.name, op.type, [7] * len(op.outputs), False) for op in imported(graph).get_operations()]
+    recording = make_recording(directory)
+    keys = {node.name: index for index, node in enumerate(graph.node)}
+    outputs = {op.name: len(op.outputs) for op in imported(graph).get_operations()}
+    ops = [(node.name, node.name, node.op, [keys[node.name]] * outputs[node.name], False) for node in graph.node]
     recording.add_program_graph(5, ops, [], {})
     mode = TensorDebugMode.FULL_HEALTH
     graphs = device_graphs(mode, dtype_mask=ALL_DTYPES, device_types=["CPU"], is_exact=False)
-    recording.set_summary_graphs(["GPU"], graphs, small_graphs(mode, device_types=["CPU"]))
+    recording.set_summary_graphs(["GPU"], graphs, small_dtypes(mode, device_types=["CPU"]))
+    recording.set_same_elements(sorted(SAME_TENSOR), sorted(RESHAPED))
+    recording.add_shapes({keys[name]: shape for name, shape in (shapes or {}).items()})
     if is_small:
-        recording.add_small_tensors([7])
-    edited = tf.compat.v1.GraphDef.FromString(recording.with_record_ops(graph.SerializeToString()))
+        recording.add_small_tensors(list(keys.values()))
+    return tf.compat.v1.GraphDef.FromString(recording.with_record_ops(graph.SerializeToString()))
+
+
+def added_ops(edited: Any) -> collections.Counter[str]:
+    """Counts the added nodes by op, without those that a graph has once."""
+    return collections.Counter(
+        node.op
+        for node in edited.node
+        if node.name.startswith("tfdbg_arrow_record_")
+        and node.op not in ("Const", "ConcatV2", "TfdbgArrowRecordDevice")
+        and not node.name.endswith("/bytes")
+    )
+
+
+@pytest.mark.parametrize("is_small", [True, False])
+def test_a_graph_without_loops_copies_one_tensor_to_the_host(is_small: bool, tmp_path: Path) -> None:
+    edited = edited_for_gpu(
+        lambda x: tf.nn.softmax(tf.math.log(x) * 2.0) + tf.math.sqrt(x), tmp_path, is_small=is_small
+    )
+    own, sources = summarized(edited)
     (record_op,) = (node for node in edited.node if node.op == "TfdbgArrowRecordDevice")
-    num_tensors = len(record_op.attr["nodes"].list.i)
-    # The other inputs are shapes, which TensorFlow keeps in host memory.
-    assert len(record_op.input) == 1 + num_tensors
     by_name = {node.name: node for node in edited.node}
-    assert {by_name[name].op for name in record_op.input[1:]} == {"Shape"}
-    assert math.prod(sorted({len(by_name[name].input) for name in record_op.input[1:]})) == 1
-    assert any(node.op == "Bincount" for node in edited.node) != is_small
+    (parts, *shapes), controls = split_inputs(record_op)
+    assert by_name[parts].op == "ConcatV2"
+    # The shapes are in host memory.
+    assert len(shapes) == len(own)
+    assert {by_name[name.partition(":")[0]].op for name in shapes} == {"TfdbgArrowView"}
+    assert controls == list(sources) == ["Identity"]
+    if is_small:
+        assert added_ops(edited) == {"Snapshot": sum(by_name[name].op != "Const" for name in own)}
+    else:
+        assert added_ops(edited) == dict.fromkeys(("TfdbgArrowView", "RightShift", "Bitcast", "Bincount"), len(own))
+
+
+def split_inputs(node: Any) -> tuple[list[str], list[str]]:
+    """Returns the tensors that a node takes, and the nodes that it only waits for."""
+    data = [name for name in node.input if not name.startswith("^")]
+    return data, [name.removeprefix("^") for name in node.input if name.startswith("^")]
+
+
+@pytest.mark.parametrize("is_small", [True, False])
+def test_the_consumers_of_a_tensor_run_after_the_last_node_that_reads_it(is_small: bool, tmp_path: Path) -> None:
+    """So no other node holds the tensor, and TensorFlow can use its memory for the result."""
+    edited = edited_for_gpu(lambda x: tf.math.sqrt(tf.math.log(x)), tmp_path, is_small=is_small)
+    by_name = {node.name: node for node in edited.node}
+    (data,), (control,) = split_inputs(by_name["Sqrt"])
+    reader = by_name[control]
+    assert (data, reader.op) == ("Log", "Snapshot" if is_small else "RightShift")
+    first = reader if is_small else by_name[reader.input[0]]
+    assert first.input[0] == "Log"
+
+
+def alike(x: tf.Tensor) -> Any:
+    y = tf.math.log(x, name="log")
+    flat = tf.reshape(y, [-1], name="flat")
+    return (
+        tf.expand_dims(flat, 0) * 2.0,
+        tf.squeeze(tf.reshape(y, [3, 1, 2]), name="squeezed") + 1.0,
+        tf.stop_gradient(tf.raw_ops.Snapshot(input=tf.identity(y))) * 3.0,
+        tf.raw_ops.PreventGradient(input=tf.transpose(y)) * 4.0,
+    )
+
+
+@pytest.mark.parametrize("is_small", [True, False])
+def test_a_tensor_with_the_elements_of_another_one_is_not_counted_again(is_small: bool, tmp_path: Path) -> None:
+    edited = edited_for_gpu(alike, tmp_path, is_small=is_small, shapes={"flat": [6], "squeezed": [3, 2]})
+    own, sources = summarized(edited)
+    assert sources["flat"] == sources["Identity"] == "log"
+    assert {"squeezed", "ExpandDims", "Snapshot", "StopGradient", "transpose", "PreventGradient"} < set(sources)
+    by_name = {node.name: node for node in edited.node}
+    assert not {by_name[name].op for name in own} & (SAME_TENSOR | RESHAPED)
+    ops = added_ops(edited)
+    if is_small:
+        assert ops["Snapshot"] == sum(by_name[name].op != "Const" for name in own)
+    else:
+        assert ops["Bincount"] == len(own)
+    # Only reshaped tensors whose shape is not known need a node, which reads the shape.
+    shapes = [node for node in edited.node if node.op == "TfdbgArrowView" and node.attr["num_views"].i == 0]
+    assert {node.input[0] for node in shapes} == {"ExpandDims", "Reshape", "transpose"}
+
+
+def summarized(edited: Any) -> tuple[list[str], dict[str, str]]:
+    """Returns the nodes whose outputs are counted or copied, and the others with the nodes whose counts they take."""
+    (record_op,) = (node for node in edited.node if node.op == "TfdbgArrowRecordDevice")
+    given = [node.name for node in edited.node if not node.name.startswith("tfdbg_arrow_record_")]
+    names = [given[key] for key in record_op.attr["nodes"].list.i]
+    same_as = record_op.attr["same_as"].list.i
+    own = [name for name, source in zip(names, same_as, strict=True) if source < 0]
+    return own, {name: names[source] for name, source in zip(names, same_as, strict=True) if source >= 0}
+
+
+@pytest.mark.parametrize("knows_shapes", [True, False])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_tensor_that_is_not_counted_again_has_the_row_of_the_native_core(
+    mode: str, knows_shapes: bool, tmp_path: Path
+) -> None:
+    def program(flat: tf.Tensor) -> Any:
+        return alike(tf.reshape(flat, [-1, 3]))
+
+    x = tf.constant([1.0, 0.0, 2.0, -1.0, 4.0, 0.5])
+    for backend in ("native", "tensorflow"):
+        record(
+            tmp_path / backend, program, x, knows_shapes=knows_shapes, health_backend=backend, tensor_debug_mode=mode
+        )
+    native = graph_rows(tmp_path / "native")
+    assert graph_rows(tmp_path / "tensorflow") == native
+    assert {"ExpandDims", "Reshape", "Transpose"} <= {row[LABELS.index("op_type")] for row in native}
+
+
+class Counter(tf.Module):
+    """Reads a variable before and after writing to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = tf.Variable([1.0, -2.0])
+        self.rate = tf.Variable([0.0, 3.0])
+
+    def step(self, x: tf.Tensor) -> Any:
+        before = self.count.read_value() * x + self.count.read_value() / self.rate.read_value()
+        self.count.assign_add(tf.math.log(before))
+        return before + self.count.read_value() * self.count.read_value() - self.rate.read_value()
+
+
+def test_a_variable_is_counted_once_between_two_writes(tmp_path: Path) -> None:
+    counter = Counter()
+    edited = edited_for_gpu(lambda x: counter.step(x[0, :2]), tmp_path, is_small=True)
+    by_name = {node.name: node for node in edited.node}
+    own, sources = summarized(edited)
+    reads = {name for name in (*own, *sources) if by_name[name].op == "ReadVariableOp"}
+    assert len(reads) == 6
+    handles = collections.Counter(by_name[name].input[0] for name in reads & set(own))
+    assert sorted(handles.values()) == [1, 2], "the written variable is counted before and after"
+    assert all(by_name[name].input[0] == by_name[sources[name]].input[0] for name in reads - set(own))
+
+
+def test_a_variable_that_is_read_again_has_the_rows_of_the_native_core(tmp_path: Path) -> None:
+    x = tf.constant([0.5, 2.0])
+    for backend in ("native", "tensorflow"):
+        record(tmp_path / backend, Counter().step, x, health_backend=backend)
+    native = graph_rows(tmp_path / "native")
+    assert graph_rows(tmp_path / "tensorflow") == native
+    assert sum(count for row, count in native.items() if row[LABELS.index("op_type")] == "ReadVariableOp") >= 18

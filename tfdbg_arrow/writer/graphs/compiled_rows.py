@@ -37,18 +37,13 @@ NOT_RUN = -2.0
 
 _BRANCHES = frozenset(("Case", "If", "StatelessCase", "StatelessIf"))
 _LOOPS = frozenset(("StatelessWhile", "While"))
-_SAME_TENSOR = frozenset(("Identity", "PreventGradient", "StopGradient"))
+SAME_TENSOR = frozenset(("Identity", "PreventGradient", "Snapshot", "StopGradient"))
 """Ops whose output is equal to their first input."""
-_SAME_ELEMENTS = {
-    "BroadcastTo": 0,
-    "ExpandDims": 0,
-    "Fill": 1,
-    "Reshape": 0,
-    "Squeeze": 0,
-    "Tile": 0,
-    "Transpose": 0,
-}
+RESHAPED = frozenset(("ExpandDims", "Reshape", "Squeeze", "Transpose"))
+"""Ops whose output has the elements of their first input, in another shape or order."""
+_REPEATED = {"BroadcastTo": 0, "Fill": 1, "Tile": 0}
 """Ops whose output has the elements of one input, each equally often; the value is the index of the input."""
+_SAME_ELEMENTS = dict.fromkeys(RESHAPED, 0) | _REPEATED
 
 _DYNAMIC = frozenset(("DynamicPartition", "NonMaxSuppressionV3", "NonMaxSuppressionV4", "Unique", "UniqueV2", "Where"))
 """Ops whose number of output elements depends on the values of their input."""
@@ -225,7 +220,7 @@ class RowCopies:
         """
         if node.op == "Const":
             return edit.add_matrix([self._library.row_of_constant(node.attr["value"].tensor)])
-        if node.op in _SAME_TENSOR:
+        if node.op in SAME_TENSOR:
             return known.get(node.input[0])
         row = known.get(node.input[_SAME_ELEMENTS[node.op]]) if node.op in _SAME_ELEMENTS else None
         if row is None:

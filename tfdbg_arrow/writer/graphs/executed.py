@@ -23,6 +23,7 @@ from typing import Any, Protocol
 
 from tfdbg_arrow.schema.dtypes import dtype_name
 from tfdbg_arrow.spool.names import inlined_suffix
+from tfdbg_arrow.writer.graphs.compiled_rows import RESHAPED
 from tfdbg_arrow.writer.graphs.node_defs import TensorBatch, is_own
 from tfdbg_arrow.writer.graphs.registry import GraphRegistry, GraphState
 from tfdbg_arrow.writer.hooks.graph_optimizer import is_small, is_used_by_graph, mark_ops
@@ -74,12 +75,21 @@ class GraphOptimizer(Protocol):
         self,
         device_types: Sequence[str],
         graphs: Mapping[int, tuple[int, bytes]],
-        small_graphs: Mapping[int, tuple[int, bytes]],
+        small_dtypes: Mapping[int, int],
     ) -> None:
-        """Sets the graphs of device_graphs() and small_graphs(); call it before start()."""
+        """Sets what device_graphs() and small_dtypes() return; call it before start()."""
+
+    def set_same_elements(self, same_tensor: Sequence[str], reshaped: Sequence[str]) -> None:
+        """Sets the ops whose outputs have the elements of their first input; call it before start().
+
+        The outputs of ops in `same_tensor` also have the shape of the input.
+        """
 
     def add_small_tensors(self, keys: Sequence[int]) -> None:
         """Notes which tensors are small: on a device, they are copied to the host together, and counted there."""
+
+    def add_shapes(self, shapes: Mapping[int, Sequence[int]]) -> None:
+        """Notes the shapes of reshaped tensors, by key."""
 
     def set_counting_on_devices(self, is_allowed: bool) -> None:
         """Sets whether tensors are counted on their devices. Otherwise they are copied to the host."""
@@ -224,6 +234,7 @@ class ExecutedGraphs:
     def _note_keys(self, state: GraphState, batches: Iterable[TensorBatch]) -> None:
         known = self._keys.setdefault(state.graph_id, {})
         small = []
+        shapes: dict[int, Sequence[int]] = {}
         for batch in batches:
             name = batch.op.name
             keys = list(known.get(name, ()))
@@ -232,10 +243,13 @@ class ExecutedGraphs:
                 keys[tensor.value_index] = key
                 if self._failing is not None and _is_small(tensor):
                     small.append(key)
+                if self._failing is not None and batch.op.type in RESHAPED and tensor.shape.is_fully_defined():
+                    shapes[key] = tensor.shape.as_list()
             known[name] = tuple(keys)
             if batch.is_chosen:
                 self._chosen.setdefault(state.graph_id, set()).add(name)
         self._optimizer.add_small_tensors(small)
+        self._optimizer.add_shapes(shapes)
 
     def write(self) -> None:
         """Adds the rows of the graphs that TensorFlow optimized since the last call."""

@@ -11,8 +11,8 @@ namespace tfdbg_arrow {
 namespace {
 
 constexpr std::string_view kInput = "tensor", kPart = "part";
-// TF_FLOAT, TF_DOUBLE, TF_INT32, TF_UINT8, TF_INT64
-constexpr int kFloat = 1, kDouble = 2, kInt32 = 3, kUint8 = 4, kInt64 = 9;
+// TF_DOUBLE, TF_INT32, TF_UINT8
+constexpr int kDouble = 2, kInt32 = 3, kUint8 = 4;
 
 std::string_view device_type(std::string_view device) {
   constexpr std::string_view kField = "device:";
@@ -27,9 +27,27 @@ void append_node(const NodeBuilder& node, std::string* out, size_t max_bytes) {
   if (out->size() > max_bytes) throw std::runtime_error("the nodes that summarise tensors take too much memory");
 }
 
-// Appends the node `<group>/parts`, which concatenates vectors.
-void append_all(const std::vector<std::string>& parts, int dtype, const std::string& device, const std::string& group,
-                std::string_view node_in_loop, std::string* out, size_t max_bytes) {
+// Returns a node that makes views of tensors as another dtype. It also makes the shapes of the tensors if `has_shapes`.
+NodeBuilder view_of(const std::vector<std::string>& tensors, const std::vector<int>& types, int view_type, bool has_shapes,
+                    const std::string& name, std::string_view device) {
+  NodeBuilder view(name, kViewOp, device);
+  for (const std::string& tensor : tensors) view.input(tensor);
+  const auto num_tensors = static_cast<int64_t>(tensors.size());
+  view.attr_types("types", types)
+      .attr_int("num_views", view_type == 0 ? 0 : num_tensors)
+      .attr_int("num_shapes", has_shapes ? num_tensors : 0)
+      .attr_type("T", view_type == 0 ? kUint8 : view_type);
+  return view;
+}
+
+// Appends nodes that put the bytes of tensors together, and the shapes of the tensors as further outputs of
+// `<group>/bytes`. Returns the name of the node with all bytes.
+std::string append_all(const std::vector<std::string>& parts, const std::vector<int>& types, bool has_shapes,
+                       const std::string& device, const std::string& group, std::string_view node_in_loop,
+                       std::string* out, size_t max_bytes) {
+  const std::string bytes = group + "/bytes";
+  append_node(view_of(parts, types, kUint8, has_shapes, bytes, device), out, max_bytes);
+  if (parts.size() == 1) return bytes;
   NodeBuilder axis(group + "/axis", "Const", device);
   if (!node_in_loop.empty()) axis.input("^" + std::string(node_in_loop));
   std::string tensor, value;
@@ -38,13 +56,30 @@ void append_all(const std::vector<std::string>& parts, int dtype, const std::str
   put_bytes_field(&tensor, 7, std::string(1, 0));   // int_val
   put_bytes_field(&value, 8, tensor);
   append_node(axis.attr_type("dtype", kInt32).attr("value", value), out, max_bytes);
-  NodeBuilder all(group + "/parts", parts.size() == 1 ? "Identity" : "ConcatV2", device);
-  for (const std::string& part : parts) all.input(part);
-  all.attr_type("T", dtype);
-  if (parts.size() > 1) {
-    all.input(group + "/axis").attr_int("N", static_cast<int64_t>(parts.size())).attr_type("Tidx", kInt32);
-  }
+  NodeBuilder all(group + "/parts", "ConcatV2", device);
+  for (size_t i = 0; i < parts.size(); ++i) all.input(tensor_name(bytes, i));
+  all.input(group + "/axis")
+      .attr_type("T", kUint8)
+      .attr_int("N", static_cast<int64_t>(parts.size()))
+      .attr_type("Tidx", kInt32);
   append_node(all, out, max_bytes);
+  return group + "/parts";
+}
+
+// Returns the node of a graph after which no node holds its input.
+std::string last_reader_in(const GraphView& graph) {
+  std::vector<const NodeView*> readers;
+  for (const NodeView& node : graph.nodes) {
+    if (std::any_of(node.inputs.begin(), node.inputs.end(), [](std::string_view text) {
+          const std::optional<NodeInput> input = parse_input(text);
+          return input && input->node == kInput;
+        })) {
+      readers.push_back(&node);
+    }
+  }
+  // The outputs of these ops have the memory of their input.
+  auto holds = [](const NodeView& node) { return node.op == "Bitcast" || node.op == "Reshape" || node.op == "Identity"; };
+  return std::string(readers.size() == 1 && !holds(*readers[0]) ? readers[0]->name : kPart);
 }
 
 void read_graph(std::string graph_def, int dtype, SummaryGraph* graph) {
@@ -52,10 +87,15 @@ void read_graph(std::string graph_def, int dtype, SummaryGraph* graph) {
   const std::optional<GraphView> view = parse_graph(graph->bytes);
   const bool has_part = view && std::any_of(view->nodes.begin(), view->nodes.end(),
                                             [](const NodeView& node) { return node.name == kPart; });
-  if (!view || has_part != (graph->num_classes + graph->element_bytes > 0)) {
+  if (!view || has_part != (graph->num_classes > 0)) {
     throw std::runtime_error("the graph that summarizes dtype " + std::to_string(dtype) + " is none");
   }
   graph->view = *view;
+  graph->last_reader = last_reader_in(*view);
+  for (const NodeView& node : view->nodes) {
+    const std::string_view* type = node.name == kInput ? node.attr("dtype") : nullptr;
+    if (type != nullptr) graph->view_type = attr_type(*type).value_or(0);
+  }
 }
 
 // Assigns indexes to distinct texts.
@@ -80,14 +120,20 @@ void SummaryGraphs::set(int dtype, int64_t num_classes, std::string graph_def) {
   read_graph(std::move(graph_def), dtype, &graphs_[dtype]);
 }
 
-void SummaryGraphs::set_small(int dtype, int64_t element_bytes, std::string graph_def) {
-  small_graphs_[dtype].element_bytes = element_bytes;
-  read_graph(std::move(graph_def), dtype, &small_graphs_[dtype]);
-}
-
 void SummaryGraphs::add_small(const std::vector<int32_t>& keys) {
   std::lock_guard<std::mutex> lock(mutex_);
   small_keys_.insert(keys.begin(), keys.end());
+}
+
+void SummaryGraphs::add_shapes(const std::unordered_map<int32_t, std::vector<int64_t>>& shapes) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  shapes_.insert(shapes.begin(), shapes.end());
+}
+
+std::optional<std::vector<int64_t>> SummaryGraphs::shape_of(int32_t key) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = shapes_.find(key);
+  return found == shapes_.end() ? std::nullopt : std::optional(found->second);
 }
 
 const SummaryGraph* SummaryGraphs::find(int dtype, int32_t key) const {
@@ -109,55 +155,95 @@ bool SummaryGraphs::serve(std::string_view device) const {
 bool is_host(std::string_view device) { return device_type(device).empty() || device_type(device) == "CPU"; }
 
 void SummaryNodes::add(const Place& place, SummarizedTensor tensor) {
-  GroupKey key(std::string(tensor.device), place, tensor.has_call_site, tensor.graph->element_bytes > 0);
-  groups_[std::move(key)].push_back(std::move(tensor));
+  Group& group = groups_[{std::string(tensor.device), place}];
+  Grouped grouped;
+  for (const SameTensor& same : tensor.same_tensors) {
+    const auto source = group.indexes.find(same.name);
+    if (source == group.indexes.end()) continue;
+    grouped.source = source->second;
+    grouped.has_shape_of_source = same.has_same_shape;
+    tensor.graph = group.tensors[static_cast<size_t>(source->second)].tensor.graph;
+    break;
+  }
+  group.indexes.emplace(tensor.name, static_cast<int32_t>(group.tensors.size()));
+  grouped.tensor = std::move(tensor);
+  group.tensors.push_back(std::move(grouped));
 }
 
 void SummaryNodes::build(std::string* graph_def, size_t max_bytes) {
-  for (const auto& [key, tensors] : groups_) build_group(key, tensors, graph_def, max_bytes);
+  for (const auto& [key, group] : groups_) build_group(key, group, graph_def, max_bytes);
 }
 
-void SummaryNodes::build_group(const GroupKey& key, const std::vector<SummarizedTensor>& tensors, std::string* out,
-                               size_t max_bytes) {
-  const auto& [device, place, has_call_site, is_whole] = key;
+void SummaryNodes::build_group(const GroupKey& key, const Group& group, std::string* out, size_t max_bytes) {
+  const auto& [device, place] = key;
   const std::string group_name = prefix_ + std::to_string(num_names_++);
   std::unordered_set<std::string> constants;
   std::vector<std::string> parts, shapes;
-  std::vector<int32_t> keys, stops, dtypes, nums_classes, element_bytes, sites;
+  std::vector<int> part_types;
+  std::vector<std::pair<size_t, size_t>> shapes_of_parts;  // index in `shapes`, index in `parts`
+  std::vector<std::string> computed;  // nodes whose tensors are recorded without further nodes
+  std::vector<int32_t> keys, stops, dtypes, nums_classes, element_bytes, same_as, dims, sites, has_call_site;
   Interned call_sites;
   // A node without inputs runs outside of all loops. In a loop, constants wait for the first tensor, which does not
   // depend on the other tensors.
-  const std::string_view node_in_loop = place.frame != 0 ? tensors[0].node : std::string_view();
-  for (const SummarizedTensor& tensor : tensors) {
+  const std::string_view node_in_loop = place.frame != 0 ? group.tensors[0].tensor.node : std::string_view();
+  for (const Grouped& grouped : group.tensors) {
+    const SummarizedTensor& tensor = grouped.tensor;
     const std::string name = prefix_ + std::to_string(num_names_++) + "/" + std::string(tensor.node);
-    add_graph(tensor, name, group_name, node_in_loop, &constants, out, max_bytes);
-    NodeBuilder same(name, "Identity", device);
-    same.input(tensor.name);
-    if (tensor.graph->num_classes > 0 || is_whole) {
-      parts.push_back(name + "/" + std::string(kPart));
-      same.input("^" + parts.back());
+    auto read_last_by = [&, device = device](const std::string& node) {
+      if (!tensor.is_constant) readers_.emplace(tensor.name, Reader{node, device, tensor.dtype, name});
+    };
+    const bool has_source = grouped.source >= 0, is_whole = tensor.graph->element_bytes > 0;
+    if (has_source) computed.push_back(std::string(tensor.node));
+    if (has_source && grouped.has_shape_of_source) {
+      dims.push_back(kShapeOfSource);
+    } else if (has_source && tensor.shape) {
+      dims.push_back(static_cast<int32_t>(tensor.shape->size()));
+      for (int64_t dim : *tensor.shape) dims.push_back(static_cast<int32_t>(dim));
+    } else if (!has_source && is_whole) {
+      dims.push_back(kShapeIsInput);
+      shapes_of_parts.emplace_back(shapes.size(), parts.size());
+      shapes.emplace_back();
+      part_types.push_back(tensor.dtype);
+      if (tensor.is_constant) {
+        parts.push_back(tensor.name);
+      } else {
+        // A copy, because the elements are held until those of all tensors are there. If that was the memory of the
+        // tensor, a sum would add its terms in another order.
+        append_node(NodeBuilder(name, "Snapshot", device).input(tensor.name).attr_type("T", tensor.dtype), out, max_bytes);
+        parts.push_back(name);
+        read_last_by(name);
+      }
+    } else {
+      const bool is_counted = !has_source && tensor.graph->num_classes > 0;
+      const int view_type = is_counted ? tensor.graph->view_type : 0;
+      append_node(view_of({tensor.name}, {tensor.dtype}, view_type, true, name, device), out, max_bytes);
+      dims.push_back(kShapeIsInput);
+      shapes.push_back(tensor_name(name, is_counted ? 1 : 0));
+      if (is_counted) {
+        add_graph(tensor, name, group_name, node_in_loop, &constants, out, max_bytes);
+        parts.push_back(name + "/" + std::string(kPart));
+        part_types.push_back(has_magnitudes_ ? kDouble : kInt32);
+      }
+      read_last_by(is_counted ? name + "/" + tensor.graph->last_reader : name);
     }
-    shapes.push_back(name + "/shape");
-    NodeBuilder shape(shapes.back(), "Shape", device);
-    shape.input(tensor.name).attr_type("T", tensor.dtype).attr_type("out_type", kInt64);
-    append_node(shape, out, max_bytes);
     keys.push_back(tensor.key);
     stops.push_back(tensor.stops ? 1 : 0);
     dtypes.push_back(tensor.dtype);
     nums_classes.push_back(static_cast<int32_t>(tensor.graph->num_classes));
     element_bytes.push_back(static_cast<int32_t>(tensor.graph->element_bytes));
+    same_as.push_back(grouped.source);
     sites.push_back(call_sites.add(tensor.call_site));
-    if (!tensor.is_handed_on) continue;
-    append_node(same.input("^" + shapes.back()).attr_type("T", tensor.dtype), out, max_bytes);
-    handed_on_.emplace(tensor.name, name);
+    has_call_site.push_back(tensor.has_call_site ? 1 : 0);
   }
-  const int part_type = is_whole ? kUint8 : has_magnitudes_ ? kDouble : kFloat;
   NodeBuilder record(group_name, kRecordDeviceOp, device);
   if (!parts.empty()) {
-    append_all(parts, part_type, device, group_name, node_in_loop, out, max_bytes);
-    record.input(group_name + "/parts");
+    record.input(
+        append_all(parts, part_types, !shapes_of_parts.empty(), device, group_name, node_in_loop, out, max_bytes));
   }
+  for (const auto& [shape, part] : shapes_of_parts) shapes[shape] = tensor_name(group_name + "/bytes", parts.size() + part);
   for (const std::string& shape : shapes) record.input(shape);
+  for (const std::string& node : computed) record.input("^" + node);
   record.attr_int("num_parts", parts.empty() ? 0 : 1)
       .attr_int("num_shapes", static_cast<int64_t>(shapes.size()))
       .attr_ints("nodes", keys)
@@ -165,14 +251,22 @@ void SummaryNodes::build_group(const GroupKey& key, const std::vector<Summarized
       .attr_ints("dtypes", dtypes)
       .attr_ints("nums_classes", nums_classes)
       .attr_ints("element_bytes", element_bytes)
-      .attr_type("T", part_type)
+      .attr_ints("same_as", same_as)
+      .attr_ints("dims", dims)
       .attr_int("generation", generation_)
       .attr_int("executed_graph", executed_graph_)
-      .attr_bool("has_call_site", has_call_site)
+      .attr_ints("has_call_site", has_call_site)
       .attr_string("call_sites", call_sites.lines())
       .attr_ints("sites", sites);
   append_node(record, out, max_bytes);
   record_ops_.emplace_back(place, group_name);
+}
+
+std::string handing_on(const std::string& tensor, const Reader& reader, std::string* name) {
+  *name = reader.prefix + "/same";
+  NodeBuilder same(*name, "Identity", reader.device);
+  same.input(tensor).input("^" + reader.node).attr_type("T", reader.dtype);
+  return same.bytes();
 }
 
 // Appends copies of the nodes of the graph that summarizes a tensor. The tensors of a group share constants.
@@ -197,7 +291,7 @@ void SummaryNodes::add_graph(const SummarizedTensor& tensor, const std::string& 
       if (!input || input->is_control) continue;
       const std::string constant_name = constant_scope + std::string(input->node);
       if (input->node == kInput) {
-        copy.input(tensor.name);
+        copy.input(name);  // the view
       } else if (constants->count(constant_name) != 0) {
         copy.input(constant_name);
       } else {

@@ -1,13 +1,15 @@
 // Summarizes tensors on their devices, with nodes of TensorFlow's own ops.
 //
 // Copying the elements of a large tensor from an accelerator to the host to count them would be too slow. So each large
-// tensor gets nodes that count on its device. The counts of all tensors of one place in a graph are put into one tensor.
-// Only this tensor is copied to the host, where one TfdbgArrowRecordDevice op records it. The elements of small tensors
-// are put together in the same way, and counted on the host: counting one of them on a GPU would take longer. Nodes that can end the step with an
-// error wait for that op, so that the tensors computed before the error are recorded. Other nodes do not wait.
+// tensor gets nodes that count on its device. A small tensor is copied on its device, and counted on the host: counting
+// it on a GPU would take longer. A tensor with the elements of another one, such as the output of a Reshape, gets no
+// nodes: its row is made of the same counts. The counts and the copies of all tensors of one place in a graph are put
+// into one tensor. Only this tensor is copied to the host, where one TfdbgArrowRecordDevice op records it. Nodes that can
+// end the step with an error wait for that op, so that the tensors computed before the error are recorded. Other nodes do
+// not wait for the host.
 //
-// Each consumer of a tensor takes it from an Identity after these nodes. Then no other node holds the tensor, as
-// without a recording.
+// The consumers of a tensor run after the last node that reads it. Then no other node holds the tensor, as without a
+// recording.
 #pragma once
 
 #include <atomic>
@@ -15,9 +17,9 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
-#include <tuple>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -52,29 +54,47 @@ void count_kinds(const Number* classes, int64_t num_classes, double* counts) {
   counts[5] = sum(2, half - 2);
 }
 
-// A graph that computes one vector, the node `part`, from a tensor, the node `tensor`.
+// How one tensor is summarized: by a graph that computes one vector, the node `part`, from a flat view of the tensor, the
+// node `tensor`.
 struct SummaryGraph {
-  // 0: the graph computes nothing, and only the shape is recorded. Otherwise, the vector has the number of elements in
-  // each class: the bits of int32 numbers as floats, or in FULL_NUMERICS doubles, followed by the magnitudes.
+  // Not 0: the vector has the number of elements in each class, as int32, or in FULL_NUMERICS as doubles, followed by the
+  // magnitudes.
   int64_t num_classes = 0;
-  // Not 0: the vector has the bytes of the elements, as uint8, and this is how many bytes an element has.
+  // Not 0: there is no graph; the elements are copied to the host, and this is how many bytes one has. If both are 0, only
+  // the shape is recorded.
   int64_t element_bytes = 0;
+  int view_type = 0;        // the dtype of `tensor`
+  std::string last_reader;  // the node after which no node holds the tensor
   std::string bytes;
   GraphView view;
 };
 
-// How a recording summarizes tensors on devices. Call set(), set_small() and add_device_type() before the recording
-// starts.
+// Ops whose outputs have the elements of their first input.
+struct SameElements {
+  std::unordered_set<std::string> same_tensor;  // the output also has its shape
+  std::unordered_set<std::string> reshaped;
+};
+
+// How a recording summarizes tensors on devices. Call set(), set_small(), set_same_elements() and add_device_type() before
+// the recording starts.
 class SummaryGraphs {
  public:
   // Makes tensors on devices of a type, such as `GPU`, be summarized there.
   void add_device_type(const std::string& device_type) { device_types_.insert(device_type); }
   // Throws std::runtime_error if the bytes are not such a graph.
   void set(int dtype, int64_t num_classes, std::string graph_def);
-  // Sets the graph for small tensors of a dtype, which makes the bytes of the elements. Throws as set() does.
-  void set_small(int dtype, int64_t element_bytes, std::string graph_def);
+  // Makes small tensors of a dtype be copied whole.
+  void set_small(int dtype, int64_t element_bytes) { small_graphs_[dtype].element_bytes = element_bytes; }
+  void set_same_elements(std::unordered_set<std::string> same_tensor, std::unordered_set<std::string> reshaped) {
+    same_elements_ = {std::move(same_tensor), std::move(reshaped)};
+  }
+  const SameElements& same_elements() const { return same_elements_; }
   // Notes which tensors are small, by key. May be called while graphs are optimized.
   void add_small(const std::vector<int32_t>& keys);
+  // Notes the shapes of tensors, by key. May be called while graphs are optimized.
+  void add_shapes(const std::unordered_map<int32_t, std::vector<int64_t>>& shapes);
+  // Returns the shape of a tensor, given its key; nullopt if it is not known.
+  std::optional<std::vector<int64_t>> shape_of(int32_t key) const;
   // Sets whether tensors are summarized on their devices. May be called while graphs are optimized.
   void allow(bool is_allowed) { is_allowed_.store(is_allowed, std::memory_order_relaxed); }
   // Returns the graph for large tensors of a dtype; nullptr if there is none.
@@ -88,12 +108,25 @@ class SummaryGraphs {
   std::atomic<bool> is_allowed_{true};
   std::unordered_set<std::string> device_types_;
   std::unordered_map<int, SummaryGraph> graphs_, small_graphs_;
-  mutable std::mutex mutex_;  // for the keys
+  SameElements same_elements_;
+  mutable std::mutex mutex_;  // for the keys and the shapes
   std::unordered_set<int32_t> small_keys_;
+  std::unordered_map<int32_t, std::vector<int64_t>> shapes_;
 };
 
 // Returns true if the device uses the memory of the host.
 bool is_host(std::string_view device);
+
+// Where the record op gets the shape of a tensor from. The op's attribute `dims` has one of these numbers for each tensor,
+// or the rank, followed by the dimensions.
+constexpr int kShapeIsInput = -1;   // its next input
+constexpr int kShapeOfSource = -2;  // the tensor with the same elements
+
+// An earlier tensor that has the same elements as a tensor.
+struct SameTensor {
+  std::string name;
+  bool has_same_shape = false;
+};
 
 // A tensor to summarize.
 struct SummarizedTensor {
@@ -106,7 +139,17 @@ struct SummarizedTensor {
   bool stops = false;  // whether the tensor stops the program if it is bad
   std::string_view call_site;
   bool has_call_site = false;
-  bool is_handed_on = false;  // whether consumers take it from a node after those that count
+  bool is_constant = false;  // then its memory is never used for other tensors
+  std::vector<SameTensor> same_tensors;  // the nearest one first
+  std::optional<std::vector<int64_t>> shape;
+};
+
+// The last node that reads a tensor to summarize it.
+struct Reader {
+  std::string node;
+  std::string device;
+  int dtype;
+  std::string prefix;  // of the names of the nodes that were added for the tensor
 };
 
 // Makes the nodes for the tensors of one graph.
@@ -122,22 +165,29 @@ class SummaryNodes {
 
   // Call it in topological order: a tensor comes after those that it is computed from.
   void add(const Place& place, SummarizedTensor tensor);
-  bool empty() const { return groups_.empty(); }
 
   // Appends the nodes to a serialized GraphDef.
   // Throws std::runtime_error if they take more than `max_bytes`.
   void build(std::string* graph_def, size_t max_bytes);
 
-  // After build(): the node that passes each tensor on, by the name of the tensor.
-  const std::unordered_map<std::string, std::string>& handed_on() const { return handed_on_; }
+  // After build(): the last readers, by the names of the tensors. A constant has none, and a tensor without nodes neither.
+  const std::unordered_map<std::string, Reader>& readers() const { return readers_; }
   // After build(): the record ops, with the places of the tensors that they record.
   const std::vector<std::pair<Place, std::string>>& record_ops() const { return record_ops_; }
 
  private:
-  // Device, place, whether the call sites are known, and whether the elements are counted on the host.
-  using GroupKey = std::tuple<std::string, Place, bool, bool>;
+  struct Grouped {
+    SummarizedTensor tensor;
+    int32_t source = -1;  // index of the tensor with the same elements in the group
+    bool has_shape_of_source = false;
+  };
+  struct Group {
+    std::vector<Grouped> tensors;
+    std::unordered_map<std::string, int32_t> indexes;  // by the names of the tensors
+  };
+  using GroupKey = std::pair<std::string, Place>;  // device, place
 
-  void build_group(const GroupKey& key, const std::vector<SummarizedTensor>& tensors, std::string* out, size_t max_bytes);
+  void build_group(const GroupKey& key, const Group& group, std::string* out, size_t max_bytes);
   void add_graph(const SummarizedTensor& tensor, const std::string& name, const std::string& group_name,
                  std::string_view node_in_loop, std::unordered_set<std::string>* constants, std::string* out,
                  size_t max_bytes);
@@ -147,9 +197,12 @@ class SummaryNodes {
   const int64_t executed_graph_;
   const bool has_magnitudes_;
   int64_t num_names_ = 0;
-  std::map<GroupKey, std::vector<SummarizedTensor>> groups_;
-  std::unordered_map<std::string, std::string> handed_on_;
+  std::map<GroupKey, Group> groups_;
+  std::unordered_map<std::string, Reader> readers_;
   std::vector<std::pair<Place, std::string>> record_ops_;
 };
+
+// Returns the bytes of a node that hands a tensor on after its last reader.
+std::string handing_on(const std::string& tensor, const Reader& reader, std::string* name);
 
 }  // namespace tfdbg_arrow

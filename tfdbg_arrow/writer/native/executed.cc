@@ -18,6 +18,7 @@
 #include "session.h"
 #include "session_run.h"
 #include "tensorflow_api.h"
+#include "variable_reads.h"
 
 namespace tfdbg_arrow {
 namespace {
@@ -144,9 +145,7 @@ class Editor {
   }
 
   std::string edited() {
-    if (judge_.any() || session_.keeps_inputs) {
-      for (size_t i = 0; i < graph_.nodes.size(); ++i) index_of_.emplace(graph_.nodes[i].name, i);
-    }
+    for (size_t i = 0; i < graph_.nodes.size(); ++i) index_of_.emplace(graph_.nodes[i].name, i);
     for (size_t i = 0; i < graph_.nodes.size(); ++i) record(i);
     if (judge_.any()) {
       for (size_t i = 0; i < graph_.nodes.size(); ++i) watch(i);
@@ -207,16 +206,21 @@ class Editor {
     std::stable_sort(summarised_.begin(), summarised_.end(), [&](const Summarised& a, const Summarised& b) {
       return places.order_of(a.node) < places.order_of(b.node);
     });
+    VariableReads reads(graph_, index_of_);
     for (const Summarised& each : summarised_) {
       const NodeView& node = graph_.nodes[each.node];
       const NodeMatcher::Match& match = matcher_[each.node];
       const std::optional<Place> place = places.of(each.node, each.slot);
       if (!place) throw std::runtime_error("the node " + std::string(node.name) + " is in a cycle");
+      // The iterations of a loop can run at the same time, so the order of reads and writes is not known there.
+      const bool is_in_order = place->frame == 0;
       nodes.add(*place, {tensor_name(node.name, each.slot), node.name, node.device, each.graph, each.type, each.key,
-                         each.stops, match.path, match.has_path, node.op != "Const"});
+                         each.stops, match.path, match.has_path, node.op == "Const",
+                         same_tensors(each.node, is_in_order ? &reads : nullptr), session_.summaries.shape_of(each.key)});
     }
     nodes.build(&added_, kMaxAddedBytes);
-    record_ops_.insert(nodes.handed_on().begin(), nodes.handed_on().end());
+    readers_ = nodes.readers();
+    hand_on();
     if (run_.is_found()) {
       for (const auto& [recorded, name] : nodes.record_ops()) waited_for_.push_back("^" + name);
     }
@@ -225,6 +229,48 @@ class Editor {
       if (!place) continue;
       for (const auto& [recorded, name] : nodes.record_ops()) {
         if (places.can_wait(*place, recorded)) waits_for_[i].push_back("^" + name);
+      }
+    }
+  }
+
+  // Returns the tensors that have the same elements as the output of a node, the nearest one first.
+  std::vector<SameTensor> same_tensors(size_t i, VariableReads* reads) const {
+    const SameElements& ops = session_.summaries.same_elements();
+    std::vector<SameTensor> found;
+    bool has_same_shape = true;
+    for (auto at = index_of_.find(graph_.nodes[i].name); at != index_of_.end() && found.size() < kMaxSources;) {
+      const NodeView& node = graph_.nodes[at->second];
+      for (size_t read : reads == nullptr ? std::vector<size_t>() : reads->same_as(at->second)) {
+        found.push_back({std::string(graph_.nodes[read].name), has_same_shape});
+      }
+      const bool is_same = ops.same_tensor.count(std::string(node.op)) != 0;
+      if (!is_same && ops.reshaped.count(std::string(node.op)) == 0) break;
+      const std::optional<NodeInput> input = node.inputs.empty() ? std::nullopt : parse_input(node.inputs[0]);
+      if (!input || input->is_control) break;
+      has_same_shape = has_same_shape && is_same;
+      found.push_back({tensor_name(input->node, static_cast<size_t>(input->slot)), has_same_shape});
+      at = index_of_.find(input->node);
+    }
+    return found;
+  }
+
+  // Returns true if a node cannot wait for the last reader of its input, but must take it from another node: a Merge waits
+  // for one of its inputs only, and on another device the control edge would be a copy of its own.
+  static bool takes_handed_on(const NodeView& node, const Reader& reader) {
+    return node.op == "Merge" || node.op == "RefMerge" || node.device != reader.device;
+  }
+
+  // Adds nodes that hand tensors on to such nodes.
+  void hand_on() {
+    for (const NodeView& node : graph_.nodes) {
+      if (is_result(node.op)) continue;
+      for (size_t i = 0; i < node.inputs.size(); ++i) {
+        const std::string tensor = canonical(node.inputs[i]);
+        const auto reader = readers_.find(tensor);
+        if (reader == readers_.end() || !takes_handed_on(node, reader->second) || handed_on_.count(tensor) != 0) continue;
+        std::string name;
+        put_bytes_field(&added_, 1, handing_on(tensor, reader->second, &name));
+        handed_on_.emplace(tensor, std::move(name));
       }
     }
   }
@@ -419,13 +465,27 @@ class Editor {
     std::string_view rest = graph_.bytes;
     for (const NodeView& node : graph_.nodes) {
       bool is_changed = false;
-      std::vector<std::string> inputs;
+      std::vector<std::string> inputs, waited_for;
       for (size_t i = 0; i < node.inputs.size(); ++i) {
         const std::string_view text = node.inputs[i];
-        const auto found = is_seen_by_a_later_pass(node.op, i) ? record_ops_.end() : record_ops_.find(canonical(text));
-        is_changed = is_changed || found != record_ops_.end();
+        const std::string tensor = canonical(text);
+        const bool may_change = !is_seen_by_a_later_pass(node.op, i);
+        const auto found = may_change ? record_ops_.find(tensor) : record_ops_.end();
+        const auto reader = readers_.find(tensor);
         inputs.emplace_back(found == record_ops_.end() ? std::string(text) : found->second);
+        is_changed = is_changed || found != record_ops_.end();
+        // The results of a function leave it after all of its nodes have run.
+        if (reader == readers_.end() || is_result(node.op)) continue;
+        is_changed = true;
+        if (!takes_handed_on(node, reader->second)) {
+          const std::string control = "^" + reader->second.node;
+          const bool is_new = std::find(waited_for.begin(), waited_for.end(), control) == waited_for.end();
+          if (is_new) waited_for.push_back(control);
+        } else if (may_change) {
+          inputs.back() = handed_on_.at(tensor);
+        }
       }
+      inputs.insert(inputs.end(), waited_for.begin(), waited_for.end());
       if (waits_for_records(node)) {
         for (std::string_view text : node.inputs) {
           const auto found = beside_.find(canonical(text));
@@ -475,6 +535,8 @@ class Editor {
   std::unordered_map<std::string, std::string> record_ops_;  // by the tensor that they pass through
   std::unordered_map<std::string, std::string> beside_;      // record ops without outputs, by recorded tensor
   std::vector<Summarised> summarised_;
+  std::unordered_map<std::string, Reader> readers_;          // of tensors that are summarized on their devices, by name
+  std::unordered_map<std::string, std::string> handed_on_;   // nodes that hand such tensors on, by name of the tensor
   std::unordered_set<size_t> watched_;  // nodes with a watched output
   std::unordered_map<size_t, std::vector<std::string>> waits_for_;  // control inputs of nodes that can fail
   int64_t num_added_ = 0;

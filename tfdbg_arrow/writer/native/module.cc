@@ -198,23 +198,28 @@ class Recording {
   void set_records_others(bool records_others) { session_->executed.set_records_others(records_others); }
 
   // Makes tensors on devices of a type be summarized there, by graphs for some dtypes. `graphs`: the number of classes
-  // and the serialized GraphDef of each dtype. `small_graphs`: the same for small tensors, with the size of an element
-  // in bytes.
+  // and the serialized GraphDef of each dtype. `small_dtypes`: the dtypes whose small tensors are copied whole, with the
+  // size of an element in bytes.
   void set_summary_graphs(const std::vector<std::string>& device_types,
                           const std::unordered_map<int, std::tuple<int64_t, nb::bytes>>& graphs,
-                          const std::unordered_map<int, std::tuple<int64_t, nb::bytes>>& small_graphs) {
+                          const std::unordered_map<int, int64_t>& small_dtypes) {
     for (const std::string& device_type : device_types) session_->summaries.add_device_type(device_type);
     for (const auto& [dtype, how] : graphs) {
       const auto& [num_classes, graph] = how;
       session_->summaries.set(dtype, num_classes, {graph.c_str(), graph.size()});
     }
-    for (const auto& [dtype, how] : small_graphs) {
-      const auto& [element_bytes, graph] = how;
-      session_->summaries.set_small(dtype, element_bytes, {graph.c_str(), graph.size()});
-    }
+    for (const auto& [dtype, element_bytes] : small_dtypes) session_->summaries.set_small(dtype, element_bytes);
+  }
+
+  void set_same_elements(const std::vector<std::string>& same_tensor, const std::vector<std::string>& reshaped) {
+    session_->summaries.set_same_elements({same_tensor.begin(), same_tensor.end()}, {reshaped.begin(), reshaped.end()});
   }
 
   void add_small_tensors(const std::vector<int32_t>& keys) { session_->summaries.add_small(keys); }
+
+  void add_shapes(const std::unordered_map<int32_t, std::vector<int64_t>>& shapes) {
+    session_->summaries.add_shapes(shapes);
+  }
 
   void set_counting_on_devices(bool is_allowed) { session_->summaries.allow(is_allowed); }
 
@@ -410,7 +415,9 @@ NB_MODULE(_core, m) {
            nb::arg("failing_ops") = std::unordered_map<std::string, bool>())
       .def("set_records_others", &Recording::set_records_others, nb::arg("records_others"))
       .def("set_summary_graphs", &Recording::set_summary_graphs, nb::arg("device_types"), nb::arg("graphs"),
-           nb::arg("small_graphs"))
+           nb::arg("small_dtypes"))
+      .def("set_same_elements", &Recording::set_same_elements, nb::arg("same_tensor"), nb::arg("reshaped"))
+      .def("add_shapes", &Recording::add_shapes, nb::arg("shapes"))
       .def("add_small_tensors", &Recording::add_small_tensors, nb::arg("keys"))
       .def("set_counting_on_devices", &Recording::set_counting_on_devices, nb::arg("is_allowed"))
       .def("take_executed_graphs", &Recording::take_executed_graphs)

@@ -90,8 +90,9 @@ class RepeatedArgument {
 struct RecordKernel {
   std::vector<int64_t> nodes;   // key of each tensor in the Python registry
   std::vector<int64_t> dtypes;  // only for summaries: the dtypes of the tensors
-  // Only RecordDevice: the number of classes of each tensor, or how many bytes an element has.
-  std::vector<int64_t> nums_classes, element_bytes;
+  // Only RecordDevice: the number of classes of each tensor, or how many bytes an element has; the earlier tensor with the
+  // same elements, or -1; its shape, as in SummaryNodes; and whether its call site is known.
+  std::vector<int64_t> nums_classes, element_bytes, same_as, dims, has_call_sites;
   bool keep = false;            // only RecordThrough: whether the elements are kept
   std::vector<int64_t> decides;  // for each node whether it stops the program if it is bad
   int64_t generation = 0;       // the recording that the kernel and its node keys belong to
@@ -110,8 +111,8 @@ struct RecordKernel {
   std::vector<std::vector<uint64_t>> loops;
 };
 
-// TF_FLOAT, TF_DOUBLE, TF_UINT8, TF_INT64
-constexpr int kFloat = 1, kDouble = 2, kUint8 = 4, kInt64 = 9;
+// TF_UINT8, TF_INT64
+constexpr int kUint8 = 4, kInt64 = 9;
 
 // One per thread, so that a kernel does not allocate one for each input.
 inline Status& thread_status() {

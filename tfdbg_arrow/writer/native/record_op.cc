@@ -169,7 +169,79 @@ void compute_record_constant(void* opaque, TF_OpKernelContext* context) {
   tf_api().TF_DeleteTensor(tensor);
 }
 
+struct ViewKernel {
+  int type = 0;
+  int64_t num_views = 0, num_shapes = 0;  // how many inputs have these outputs
+};
+
+void* create_view(TF_OpKernelConstruction* construction) {
+  auto kernel = std::make_unique<ViewKernel>();
+  Status status;
+  tf_api().TF_OpKernelConstruction_GetAttrType(construction, "T", &kernel->type, status.get());
+  if (!status.ok() || !read_int(construction, "num_views", &kernel->num_views, &status) ||
+      !read_int(construction, "num_shapes", &kernel->num_shapes, &status)) {
+    tf_api().TF_OpKernelConstruction_Failure(construction, status.get());
+    return nullptr;
+  }
+  return kernel.release();
+}
+
+void delete_view(void* opaque) { delete static_cast<ViewKernel*>(opaque); }
+
+// Sets an output to a flat view of a tensor.
+void set_view(TF_OpKernelContext* context, int output, const TF_Tensor* tensor, int type, int64_t num_bytes) {
+  const TensorFlowApi& tf = tf_api();
+  Status& status = thread_status();
+  constexpr int64_t kOne = 1;
+  TF_Tensor* view = tf.TF_AllocateTensor(kUint8, &kOne, 1, 1);
+  const int64_t num_elements = num_bytes / static_cast<int64_t>(tf.TF_DataTypeSize(type));
+  tf.TF_TensorBitcastFrom(tensor, type, view, &num_elements, 1, status.get());
+  if (status.ok()) tf.TF_SetOutput(context, output, view, status.get());
+  tf.TF_DeleteTensor(view);
+}
+
+void set_shape(TF_OpKernelContext* context, int output, const std::vector<int64_t>& dims) {
+  const TensorFlowApi& tf = tf_api();
+  const auto rank = static_cast<int64_t>(dims.size());
+  const size_t num_bytes = dims.size() * sizeof(int64_t);
+  TF_Tensor* shape = tf.TF_AllocateTensor(kInt64, &rank, 1, num_bytes);
+  if (num_bytes > 0) std::memcpy(tf.TF_TensorData(shape), dims.data(), num_bytes);
+  tf.TF_SetOutput(context, output, shape, thread_status().get());
+  tf.TF_DeleteTensor(shape);
+}
+
+void compute_view(void* opaque, TF_OpKernelContext* context) {
+  const auto* kernel = static_cast<const ViewKernel*>(opaque);
+  if (kernel == nullptr) return;  // TensorFlow has the error of create_view()
+  const TensorFlowApi& tf = tf_api();
+  Status& status = thread_status();
+  const int num_tensors = tf.TF_NumInputs(context);
+  std::vector<int64_t> dims;
+  for (int i = 0; i < num_tensors; ++i) {
+    TF_Tensor* tensor = nullptr;
+    tf.TF_GetInput(context, i, &tensor, status.get());
+    if (status.ok() && tensor != nullptr) {
+      dims.clear();
+      int64_t num_bytes = static_cast<int64_t>(tf.TF_DataTypeSize(tf.TF_TensorType(tensor)));
+      for (int d = 0; d < tf.TF_NumDims(tensor); ++d) {
+        dims.push_back(tf.TF_Dim(tensor, d));
+        num_bytes *= dims.back();
+      }
+      if (i < kernel->num_views) set_view(context, i, tensor, kernel->type, num_bytes);
+      if (status.ok() && i < kernel->num_shapes) set_shape(context, static_cast<int>(kernel->num_views) + i, dims);
+    }
+    if (tensor != nullptr) tf.TF_DeleteTensor(tensor);
+    if (status.ok()) continue;
+    tf.TF_OpKernelContext_Failure(context, status.get());
+    return;
+  }
+}
+
 void no_outputs(TF_ShapeInferenceContext*, TF_Status*) {}
+
+void unknown_shapes(TF_ShapeInferenceContext* context, TF_Status* status) {
+  tf_api().TF_ShapeInferenceContextSetUnknownShape(context, status);
+}
 
 void same_shape(TF_ShapeInferenceContext* context, TF_Status* status) {
   const TensorFlowApi& tf = tf_api();
@@ -181,6 +253,22 @@ void same_shape(TF_ShapeInferenceContext* context, TF_Status* status) {
 
 void check(Status& status, const char* what) {
   if (!status.ok()) throw std::runtime_error(std::string("TensorFlow refused ") + what + ": " + status.message());
+}
+
+// Registers the op that returns views. It is not stateful: TensorFlow may remove it if nothing uses the views.
+void register_view_op() {
+  const TensorFlowApi& tf = tf_api();
+  Status status;
+  TF_OpDefinitionBuilder* builder = tf.TF_NewOpDefinitionBuilder(std::string(kViewOp).c_str());
+  tf.TF_OpDefinitionBuilderAddInput(builder, "tensors: types");
+  tf.TF_OpDefinitionBuilderAddOutput(builder, "views: num_views * T");
+  tf.TF_OpDefinitionBuilderAddOutput(builder, "shapes: num_shapes * int64");
+  for (const char* attr : {"types: list(type) >= 1", "num_views: int >= 0", "num_shapes: int >= 0", "T: type"}) {
+    tf.TF_OpDefinitionBuilderAddAttr(builder, attr);
+  }
+  tf.TF_OpDefinitionBuilderSetShapeInferenceFunction(builder, unknown_shapes);
+  tf.TF_RegisterOpDefinition(builder, status.get());
+  check(status, "an op that returns views");
 }
 
 // Registers an op without outputs, which TensorFlow does not remove.
@@ -214,13 +302,14 @@ void register_single_op(std::string_view name, bool hands_on) {
   check(status, "a record op");
 }
 
-void register_kernel(std::string_view op_name, const char* device, std::initializer_list<const char*> host_inputs,
-                     void* (*create)(TF_OpKernelConstruction*), void (*compute)(void*, TF_OpKernelContext*)) {
+void register_kernel(std::string_view op_name, const char* device, std::initializer_list<const char*> on_host,
+                     void* (*create)(TF_OpKernelConstruction*), void (*compute)(void*, TF_OpKernelContext*),
+                     void (*remove)(void*) = delete_kernel) {
   const TensorFlowApi& tf = tf_api();
   Status status;
   const std::string op(op_name);
-  TF_KernelBuilder* builder = tf.TF_NewKernelBuilder(op.c_str(), device, create, compute, delete_kernel);
-  for (const char* input : host_inputs) tf.TF_KernelBuilder_HostMemory(builder, input);
+  TF_KernelBuilder* builder = tf.TF_NewKernelBuilder(op.c_str(), device, create, compute, remove);
+  for (const char* argument : on_host) tf.TF_KernelBuilder_HostMemory(builder, argument);
   const std::string name = op + device;
   tf.TF_RegisterKernelBuilder(name.c_str(), builder, status.get());
   check(status, "a record kernel");
@@ -240,13 +329,15 @@ void register_record_ops() {
   for (const char* device : {"CPU", "GPU"}) {
     register_kernel(kRecordRowsOp, device, {"summaries"}, create_record_rows, compute_record_rows);
   }
-  register_op(kRecordDeviceOp, {"parts: num_parts * T", "shapes: num_shapes * int64"},
-              {"num_parts: int >= 0", "num_shapes: int >= 1", "nodes: list(int)", "decides: list(int)", "generation: int",
-               "executed_graph: int", "T: {float, double, uint8}", "dtypes: list(int)", "nums_classes: list(int)", "element_bytes: list(int)",
-               "has_call_site: bool", "call_sites: string",
+  register_op(kRecordDeviceOp, {"parts: num_parts * uint8", "shapes: num_shapes * int64"},
+              {"num_parts: int >= 0", "num_shapes: int >= 0", "nodes: list(int)", "decides: list(int)", "generation: int",
+               "executed_graph: int", "dtypes: list(int)", "nums_classes: list(int)", "element_bytes: list(int)",
+               "same_as: list(int)", "dims: list(int)", "has_call_site: list(int)", "call_sites: string",
                "sites: list(int)"});
+  register_view_op();
   for (const char* device : {"CPU", "GPU"}) {
     register_kernel(kRecordDeviceOp, device, {"parts", "shapes"}, create_record_device, compute_record_device);
+    register_kernel(kViewOp, device, {"shapes"}, create_view, compute_view, delete_view);
   }
   register_single_op(kRecordThroughOp, true);
   register_single_op(kRecordConstantOp, false);

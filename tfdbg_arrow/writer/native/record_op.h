@@ -6,6 +6,8 @@
 // of branches that were not taken are omitted. The memory of the arguments identifies the call.
 // TfdbgArrowRecordDevice(parts, shapes...): records tensors whose elements were counted on their device, see
 // device_summaries.h.
+// TfdbgArrowView(tensors...): returns flat views of tensors as another dtype, in the same memory, and their shapes on
+// the host. It copies nothing, also on a device.
 // TfdbgArrowRecordThrough(tensor): records one tensor and passes it on. The optimizer of executed.h adds it to graphs.
 // TfdbgArrowRecordConstant(tensor): records one tensor, and has no output.
 #pragma once
@@ -19,6 +21,7 @@ constexpr std::string_view kRecordThroughOp = "TfdbgArrowRecordThrough";
 constexpr std::string_view kRecordConstantOp = "TfdbgArrowRecordConstant";
 constexpr std::string_view kRecordRowsOp = "TfdbgArrowRecordRows";
 constexpr std::string_view kRecordDeviceOp = "TfdbgArrowRecordDevice";
+constexpr std::string_view kViewOp = "TfdbgArrowView";
 // Prefix of the names of these ops. A number, a slash and the name of the recorded node follow.
 constexpr std::string_view kRecordNodePrefix = "tfdbg_arrow_record_";
 

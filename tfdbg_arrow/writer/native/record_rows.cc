@@ -206,9 +206,11 @@ void* create_record_device(TF_OpKernelConstruction* construction) {
       !read_list(construction, "dtypes", &kernel->dtypes, &status) ||
       !read_list(construction, "nums_classes", &kernel->nums_classes, &status) ||
       !read_list(construction, "element_bytes", &kernel->element_bytes, &status) ||
+      !read_list(construction, "same_as", &kernel->same_as, &status) ||
+      !read_list(construction, "dims", &kernel->dims, &status) ||
       !read_int(construction, "generation", &kernel->generation, &status) ||
       !read_int(construction, "executed_graph", &kernel->executed_graph, &status) ||
-      !read_bool(construction, "has_call_site", &kernel->has_call_site, &status) ||
+      !read_list(construction, "has_call_site", &kernel->has_call_sites, &status) ||
       !read_string(construction, "call_sites", &texts, &status) || !read_list(construction, "sites", &sites, &status)) {
     tf_api().TF_OpKernelConstruction_Failure(construction, status.get());
     return nullptr;
@@ -217,6 +219,54 @@ void* create_record_device(TF_OpKernelConstruction* construction) {
   for (int64_t site : sites) kernel->call_sites.push_back(strings().intern(site_texts.at(static_cast<size_t>(site))));
   return kernel.release();
 }
+
+namespace {
+
+// The shapes of the tensors of a RecordDevice op, and where the bytes of each are in its first input.
+struct Layout {
+  std::vector<Shape> shapes;
+  std::vector<int64_t> begins, sizes;
+  int64_t size = 0;
+};
+
+Layout layout(const RecordKernel& kernel, TF_OpKernelContext* context, bool has_parts, bool has_magnitudes) {
+  const TensorFlowApi& tf = tf_api();
+  Layout found;
+  int next_shape = has_parts ? 1 : 0;
+  const int64_t* dims = kernel.dims.data();
+  for (size_t i = 0; i < kernel.nodes.size(); ++i) {
+    const auto source = static_cast<size_t>(kernel.same_as[i]);
+    const bool has_source = kernel.same_as[i] >= 0;
+    const int64_t rank = *dims++;
+    Shape shape;
+    if (rank == kShapeOfSource) {
+      shape = found.shapes[source];
+    } else if (rank == kShapeIsInput) {
+      TF_Tensor* tensor = nullptr;
+      tf.TF_GetInput(context, next_shape++, &tensor, thread_status().get());
+      if (tensor != nullptr) shape = shape_in(tensor);
+      if (tensor != nullptr) tf.TF_DeleteTensor(tensor);
+    } else {
+      shape.is_known = true;
+      shape.rank = static_cast<int>(rank);
+      std::copy_n(dims, rank, shape.dims);
+      shape.size = num_elements(shape.rank, shape.dims);
+      dims += rank;
+    }
+    const int64_t num_classes = kernel.nums_classes[i];
+    const int64_t num_bytes = kernel.element_bytes[i] > 0 ? shape.size * kernel.element_bytes[i]
+                              : num_classes == 0          ? 0
+                              : has_magnitudes            ? (num_classes + kNumMagnitudes) * int64_t{sizeof(double)}
+                                                          : num_classes * int64_t{sizeof(int32_t)};
+    found.shapes.push_back(shape);
+    found.sizes.push_back(num_bytes);
+    found.begins.push_back(has_source ? found.begins[source] : found.size);
+    if (!has_source) found.size += num_bytes;
+  }
+  return found;
+}
+
+}  // namespace
 
 void compute_record_device(void* opaque, TF_OpKernelContext* context) {
   if (is_paused()) return;
@@ -227,60 +277,48 @@ void compute_record_device(void* opaque, TF_OpKernelContext* context) {
   Status& status = thread_status();
   const Record common = context_record(kernel, context, *session);
   const size_t num_tensors = kernel->nodes.size();
-  const bool is_whole = kernel->element_bytes[0] > 0;
   const bool has_magnitudes = session->mode == Mode::kFullNumerics;
-  const bool has_parts = is_whole || kernel->nums_classes[0] > 0;
-  // The shapes come last.
-  std::vector<Shape> shapes(num_tensors);
-  int64_t width = 0;
-  for (size_t i = 0; i < num_tensors; ++i) {
-    TF_Tensor* dims = nullptr;
-    tf.TF_GetInput(context, static_cast<int>(i) + (has_parts ? 1 : 0), &dims, status.get());
-    if (dims != nullptr) shapes[i] = shape_in(dims);
-    if (dims != nullptr) tf.TF_DeleteTensor(dims);
-    const int64_t num_classes = kernel->nums_classes[i];
-    width += is_whole ? shapes[i].size * kernel->element_bytes[i] : num_classes;
-    if (num_classes > 0 && has_magnitudes) width += kNumMagnitudes;
-  }
-  const int part_type = is_whole ? kUint8 : has_magnitudes ? kDouble : kFloat;
+  const bool has_parts = session->reads_elements();
+  const Layout found = layout(*kernel, context, has_parts, has_magnitudes);
   TF_Tensor* parts = nullptr;
   if (has_parts) tf.TF_GetInput(context, 0, &parts, status.get());
-  if (has_parts && (parts == nullptr || tf.TF_TensorType(parts) != part_type || tf.TF_NumDims(parts) != 1 ||
-                    tf.TF_Dim(parts, 0) != width)) {
+  if (has_parts && (parts == nullptr || tf.TF_TensorType(parts) != kUint8 || tf.TF_NumDims(parts) != 1 ||
+                    tf.TF_Dim(parts, 0) != found.size)) {
     session->spool.count_dropped(num_tensors);
     if (parts != nullptr) tf.TF_DeleteTensor(parts);
     return;
   }
-  const void* data = parts == nullptr ? nullptr : tf.TF_TensorData(parts);
-  const auto* bytes = static_cast<const std::byte*>(data);
-  const auto* classes = static_cast<const int32_t*>(data);
-  const auto* numbers = static_cast<const double*>(data);
-  std::vector<std::max_align_t> elements;
+  const auto* bytes = parts == nullptr ? nullptr : static_cast<const std::byte*>(tf.TF_TensorData(parts));
+  std::vector<std::max_align_t> aligned;
   Judge judge(*kernel, *session);
   for (size_t i = 0; i < num_tensors; ++i) {
-    const int64_t num_classes = kernel->nums_classes[i];
-    const auto num_bytes = static_cast<size_t>(is_whole ? shapes[i].size * kernel->element_bytes[i] : 0);
-    Record record = common;
-    record.call_site = kernel->call_sites[i];
-    double row[kNumSummaryColumns] = {};
-    double* counts = row + kColumnNumNegInf;
-    if (is_whole) {
-      elements.resize(num_bytes / sizeof(std::max_align_t) + 1);
-      if (num_bytes > 0) std::memcpy(elements.data(), bytes, num_bytes);
-      bytes += num_bytes;
-      record_whole(*session, *kernel, i, shapes[i], elements.data(), &record, &judge);
+    const int64_t source = kernel->same_as[i];
+    if (source >= 0 && found.sizes[i] != found.sizes[static_cast<size_t>(source)]) {  // its shape is not what it said
+      session->spool.count_dropped(1);
       continue;
     }
+    const auto num_bytes = static_cast<size_t>(found.sizes[i]);
+    aligned.resize(num_bytes / sizeof(std::max_align_t) + 1);
+    if (num_bytes > 0) std::memcpy(aligned.data(), bytes + found.begins[i], num_bytes);
+    Record record = common;
+    record.call_site = kernel->call_sites[i];
+    if (kernel->has_call_sites[i] != 0) record.flags |= kContext;
+    if (kernel->element_bytes[i] > 0) {
+      record_whole(*session, *kernel, i, found.shapes[i], aligned.data(), &record, &judge);
+      continue;
+    }
+    const int64_t num_classes = kernel->nums_classes[i];
+    double row[kNumSummaryColumns] = {};
+    double* counts = row + kColumnNumNegInf;
     if (num_classes > 0 && has_magnitudes) {
+      const auto* numbers = reinterpret_cast<const double*>(aligned.data());
       count_kinds(numbers, num_classes, counts);
       std::copy_n(numbers + num_classes, kNumMagnitudes, row + kColumnNumSubnormal);
       row[kColumnNumFinite] = counts[3] + counts[4] + counts[5];
-      numbers += num_classes + kNumMagnitudes;
     } else if (num_classes > 0) {
-      count_kinds(classes, num_classes, counts);
-      classes += num_classes;
+      count_kinds(reinterpret_cast<const int32_t*>(aligned.data()), num_classes, counts);
     }
-    record_summary(*session, *kernel, i, shapes[i], row, &record, &judge);
+    record_summary(*session, *kernel, i, found.shapes[i], row, &record, &judge);
   }
   if (parts != nullptr) tf.TF_DeleteTensor(parts);
   judge.decide(context);

@@ -50,6 +50,9 @@ struct TF_StringView {
   X(int64_t, TF_Dim, (const TF_Tensor*, int))                                                               \
   X(void*, TF_TensorData, (const TF_Tensor*))                                                               \
   X(size_t, TF_TensorByteSize, (const TF_Tensor*))                                                          \
+  X(size_t, TF_DataTypeSize, (int))                                                                         \
+  X(TF_Tensor*, TF_AllocateTensor, (int, const int64_t*, int, size_t))                                      \
+  X(void, TF_TensorBitcastFrom, (const TF_Tensor*, int, TF_Tensor*, const int64_t*, int, TF_Status*))       \
   X(TF_OpDefinitionBuilder*, TF_NewOpDefinitionBuilder, (const char*))                                      \
   X(void, TF_OpDefinitionBuilderAddInput, (TF_OpDefinitionBuilder*, const char*))                           \
   X(void, TF_OpDefinitionBuilderAddAttr, (TF_OpDefinitionBuilder*, const char*))                            \
@@ -62,6 +65,7 @@ struct TF_StringView {
   X(void, TF_DeleteShapeHandle, (TF_ShapeHandle*))                                                          \
   X(void, TF_ShapeInferenceContextGetInput, (TF_ShapeInferenceContext*, int, TF_ShapeHandle*, TF_Status*))  \
   X(void, TF_ShapeInferenceContextSetOutput, (TF_ShapeInferenceContext*, int, TF_ShapeHandle*, TF_Status*)) \
+  X(void, TF_ShapeInferenceContextSetUnknownShape, (TF_ShapeInferenceContext*, TF_Status*))                 \
   X(TF_KernelBuilder*, TF_NewKernelBuilder,                                                                 \
     (const char*, const char*, void* (*)(TF_OpKernelConstruction*), void (*)(void*, TF_OpKernelContext*),   \
      void (*)(void*)))                                                                                      \
@@ -82,6 +86,7 @@ struct TF_StringView {
   X(void, TF_OpKernelConstruction_GetAttrInt64, (TF_OpKernelConstruction*, const char*, int64_t*, TF_Status*)) \
   X(void, TF_OpKernelConstruction_GetAttrInt64List,                                                         \
     (TF_OpKernelConstruction*, const char*, int64_t*, int, TF_Status*))                                     \
+  X(void, TF_OpKernelConstruction_GetAttrType, (TF_OpKernelConstruction*, const char*, int*, TF_Status*))   \
   X(void, TF_OpKernelConstruction_GetAttrString, (TF_OpKernelConstruction*, const char*, char*, size_t, TF_Status*)) \
   X(void, TF_OpKernelConstruction_Failure, (TF_OpKernelConstruction*, TF_Status*))
 

@@ -6,9 +6,10 @@ import functools
 from collections.abc import Sequence
 
 from tfdbg_arrow.writer.backend import Backend, Handlers
+from tfdbg_arrow.writer.graphs.compiled_rows import RESHAPED, SAME_TENSOR
 from tfdbg_arrow.writer.graphs.executed import GraphOptimizer
 from tfdbg_arrow.writer.hooks import runtime
-from tfdbg_arrow.writer.tensorflow_backend.summary import count_on_device, device_graphs, small_graphs
+from tfdbg_arrow.writer.tensorflow_backend.summary import count_on_device, device_graphs, small_dtypes
 
 
 class TensorFlowBackend(Backend):
@@ -42,7 +43,8 @@ class TensorFlowBackend(Backend):
                 device_types=counting,
                 is_exact=settings.exact_subnormals,
             )
-            optimizer.set_summary_graphs(counting, graphs, small_graphs(settings.mode, device_types=counting))
+            optimizer.set_summary_graphs(counting, graphs, small_dtypes(settings.mode, device_types=counting))
+            optimizer.set_same_elements(sorted(SAME_TENSOR), sorted(RESHAPED))
         return optimizer
 
     def start(self, handlers: Handlers) -> None:

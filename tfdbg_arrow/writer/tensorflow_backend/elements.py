@@ -295,7 +295,7 @@ def num_classes(dtype: Any) -> int:
     return 1 << _class_bits(tf.float64 if dtype in (tf.float64, tf.complex128) else tf.float32)
 
 
-def classes(tensor: Any, *, is_exact: bool = False) -> Any:
+def classes(tensor: Any, *, is_exact: bool = False, name: str | None = None) -> Any:
     """Returns how many elements are in each class, as int32 of shape [num_classes(dtype)].
 
     The classes of positive numbers come first, by exponent. The last two classes of a sign are infinities and NaN. A
@@ -304,13 +304,20 @@ def classes(tensor: Any, *, is_exact: bool = False) -> Any:
     Args:
         tensor: A tensor of any rank; a flat one if it is complex.
         is_exact: Whether to count subnormal numbers as the smallest normal number, and not as zeros.
+        name: The name of the op that counts; None for any name.
     """
-    values = readable(without_subnormals(tensor) if is_exact and tensor.dtype in FORMATS else tensor)
-    form = FORMATS[values.dtype]
-    num_dropped = form.num_bits - _class_bits(values.dtype)
-    kinds = tf.bitwise.right_shift(tf.bitcast(values, form.bits), form.constant(num_dropped))
-    indexes = tf.bitcast(kinds, tf.int32) if values.dtype == tf.float32 else tf.cast(kinds, tf.int32)
-    return tf.raw_ops.Bincount(arr=indexes, size=num_classes(values.dtype), weights=tf.constant([], tf.int32))
+    values = tensor if tensor.dtype in FORMATS else readable(tensor)
+    if is_exact and tensor.dtype in FORMATS:
+        values = without_subnormals(tensor)
+    return classes_of_bits(tf.bitcast(values, FORMATS[values.dtype].bits), values.dtype, name=name)
+
+
+def classes_of_bits(bits: Any, dtype: Any, *, name: str | None = None) -> Any:
+    """Returns the same as classes(), without `is_exact`, for the bits of elements of a dtype in FORMATS."""
+    form = FORMATS[dtype]
+    kinds = tf.bitwise.right_shift(bits, form.constant(form.num_bits - _class_bits(dtype)))
+    indexes = tf.bitcast(kinds, tf.int32) if form.num_bits == 32 else tf.cast(kinds, tf.int32)
+    return tf.raw_ops.Bincount(arr=indexes, size=num_classes(dtype), weights=tf.constant([], tf.int32), name=name)
 
 
 def _class_bits(dtype: Any) -> int:

@@ -29,7 +29,14 @@ from tfdbg_arrow.spool.records import NUM_INLINE_DIMS, Flag
 from tfdbg_arrow.writer.hooks.unobserved import unobserved
 from tfdbg_arrow.writer.native import reference
 from tfdbg_arrow.writer.settings import TensorDebugMode
-from tfdbg_arrow.writer.tensorflow_backend.elements import classes, magnitudes, num_classes, without_loss
+from tfdbg_arrow.writer.tensorflow_backend.elements import (
+    FORMATS,
+    classes,
+    classes_of_bits,
+    magnitudes,
+    num_classes,
+    without_loss,
+)
 
 # Columns: rank, size, six dims, six counts, num_subnormal, min, max, mean, stddev, max_abs, num_finite.
 COUNT_COLUMNS = slice(8, 14)
@@ -116,7 +123,7 @@ def fill_records(records: npt.NDArray[np.void], rows: npt.NDArray[np.float64], *
     records["flags"] = flags
 
 
-_BITCAST_DTYPES = (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.complex64, tf.complex128)
+_COPIED_DTYPES = (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.complex64, tf.complex128)
 _DTYPES = (
     *(tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.complex64, tf.complex128, tf.bool),
     *(tf.int8, tf.int16, tf.int32, tf.int64, tf.uint8, tf.uint16, tf.uint32, tf.uint64),
@@ -139,7 +146,8 @@ def device_graphs(
 
     Returns:
         For each dtype, the number of classes, and a serialized GraphDef that computes the node `part` from the node
-        `tensor`. They are 0 and no such node if the mode only needs shapes.
+        `tensor`. They are 0 and no such node if the mode only needs shapes. The dtype of `tensor` is that of the
+        elements, or of their bits as unsigned integers. Its shape is flat.
     """
     graphs = {}
     for dtype in _DTYPES:
@@ -173,66 +181,57 @@ def _counting_function(dtype: tf.DType, is_exact: bool) -> Any:
 @functools.cache
 def _device_graph(mode: TensorDebugMode, dtype: tf.DType, is_exact: bool) -> bytes:
     with unobserved(), tf.Graph().as_default() as graph:
-        tensor = tf.compat.v1.placeholder(dtype, name="tensor")
         if mode is TensorDebugMode.FULL_NUMERICS:
-            # Ops on two tensors take only ranks up to 8.
-            flat = tf.reshape(tensor, [-1])
-            counts = tf.cast(classes(flat, is_exact=True), tf.float64)
-            tf.identity(tf.concat([counts, magnitudes(flat, without_loss(flat))], axis=0), name="part")
+            tensor = _flat_input(dtype)
+            counts = tf.cast(classes(tensor, is_exact=True), tf.float64)
+            tf.concat([counts, magnitudes(tensor, without_loss(tensor))], axis=0, name="part")
+        elif mode.measures_health and dtype in FORMATS and not is_exact:
+            classes_of_bits(_flat_input(FORMATS[dtype].bits), dtype, name="part")
         elif mode.measures_health:
-            counts = classes(tf.reshape(tensor, [-1]) if dtype.is_complex else tensor, is_exact=is_exact)
-            # On a GPU, the kernels that put int32 tensors together run on the host.
-            tf.bitcast(counts, tf.float32, name="part")
+            classes(_flat_input(dtype), is_exact=is_exact, name="part")
+        else:
+            _flat_input(dtype)
         serialized: bytes = graph.as_graph_def().SerializeToString()
         return serialized
 
 
-def small_graphs(mode: TensorDebugMode, *, device_types: Sequence[str]) -> dict[int, tuple[int, bytes]]:
-    """Returns graphs that make the bytes of tensors on their devices, keyed by the number of the dtype.
+def _flat_input(dtype: tf.DType) -> Any:
+    return tf.compat.v1.placeholder(dtype, [None], name="tensor")
 
-    Dtypes that TensorFlow cannot convert to bytes on all of these devices are omitted.
+
+def small_dtypes(mode: TensorDebugMode, *, device_types: Sequence[str]) -> dict[int, int]:
+    """Returns the size of an element in bytes, keyed by the number of the dtype, for tensors that are copied whole.
+
+    Dtypes that TensorFlow cannot copy on all of these devices are omitted.
 
     Args:
-        mode: The mode. There are no graphs if it only needs shapes.
+        mode: The mode. There are no dtypes if it only needs shapes.
         device_types: The types of the devices, such as `GPU`.
-
-    Returns:
-        For each dtype, the size of an element in bytes, and a serialized GraphDef as in device_graphs().
     """
-    graphs = {}
-    for dtype in _BITCAST_DTYPES if mode.measures_health else ():
-        graph_def = _small_graph(dtype)
-        if all(_can_count(dtype, graph_def, device_type) for device_type in device_types):
-            graphs[dtype.as_datatype_enum] = (dtype.size, graph_def)
-    return graphs
-
-
-@functools.cache
-def _small_graph(dtype: tf.DType) -> bytes:
-    with unobserved(), tf.Graph().as_default() as graph:
-        tensor = tf.compat.v1.placeholder(dtype, name="tensor")
-        # A copy, because the bytes are held until all small tensors are there. If that was the memory of the tensor, a
-        # sum would add its terms in another order.
-        tf.raw_ops.Snapshot(input=tf.reshape(tf.bitcast(tensor, tf.uint8), [-1]), name="part")
-        serialized: bytes = graph.as_graph_def().SerializeToString()
-        return serialized
+    return {
+        dtype.as_datatype_enum: dtype.size
+        for dtype in (_COPIED_DTYPES if mode.measures_health else ())
+        if all(_can_run(dtype, [_node("Snapshot", dtype)], device_type) for device_type in device_types)
+    }
 
 
 def _can_count(dtype: tf.DType, graph_def: bytes, device_type: str) -> bool:
     """Returns True if a graph, and the nodes that the native core adds to it, can run on devices of a type."""
+    nodes = [node for node in tf.compat.v1.GraphDef.FromString(graph_def).node if node.op != "Placeholder"]
+    return _can_run(dtype, nodes, device_type)
+
+
+def _can_run(dtype: tf.DType, nodes: Sequence[tf.compat.v1.NodeDef], device_type: str) -> bool:
     if device_type != "CPU" and dtype == tf.int32:
         return False  # TensorFlow keeps these tensors in the memory of the host
-    shape, same = tf.compat.v1.NodeDef(op="Shape"), tf.compat.v1.NodeDef(op="Identity")
-    shape.attr["out_type"].type = tf.int64.as_datatype_enum
-    for node in (shape, same):
-        node.attr["T"].type = dtype.as_datatype_enum
-    nodes = [node for node in tf.compat.v1.GraphDef.FromString(graph_def).node if node.op != "Placeholder"]
-    joined = [tf.compat.v1.NodeDef(op="ConcatV2", attr={"T": _type_of(node)}) for node in nodes if node.name == "part"]
-    return all(_has_kernel(node, device_type) for node in (shape, same, *nodes, *joined))
+    added = (_node("Identity", dtype), _node("ConcatV2", tf.uint8))
+    return all(_has_kernel(node, device_type) for node in (*nodes, *added))
 
 
-def _type_of(part: tf.compat.v1.NodeDef) -> tf.compat.v1.AttrValue:
-    return part.attr["type"] if part.op == "Bitcast" else part.attr["T"]
+def _node(op: str, dtype: tf.DType) -> tf.compat.v1.NodeDef:
+    node = tf.compat.v1.NodeDef(op=op)
+    node.attr["T"].type = dtype.as_datatype_enum
+    return node
 
 
 def _has_kernel(node: tf.compat.v1.NodeDef, device_type: str) -> bool:
