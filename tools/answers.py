@@ -4,9 +4,9 @@
     python tools/answers.py freeze after LOGDIR…         # after a change of the query layer
     python tools/answers.py compare before after         # prints each answer that differs; exit code 1 if any does
 
-The answers are those of `first-nonfinite`, `why`, `why --forward`, `nonfinite`, `alerts`, `coverage`, `info` and of each
-page, with its default parameters and, where a page shows one tensor, with the first bad one. `--ignore FIELD` leaves a
-field out of a comparison, for example one that one of the two versions lacks.
+The answers are those of `first-nonfinite`, `why`, `why --forward`, `nonfinite`, `alerts`, `coverage`, `info` and of
+each page. A page that shows one tensor shows the first bad one. `--ignore FIELD` leaves a field out of a comparison,
+for example one that one of the two versions lacks.
 """
 
 from __future__ import annotations

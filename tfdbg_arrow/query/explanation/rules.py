@@ -394,6 +394,12 @@ def _of_optimizer(found: Explanation, computed: Computed) -> Explanation:
 
 def _of_constants(computed: Computed) -> Explanation:
     maker = next(iter(computed.makers), "An op")
+    if maker == "Const":
+        return Explanation(
+            "A constant of the program holds an infinity or a NaN. TensorFlow computed the ops that take it in advance, "
+            f"and the result holds {bad_text(computed.output)}.",
+            "Check the constant.",
+        )
     return Explanation(
         f"{maker} of constants: TensorFlow computed the result in advance, and it holds {bad_text(computed.output)}.",
         f"Check the constants that {maker} takes.",
