@@ -396,8 +396,8 @@ def _of_constants(computed: Computed) -> Explanation:
     maker = next(iter(computed.makers), "An op")
     if maker == "Const":
         return Explanation(
-            "A constant of the program holds an infinity or a NaN. TensorFlow computed the ops that take it in advance, "
-            f"and the result holds {bad_text(computed.output)}.",
+            "A constant of the program holds an infinity or a NaN. TensorFlow computed the ops that take it in "
+            f"advance, and the result holds {bad_text(computed.output)}.",
             "Check the constant.",
         )
     return Explanation(
