@@ -127,7 +127,7 @@ def test_a_node_made_by_the_optimizer_has_the_source_line_and_labels_of_its_op(t
     assert (found.op_name, found.op_type, found.ran_as) == ("log", "Log", "_UnaryOpsComposition, run for Abs and Log")
     assert found.source is not None
     assert (found.source.lineno, found.layer, found.role) == (7, "dense", "forward")
-    why = read_reasons(tmp_path / "logdir", run_id=run.run_id, event_index=3)
+    why = read_reasons(tmp_path / "logdir", tensor=3, run_id=run.run_id)
     assert why.explanation is not None
     assert why.explanation.sentence.startswith("Log of 0: 1 of 2 elements is 0")
 
@@ -346,7 +346,7 @@ def test_the_reason_of_a_fused_op_follows_from_the_counts_of_its_input(
     assert relu.producer is not None
     assert relu.health is not None
     assert (relu.producer.op_type, relu.health.num_neg_finite, relu.health.has_inf_or_nan) == ("Relu", 0, False)
-    explanation = read_reasons(tmp_path / "logdir", run_id=run.run_id, event_index=event).explanation
+    explanation = read_reasons(tmp_path / "logdir", tensor=event, run_id=run.run_id).explanation
     assert explanation is not None
     assert explanation.sentence == sentence
 
@@ -377,7 +377,7 @@ def test_the_reciprocal_of_a_root_is_the_division_of_the_program(epsilon: bool, 
         (1, 0),
         (1, 0),
     ]
-    explanation = read_reasons(tmp_path / "logdir", run_id=run.run_id, event_index=root).explanation
+    explanation = read_reasons(tmp_path / "logdir", tensor=root, run_id=run.run_id).explanation
     assert explanation is not None
     assert explanation.sentence == "0 / 0: the divisor has 1 zero, the dividend 1 zero, and 0 / 0 is NaN."
     with tfdbg_arrow.open_logdir(tmp_path / "logdir") as logdir:
@@ -406,7 +406,7 @@ def test_the_reciprocal_of_a_constant_divisor_is_the_division_of_the_program(tmp
     run.eager(index, counts(pos_inf=2, pos=1), tensor_id=2)
     found = first(run, tmp_path)
     assert (found.op_name, found.op_type, found.event_index) == ("ratio", "RealDiv", constant)
-    explanation = read_reasons(tmp_path / "logdir", run_id=run.run_id, event_index=constant).explanation
+    explanation = read_reasons(tmp_path / "logdir", tensor=constant, run_id=run.run_id).explanation
     assert explanation is not None
     assert explanation.sentence == (
         "Division by 0: 2 of 3 elements are 0 in the divisor, and the quotient is infinite."

@@ -81,7 +81,8 @@ class TensorContext:
 class NonFinite(TensorHealth):
     """A tensor that holds an infinity or a NaN. None means not measured in this mode, or not applicable.
 
-    It also has the attributes of TensorHealth.
+    It also has the attributes of TensorHealth. If TensorFlow ran something in place of the program's op, they are
+    those of the op's output if they follow from what was recorded, or else those of the row.
 
     Attributes:
         run_id: The run.
@@ -220,9 +221,10 @@ class BadTensorReader:
 
     def _describe(self, event: TensorEvent, effect: Effect) -> NonFinite:
         maker = self.flow.program_ops.maker(event)
+        output = None if maker is None else self.flow.program_ops.output(maker, event)
         return NonFinite(
             run_id=self._run_id,
-            **health_facts(event),
+            **health_facts(event if output is None or not output.bad_kinds(self._kinds) else output),
             wall_time_ns=event.wall_time_ns,
             op_type=event.op_type if maker is None else maker.op.op_type,
             op_name=event.op_name if maker is None else maker.op.op_name,

@@ -199,10 +199,15 @@ class ProgramOps:
         return rows
 
     def output(self, made: ProgramOp, event: TensorEvent) -> TensorEvent | None:
-        """Returns the output of the op that made a tensor, with counts that follow from the row, or None if unknown."""
+        """Returns the output of the op that made a tensor, with counts that follow from the row, or None if unknown.
+
+        The result has the event_index of the tensor.
+        """
         if made.op.op_type in _DIVISIONS and not made.is_output:
             row = self._row_of(made.place)
-            return None if row is None or not row.has_inf_or_nan else _at(row, made.place, made.op.op_type)
+            if row is None or not row.has_inf_or_nan:
+                return None
+            return replace(_at(row, made.place, made.op.op_type), event_index=event.event_index)
         after = self._after(made.place, made.op, self._computed(event))
         if not made.is_output or after is None:
             return None
