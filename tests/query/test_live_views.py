@@ -149,8 +149,8 @@ def test_cached_runs_with_bad_tensors_are_read_again_after_a_change(tmp_path: Pa
         program("run-a", tensors=4, bad=3, start=100).write(tmp_path, parts=2)
         program("run-c", bad=0, start=0).write(tmp_path)
         logdir.refresh()
-        assert [each.run_id for each in logdir.nonfinite()] == ["run-c", "run-a", "run-b"]
-        assert logdir.nonfinite(kinds=["inf"]) == []
+        assert [each.run_id for each in logdir.nonfinite(run_id="all")] == ["run-c", "run-a", "run-b"]
+        assert logdir.nonfinite(kinds=["inf"], run_id="all") == []
 
 
 def test_threads_get_their_own_rows(tmp_path: Path) -> None:

@@ -247,7 +247,7 @@ class BadTensorReader:
         place = self.places.place(event)
         maker = self.flow.program_ops.maker(event)
         return TensorContext(
-            inputs=self._inputs(event) if maker is None else self._program_inputs(maker, event),
+            inputs=self._inputs(event) if maker is None or maker.ran_as is None else self._program_inputs(maker, event),
             stack=place.stack,
             source=place.source,
             forward=place.forward,

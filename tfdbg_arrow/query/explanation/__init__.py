@@ -163,7 +163,9 @@ def explain_event(
         is_norm_of_gradient=around.is_norm_of_gradient,
         bad_gradient_of_masked=around.bad_gradient_of_masked,
     )
-    in_program = None if made is None else _in_program(flow, made, as_run, is_origin=is_origin)
+    if made is None or made.ran_as is None:
+        return explain(as_run)
+    in_program = _in_program(flow, made, as_run, is_origin=is_origin)
     found = None if in_program is None else explain(in_program)
     return explain(as_run) if found is None else found
 
