@@ -162,7 +162,7 @@ ANSWERS = {
     "WRITTEN_IN_A_BRANCH_THAT_DID_NOT_RUN": ({"Log"}, "Log", "absorbed"),
     "FUNCTION_THAT_IS_CALLED_TWICE": ({"Log"}, "Log", "absorbed"),
     "TAKEN_FROM_A_STACK": ({"Log"}, "Log", "absorbed"),
-    "READ_FROM_A_STACK_AND_HANDED_ON": ({"Log"}, "Log", None),
+    "READ_FROM_A_STACK_AND_HANDED_ON": ({"Log"}, "Log", "absorbed"),
     "FUNCTION_OF_ITS_OWN_GRADIENT": ({"SqrtGrad"}, "SqrtGrad", "variable"),
     "LOOP_IN_A_FUNCTION_IN_A_LOOP": ({"Log"}, "Log", "result"),
     "FUNCTION_WITH_TWO_EXECUTED_GRAPHS": ({"Log"}, "Log", "result"),
