@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.programs.running import run_to_end
 from tfdbg_arrow import open_logdir
 
 PROGRAM = """
@@ -36,7 +36,14 @@ print("the end")
 
 
 def command(*words: object) -> subprocess.CompletedProcess[str]:
-    return run_to_end("-m", "tfdbg_arrow", *words, environment={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"})
+    return subprocess.run(
+        [sys.executable, "-m", "tfdbg_arrow", *map(str, words)],
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
 
 
 @pytest.fixture(scope="module")

@@ -147,6 +147,9 @@ def _values_pattern(opened: Logdir, found: NonFinite) -> str:
     makers = [each.producer for each in found.inputs if each.producer is not None]
     places: list[NonFinite | Producer | Forward | None] = [found, found.forward, *makers]
     names = {place.op_name or place.op_type for place in places if place is not None}
+    # What TensorFlow ran can have another name than the program's op.
+    ran = "SELECT coalesce(op_name, op_type) FROM tensor_health WHERE run_id = $run AND event_index = $event"
+    names.update(name for (name,) in opened.rows(ran, {"run": found.run_id, "event": found.event_index}))
     for maker in makers:
         rows = opened.rows(
             "SELECT DISTINCT source_op_name FROM graph_op_input JOIN graph USING (run_id, graph_id) "
