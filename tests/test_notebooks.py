@@ -54,7 +54,7 @@ ANSWERS = (
     "query.spread(logdir, first.event_index), logdir.spread(first.event_index)",
     "query.history(logdir, 'Log'), logdir.history('Log')",
     "query.alerts(logdir), logdir.alerts(), query.builtin_rules()",
-    "logdir.coverage(), logdir.info(), logdir.runs(), logdir.run_ids, logdir.broken_parts",
+    "logdir.coverage(), logdir.about_runs(), logdir.info(), logdir.runs(), logdir.run_ids, logdir.broken_parts",
     "query.doctor('bad'), tfdbg_arrow.verify('bad'), logdir.verify()",
     "tfdbg_arrow.diff('bad', 'good'), logdir.diff(other)",
     "tfdbg_arrow.layer_health(logdir), logdir.layer_health()",
