@@ -118,7 +118,7 @@ class TestWhy:
             "None of the bad values did harm. The first of them:\n"
             "Log of 0: the only element is 0, and the logarithm of 0 is -Inf.\n"
             "Effect: no harm: everything that was computed from it is finite.\n\n"
-            "log:0 (Log) in loss  <- it came up here\n"
+            "log:0 (Log) in loss  <- this op created it\n"
             "    float32 [1]: 1 -Inf of 1 elements\n"
             "    x:0 (Placeholder) in loss, passed as an argument  <- healthy\n"
             "        float32 [1]: 1 zero of 1 elements\n"

@@ -161,10 +161,10 @@ def print_provenance(found: Provenance, *, tree: bool, full: bool) -> None:
 
 
 def _notes(found: Provenance) -> dict[str, str]:
-    """Returns what the roles of hops mean. A value that did no harm came up, and did not go bad."""
+    """Returns what the roles of hops mean. If the value did no harm, no hop is called bad."""
     from tfdbg_arrow.query.wording import HOP_ROLES
 
-    return HOP_ROLES if found.expected_reason is None else {**HOP_ROLES, "origin": "it came up here"}
+    return HOP_ROLES if found.expected_reason is None else {**HOP_ROLES, "origin": "this op created it"}
 
 
 def _effect_line(effect: str | None, expected_reason: str | None) -> tuple[str, str]:

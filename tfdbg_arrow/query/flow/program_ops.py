@@ -140,11 +140,11 @@ class ProgramOps:
     def _most_likely(
         self, own: GraphTensor, event: TensorEvent, computed: Sequence[tuple[GraphTensor, Op]]
     ) -> tuple[GraphTensor, Op]:
-        makers = [each for each in computed if each[1].op_type not in _KEEPING_FINITE] or list(computed)
+        makers = [(at, op) for at, op in computed if op.op_type not in _KEEPING_FINITE] or list(computed)
         if (event.op_type or "").startswith(_FUSED):
             # The sum with the bias overflows only next to the largest number, so the product did.
             return makers[0]
-        singular = [each for each in makers if each[1].op_type in _SINGULAR]
+        singular = [(at, op) for at, op in makers if op.op_type in _SINGULAR]
         only = next((ops[0] for ops in (makers, singular) if len(ops) == 1), None)
         if only is not None:
             return only
@@ -156,10 +156,10 @@ class ProgramOps:
     def _bad_constant(self, computed: Sequence[tuple[GraphTensor, Op]]) -> tuple[GraphTensor, Op] | None:
         """Returns the constant of the program from which ops that TensorFlow computed in advance took a bad value."""
         for at, op in computed:
-            found = self._borders.bad_constant_taken_by(at, op)
-            if found is not None:
-                constant = self._graphs.op(*found)
-                return None if constant is None else (replace(at, graph_id=found[0], op_name=found[1]), constant)
+            key = self._borders.bad_constant_taken_by(at, op)
+            if key is not None:
+                constant = self._graphs.op(*key)
+                return None if constant is None else (replace(at, graph_id=key[0], op_name=key[1]), constant)
         return None
 
     def _division_by(self, own: GraphTensor, event: TensorEvent) -> tuple[GraphTensor, Op] | None:
@@ -199,9 +199,9 @@ class ProgramOps:
         return rows
 
     def output(self, made: ProgramOp, event: TensorEvent) -> TensorEvent | None:
-        """Returns the output of the op that made a tensor, with counts that follow from the row, or None if unknown.
+        """Returns the output of the op that made a tensor, with bad elements that follow from the row.
 
-        The result has the event_index of the tensor.
+        The result is None if these are unknown. It has the event_index of the tensor.
         """
         if made.op.op_type in _DIVISIONS and not made.is_output:
             row = self._row_of(made.place)
@@ -211,10 +211,10 @@ class ProgramOps:
         after = self._after(made.place, made.op, self._computed(event))
         if not made.is_output or after is None:
             return None
-        found: TensorEvent | None = event
+        output: TensorEvent | None = event
         for later in reversed(after):
-            found = None if found is None else _counted(found, _UNDONE[later.op_type](found))
-        return None if found is None else _at(found, made.place, made.op.op_type)
+            output = None if output is None else _counted(output, _UNDONE[later.op_type](output))
+        return None if output is None else _at(output, made.place, made.op.op_type)
 
     def _value(self, place: GraphTensor, depth: int) -> TensorEvent | None:
         """Returns the row of a tensor of the program, or one with the counts that follow from others."""
@@ -226,8 +226,8 @@ class ProgramOps:
         if op is None or counts is None or len(op.inputs) != 1 or not depth:
             return None
         source = self._value(place.of_op(*op.inputs[0]), depth - 1)
-        found = None if source is None else _counted(source, counts(source))
-        return None if found is None else _at(found, place, op.op_type)
+        value = None if source is None else _counted(source, counts(source))
+        return None if value is None else _at(value, place, op.op_type)
 
     def _computed(self, event: TensorEvent) -> tuple[tuple[GraphTensor, Op], ...]:
         own = event.graph_tensor
@@ -332,4 +332,7 @@ _UNDONE: dict[str, Callable[[TensorEvent], _Counts]] = {
     "Abs": _absolute_undone,
     "Neg": _negative,
 }
-"""How many bad elements an op took, by those that it returns. Of the others, an upper bound of the zeros (for Relu)."""
+"""How many bad elements an op took, by those that it returns.
+
+The finite elements before Abs and Relu are not known. Those of the result stand for them.
+"""
