@@ -55,7 +55,7 @@ def start(name: str, minutes: float) -> subprocess.Popen[bytes]:
     seconds = max(1, round(60 * minutes))
     arguments = (f"-max_total_time={seconds}", f"-max_len={2 * MAX_SEED_BYTES}", "-timeout=20", "-print_final_stats=1")
     with (BUILD / f"{name}.log").open("wb") as log:
-        command = [BUILD / name, *arguments, f"-artifact_prefix={BUILD}/{name}-", BUILD / f"{name}-inputs"]
+        command = [str(BUILD / name), *arguments, f"-artifact_prefix={BUILD}/{name}-", BUILD / f"{name}-inputs"]
         return subprocess.Popen(command, stderr=log, stdout=log, cwd=BUILD)
 
 
@@ -76,7 +76,7 @@ def write_seeds() -> None:
     from tensorflow.core.framework import op_def_pb2
     from tensorflow.python.framework import op_def_registry
 
-    @tf.function
+    @tf.function  # type: ignore[untyped-decorator]
     def function(x: tf.Tensor) -> tf.Tensor:
         for i in tf.range(3):
             x = tf.nn.relu(tf.matmul(x, x)) + tf.cast(i, tf.float32)

@@ -192,8 +192,7 @@ def _result(program: Program, *, is_cpu: bool) -> Result:
     if op_type is not None:
         wanted = f"{op_type}, line {marked_line(program.function)}"
     if first is not None:
-        named = op_type if op_type in first.program_ops else first.op_type
-        answer = f"{named}, no line" if first.source is None else f"{named}, line {first.source.lineno}"
+        answer = f"{first.op_type}, no line" if first.source is None else f"{first.op_type}, line {first.source.lineno}"
         if first.source is not None and Path(first.source.file_path).resolve() != Path(__file__).resolve():
             answer += f" of {first.source.file_path}"
     is_on_device = any("CPU" in device if is_cpu else "GPU" in device for device in num_tensors)
