@@ -55,7 +55,7 @@ def start(name: str, minutes: float) -> subprocess.Popen[bytes]:
     seconds = max(1, round(60 * minutes))
     arguments = (f"-max_total_time={seconds}", f"-max_len={2 * MAX_SEED_BYTES}", "-timeout=20", "-print_final_stats=1")
     with (BUILD / f"{name}.log").open("wb") as log:
-        command = [str(BUILD / name), *arguments, f"-artifact_prefix={BUILD}/{name}-", BUILD / f"{name}-inputs"]
+        command = [str(BUILD / name), *arguments, f"-artifact_prefix={BUILD}/{name}-", f"{BUILD}/{name}-inputs"]
         return subprocess.Popen(command, stderr=log, stdout=log, cwd=BUILD)
 
 
