@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import collections
 import gc
 import re
 import threading
@@ -284,56 +285,90 @@ def test_any_rank_can_be_measured(mode: str, tmp_path: Path) -> None:
 
 TWO_DEVICES = """
     import sys
+    import numpy as np
     import tensorflow as tf
     from tensorflow.python.eager import context as eager_context
     import tfdbg_arrow
     from tfdbg_arrow.writer.hooks import runtime
 
+    logdir, mode, graphs = sys.argv[1:]
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
     runtime.has_accelerator = lambda: True
+    # Without subnormal numbers, which the backends count as different kinds.
+    values = np.tile(np.float32([4.0, -1.0, 0.0, np.inf, 1e30, -np.inf, np.nan, 9.0]), 1 << 18)
 
-    @tf.function
-    def f(x):
+    def step(x, v):
         with tf.device("/CPU:1"):
             y = tf.sqrt(x)
+            large = tf.math.log(y)
         with tf.device("/CPU:0"):
             z = tf.exp(y)
-        return y + z
+            chosen = tf.argmax(z)
+            rows = tf.reshape(tf.strings.to_number(tf.strings.as_string(y[:8])), [2, 4])
+        with tf.device("/CPU:1"):
+            v.assign_add(tf.reduce_sum(rows[0]) + tf.reduce_max(large))
+        return y + z, tf.cast(tf.shape(rows)[0], tf.float32) / v, chosen
+
+    def run():
+        with tf.device("/CPU:1"):
+            v = tf.Variable(1.0)
+            x = tf.constant(values) * 1.0
+            small = tf.linspace(-1.0, 1.0, 7) / 0.0
+        function = tf.function(step)
+        return function(x, v), function(x, v), tf.sort(small), v.read_value()
 
     eager_context.context().enable_run_metadata()
-    with tfdbg_arrow.capture(sys.argv[1], sys.argv[2], health_backend="tensorflow", graphs=sys.argv[3]):
-        with tf.device("/CPU:1"):
-            x = tf.fill([2 << 20], 4.0) * 1.0
-        f(x)
-    graphs = [run.post_optimization_graph for run in eager_context.context().export_run_metadata().function_graphs]
+    results = []
+    for backend in ("tensorflow", "native"):
+        with tfdbg_arrow.capture(f"{logdir}/{backend}", mode, health_backend=backend, graphs=graphs):
+            results.append([np.asarray(tensor).tobytes() for tensor in tf.nest.flatten(run())])
+        if backend == "tensorflow":
+            ran = [each.post_optimization_graph for each in eager_context.context().export_run_metadata().function_graphs]
+    assert results[0] == results[1]
 
     def counting_devices(graphs):
         return sorted({node.device[-5:] for graph in graphs for node in graph.node if node.op == "Bincount"})
 
-    is_of_f = [{"Sqrt", "Exp", "add"} <= {node.name for node in graph.node} for graph in graphs]
-    print(counting_devices(graph for graph, is_it in zip(graphs, is_of_f) if is_it))
-    print(counting_devices(graph for graph, is_it in zip(graphs, is_of_f) if not is_it))
+    is_step = [any(node.op == "AsString" for node in graph.node) for graph in ran]
+    print(counting_devices(graph for graph, is_it in zip(ran, is_step) if is_it))
+    print(counting_devices(graph for graph, is_it in zip(ran, is_step) if not is_it))
 """
 
 
 @pytest.mark.parametrize("graphs", ["auto", "traced"])
 @pytest.mark.parametrize("mode", ["FULL_HEALTH", LONG_MODE])
-def test_tensors_are_measured_on_their_own_device(mode: str, graphs: str, tmp_path: Path) -> None:
-    """Uses two CPUs as a host and an accelerator."""
-    printed = run_python(tmp_path / "program.py", TWO_DEVICES, tmp_path / "logdir", mode, graphs).splitlines()
-    assert printed[-2:] == [str(["CPU:0", "CPU:1"])] * 2  # for the function, and for eager tensors
-    recorded = Recorded(tmp_path / "logdir")
+def test_a_program_on_two_devices_has_the_rows_of_the_native_backend(mode: str, graphs: str, tmp_path: Path) -> None:
+    """Uses two CPUs as a host and an accelerator. Each tensor is measured on its own device."""
+    printed = run_python(tmp_path / "program.py", TWO_DEVICES, tmp_path, mode, graphs).splitlines()
+    devices = str(["CPU:0", "CPU:1"])
+    # The host measures magnitudes of eager tensors.
+    assert printed[-2:] == [devices, devices if mode == "FULL_HEALTH" else "[]"]  # for the function and eager tensors
+    recorded = Recorded(tmp_path / "tensorflow")
     assert [row["health_backend"] for row in recorded.rows("run")] == ["tensorflow"]
     assert recorded.stats() == []
+    rows = _rows_with_devices(recorded)
+    assert rows == _rows_with_devices(Recorded(tmp_path / "native"))
+    device_of = {facts[1]: facts[0] for facts in rows if facts[2] == "graph"}
+    assert [device_of[op_type] for op_type in ("Sqrt", "Log", "Exp", "Reshape")] == ["CPU:1", "CPU:1", "CPU:0", "CPU:0"]
+
+
+def _rows_with_devices(recorded: Recorded) -> collections.Counter[tuple[Any, ...]]:
+    """Counts the equal rows, without the numbers in the names of functions, and with rounded sums."""
     names = recorded.device_names()
-    devices = {
-        (row["op_name"] or row["op_type"]): names.get(row["device_id"], "")[-5:]
+    labels = ("scope", "op_name", "output_slot", "dtype", "has_inf_or_nan")
+    counts = ("size", "num_nan", "num_neg_inf", "num_pos_inf", "num_neg_finite", "num_zero", "num_pos_finite")
+    measured = ("min_finite", "max_finite", *ROUNDED)
+    return collections.Counter(
+        (
+            names.get(row["device_id"], "")[-5:],
+            (row["op_type"] or "").rstrip("_0123456789"),
+            *(row[label] for label in (*labels, *counts)),
+            str(row["shape"]),
+            *(None if row[name] is None else float(f"{row[name]:.9g}") for name in measured),
+        )
         for row in recorded.tensors()
-        if row["scope"] != "external"
-    }
-    assert devices["Mul"] == devices["Sqrt"] == "CPU:1"
-    assert devices["Exp"] == devices["add"] == "CPU:0"
+    )
 
 
 def test_a_deterministic_gpu_does_not_use_the_op_that_counts(monkeypatch: pytest.MonkeyPatch) -> None:
