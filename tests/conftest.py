@@ -6,6 +6,9 @@ import gc
 import os
 import shutil
 import tempfile
+from pathlib import Path
+
+import pytest
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
@@ -15,6 +18,18 @@ _MEMORY = "/dev/shm"
 _NEEDED_BYTES = 4 << 30
 if "TMPDIR" not in os.environ and os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > _NEEDED_BYTES:
     tempfile.tempdir = os.environ["TMPDIR"] = _MEMORY
+
+# Each of these tests may be quick, but all of them together take minutes, and few changes concern them.
+_SLOW_DIRECTORIES = ("faults", "fuzz", "parity", "recovery", "remote", "writer/debugger_v2")
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by marker
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks the tests of the slow directories."""
+    slow = [Path(__file__).parent / directory for directory in _SLOW_DIRECTORIES]
+    for item in items:
+        if any(item.path.is_relative_to(directory) for directory in slow):
+            item.add_marker(pytest.mark.slow)
 
 
 def pytest_collection_finish() -> None:

@@ -102,6 +102,7 @@ def compare(logdirs: Path, name: str) -> Diff:
     return diff(logdirs / f"{name}-a", logdirs / f"{name}-b")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["same", "retraced", "modes", "rounding"])
 def test_equal_computations_do_not_diverge(logdirs: Path, name: str) -> None:
     found = compare(logdirs, name)
@@ -115,6 +116,7 @@ def test_the_same_program_is_aligned_completely(logdirs: Path) -> None:
     assert (found.only_a.num_tensors, found.only_a.num_executions, found.only_a.num_ops) == (0, 0, 0)
 
 
+@pytest.mark.slow
 def test_different_seeds_diverge_at_the_seed(logdirs: Path) -> None:
     found = compare(logdirs, "seeds").divergence
     assert found is not None

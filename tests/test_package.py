@@ -130,6 +130,7 @@ def test_requirements_are_pinned_and_have_no_urls() -> None:
     assert [line for line in lines if not pinned.fullmatch(line) or "://" in line] == []
 
 
+@pytest.mark.slow
 def test_the_requirements_contain_what_they_need() -> None:
     checked = subprocess.run([sys.executable, "-m", "pip", "check"], capture_output=True, text=True, check=False)
     # tf_keras names the package tensorflow, and the tests use tensorflow-cpu.

@@ -112,6 +112,7 @@ class TestCommand:
         assert run_cli("show", logdir, "root", "--step", "x").exit_code == 2
         assert run_cli("show", logdir, "root", "--follow", "--json").exit_code == 2
 
+    @pytest.mark.slow
     def test_follow_shows_new_tensors_and_ends_with_the_recording(self, tmp_path: Path) -> None:
         with tfdbg_arrow.capture(tmp_path):
             tf.sin(tf.constant([1.0, 2.0]))

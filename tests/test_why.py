@@ -214,6 +214,7 @@ def test_the_explanation_of_each_case(logdir: Path, case: Case) -> None:
         assert case.repair in (origin.repair or "")
 
 
+@pytest.mark.slow
 def test_only_origins_and_candidates_are_explained(logdir: Path) -> None:
     with open_logdir(logdir) as opened:
         found = opened.rows("SELECT event_index FROM nonfinite_tensor ORDER BY event_index")

@@ -58,6 +58,7 @@ def test_a_wrong_option_gives_exit_code_2() -> None:
     assert run_cli("no-such-command").exit_code == 2
 
 
+@pytest.mark.slow
 def test_the_module_runs_like_the_command(bad: Path) -> None:
     found = subprocess.run(
         [sys.executable, "-m", "tfdbg_arrow", "first-nonfinite", str(bad)],

@@ -33,12 +33,14 @@ def other(tmp_path: Path) -> Path:
     return run.write(tmp_path / "other")
 
 
+@pytest.mark.slow
 def test_equal_runs_give_exit_code_0(healthy: Path) -> None:
     result = run_cli("diff", healthy, healthy)
     assert (result.exit_code, result.stderr) == (0, "")
     assert "Nothing diverges: 1 tensor pair(s) were compared in 1 execution pair(s)." in result.stdout
 
 
+@pytest.mark.slow
 def test_a_divergence_gives_exit_code_1_and_shows_both_sides(healthy: Path, other: Path) -> None:
     result = run_cli("diff", healthy, other)
     assert result.exit_code == 1
@@ -47,6 +49,7 @@ def test_a_divergence_gives_exit_code_1_and_shows_both_sides(healthy: Path, othe
     assert "  tensorflow_version: 2.21.0  |  2.17.0\n" in result.stdout
 
 
+@pytest.mark.slow
 def test_json(healthy: Path, other: Path) -> None:
     result = run_cli("diff", healthy, other, "--json")
     found = json.loads(result.stdout)["diff"]
@@ -75,6 +78,7 @@ def layers(path: Path, run_id: str, *, changed_from: int) -> Path:
     return run.write(path)
 
 
+@pytest.mark.slow
 def test_the_layer_that_parted_first(tmp_path: Path) -> None:
     a, b = layers(tmp_path / "a", "run-a", changed_from=9), layers(tmp_path / "b", "run-b", changed_from=3)
     sentence = "The layer net/layer0 parted first, in step 3: largest magnitude 3.1 in A against 3.1e+08 in B."

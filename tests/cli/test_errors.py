@@ -56,6 +56,7 @@ def other_directory(path: Path) -> None:
     (path / "notes.txt").write_text("mine")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ALL.values(), ids=ALL)
 def test_a_logdir_that_is_a_file(tmp_path: Path, command: tuple[str, ...]) -> None:
     path = tmp_path / "file"
@@ -133,6 +134,7 @@ def test_a_wrong_kind_or_run(tmp_path: Path, options: tuple[str, ...], why: str)
     assert why in refusal(tmp_path, "first-nonfinite", str(logdir), *options)
 
 
+@pytest.mark.slow
 def test_a_logdir_damaged_by_a_truncated_part(tmp_path: Path) -> None:
     logdir = RunBuilder("run-a").write(tmp_path / "logdir")
     part = next(logdir.glob("tensor_health/*/part-*.parquet"))

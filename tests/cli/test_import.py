@@ -18,6 +18,7 @@ def run(*command: object) -> str:
     return subprocess.run(words, capture_output=True, text=True, check=True).stdout
 
 
+@pytest.mark.slow
 def test_an_import_is_reported_and_a_second_one_is_skipped(tmp_path: Path) -> None:
     dump = write_dump(tmp_path / "dump", small_dump())
     next(dump.glob("*.stack_frames")).unlink()

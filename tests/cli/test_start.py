@@ -29,6 +29,7 @@ def test_help_imports_nothing_slow(words: tuple[str, ...]) -> None:
     assert imported(*words) == (0, set())
 
 
+@pytest.mark.slow
 def test_an_answer_imports_duckdb_and_what_prints() -> None:
     assert imported("first-nonfinite", str(GOLDEN)) == (1, {"duckdb", "rich"})
     assert imported("first-nonfinite", str(GOLDEN), "--json") == (1, {"duckdb"})

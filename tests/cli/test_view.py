@@ -35,6 +35,7 @@ def logdir(tmp_path: Path) -> Path:
     return run.write(tmp_path / "logdir")
 
 
+@pytest.mark.slow
 def test_view_prints_the_address_of_the_page_and_ends_on_ctrl_c(logdir: Path) -> None:
     command = [*COMMAND, "view", str(logdir), "--no-open", "--run", "run-a", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -58,6 +59,7 @@ def test_view_prints_the_address_of_the_page_and_ends_on_ctrl_c(logdir: Path) ->
     assert (process.returncode, stdout, stderr) == (0, "", "")
 
 
+@pytest.mark.slow
 def test_no_command_line_contains_the_token(logdir: Path, tmp_path: Path) -> None:
     browser = tmp_path / "browser.py"
     seen = tmp_path / "seen.json"
@@ -104,6 +106,7 @@ def test_view_reports_a_missing_logdir_or_run_immediately(logdir: Path, tmp_path
     assert unknown.stderr == f"tfdbg-arrow: run 'evil' is not in {logdir}; it has run-a.\n"
 
 
+@pytest.mark.slow
 def test_report_writes_one_file_and_lists_what_it_left_out(logdir: Path, tmp_path: Path) -> None:
     file = tmp_path / "out.html"
     result = run_cli("report", logdir, "-o", file)
@@ -113,6 +116,7 @@ def test_report_writes_one_file_and_lists_what_it_left_out(logdir: Path, tmp_pat
     assert printed == {"logdir": str(logdir), "report": str(file), "bytes": file.stat().st_size, "left_out": []}
 
 
+@pytest.mark.slow
 def test_report_reports_a_file_that_cannot_be_written(logdir: Path, tmp_path: Path) -> None:
     result = run_cli("report", logdir, "-o", tmp_path / "no" / "out.html")
     assert (result.exit_code, result.stdout) == (2, "")

@@ -104,6 +104,7 @@ class TestWhy:
         assert result.exit_code == 2
         assert "has no recorded tensor named Nosuch; see " in result.stderr
 
+    @pytest.mark.slow
     def test_values_that_did_no_harm_give_exit_code_0(self, tmp_path: Path) -> None:
         run = RunBuilder("run-a")
         graph = run.graph("loss").op("x", "Placeholder").op("log", "Log", inputs=["x"])

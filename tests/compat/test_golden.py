@@ -58,6 +58,7 @@ def _place(alert: dict[str, Any]) -> tuple[str, str, int, str]:
     return alert["kind"], alert["run_id"], alert["first_event_index"] or -1, alert["op_name"] or ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("logdir", LOGDIRS, ids=lambda path: f"{path.parent.name}-{path.name}")
 def test_a_golden_logdir_gives_the_stored_answers(logdir: Path) -> None:
     stored = json.loads(logdir.with_suffix(".json").read_text("utf-8"))

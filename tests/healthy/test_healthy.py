@@ -43,6 +43,7 @@ def test_there_are_thirty_programs() -> None:
     assert len(PROGRAMS) >= 30
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", mostly_slow(SAMPLE, fast=SAMPLE[:1]))
 def test_no_answer_reports_a_healthy_program_under_op_determinism(name: str, tmp_path: Path) -> None:
     check([name], "--deterministic", tmp_path=tmp_path)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.writer.subprocesses import run_python
 from tfdbg_arrow.query import alerts, first_nonfinite
 
@@ -30,6 +32,7 @@ with tfdbg_arrow.capture(sys.argv[1]):
 """
 
 
+@pytest.mark.slow
 def test_the_constant_of_cross_entropy_is_no_error_beside_a_bug(tmp_path: Path) -> None:
     """Under op determinism, TensorFlow selects its losses from a constant NaN where a label is invalid."""
     logdir = str(tmp_path / "logdir")

@@ -78,6 +78,7 @@ def check(logdir: Path, reports: dict[str, dict[str, Any]], *, num_runs: int) ->
                     check_by_path(row, expected[table])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("num_runs", "flushes_a_run"),
     [pytest.param(2, 60, id="some"), pytest.param(20, 500, id="many", marks=pytest.mark.exhaustive)],

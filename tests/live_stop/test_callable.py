@@ -11,6 +11,7 @@ import tensorflow as tf
 import tfdbg_arrow
 
 
+@pytest.mark.slow
 def test_a_callable_is_called_once_for_each_origin(tmp_path: Path, health_backend: str) -> None:
     found: list[tuple[str | None, str]] = []
 

@@ -17,6 +17,7 @@ from tfdbg_arrow.errors import NonFiniteError, SettingError
 from .stops import not_stopped, origin, stopped
 
 
+@pytest.mark.slow
 def test_a_bad_value_that_no_op_takes_stops_at_the_next_boundary(tmp_path: Path, health_backend: str) -> None:
     def at_end() -> None:
         tf.math.log(tf.constant(0.0))
@@ -45,6 +46,7 @@ def test_an_error_of_the_program_is_not_hidden(tmp_path: Path) -> None:
     assert not tfdbg_arrow.is_recording()
 
 
+@pytest.mark.slow
 def test_a_program_that_catches_the_error_stops_again(tmp_path: Path, health_backend: str) -> None:
     @tf.function
     def f(x: tf.Tensor) -> tf.Tensor:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 import tfdbg_arrow
@@ -119,6 +120,7 @@ def test_only_the_branch_that_runs_stops(tmp_path: Path, health_backend: str) ->
     assert (found.op_type, found.num_neg_inf) == ("Log", 1)
 
 
+@pytest.mark.slow
 def test_a_bad_argument_stops_only_the_branch_that_takes_it(tmp_path: Path, health_backend: str) -> None:
     @tf.function
     def f(x: tf.Tensor, is_taken: tf.Tensor) -> tf.Tensor:
@@ -148,6 +150,7 @@ def test_a_bad_argument_stops_only_the_branch_that_takes_it(tmp_path: Path, heal
             assert (found.op_type, found.num_neg_inf, found.is_origin) == ("Log", 1, True)
 
 
+@pytest.mark.slow
 def test_a_bad_value_of_a_filtered_op_does_not_stop(tmp_path: Path) -> None:
     @tf.function
     def f(x: tf.Tensor, is_taken: tf.Tensor) -> tf.Tensor:
@@ -165,6 +168,7 @@ def test_a_bad_value_of_a_filtered_op_does_not_stop(tmp_path: Path) -> None:
         run()
 
 
+@pytest.mark.slow
 def test_the_gradient_of_a_square_root_stops(tmp_path: Path, health_backend: str) -> None:
     v = tf.Variable(0.0)
 
@@ -194,6 +198,7 @@ def test_the_gradient_of_a_square_root_stops(tmp_path: Path, health_backend: str
     assert v.numpy() == 0.0
 
 
+@pytest.mark.slow
 def test_bad_input_data_stops(tmp_path: Path, health_backend: str) -> None:
     @tf.function
     def f(x: tf.Tensor) -> tf.Tensor:
@@ -222,6 +227,7 @@ def test_a_data_set_stops(tmp_path: Path, health_backend: str) -> None:
     assert len(seen) == 2
 
 
+@pytest.mark.slow
 def test_a_strategy_and_a_python_function_stop(tmp_path: Path) -> None:
     strategy = tf.distribute.MirroredStrategy(["CPU:0"])
 
@@ -238,6 +244,7 @@ def test_a_strategy_and_a_python_function_stop(tmp_path: Path) -> None:
     assert origin(stopped(tmp_path / "py_function", lambda: f(tf.constant(0.0))))[0] == "Log"
 
 
+@pytest.mark.slow
 def test_a_session_stops(tmp_path: Path) -> None:
     @tf.function
     def f(x: tf.Tensor) -> tf.Tensor:

@@ -32,6 +32,7 @@ print(json.dumps(facts))
 """
 
 
+@pytest.mark.slow
 def test_a_forked_program_sees_the_same_facts_as_a_started_process(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(FACTS)
     environment = {**os.environ, "PYTHONPATH": "/no/such/path", "MINE": "1"}

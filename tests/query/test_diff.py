@@ -178,6 +178,7 @@ def test_an_overflow_in_half_precision_is_a_divergence(pair: Pair) -> None:
     assert found.divergence.notes == ("A computes it in float32, B in float16.",)
 
 
+@pytest.mark.slow
 def test_the_same_difference_in_single_precision_is_a_divergence(pair: Pair) -> None:
     found = pair.both(mixed, product=1002.0, square=1.004e6).diff()
     assert place(found) == ("magnitudes", "MatMul", 0, None)
@@ -331,6 +332,7 @@ def test_the_kind_of_a_divergence(pair: Pair, health: Health, kind: str) -> None
     assert place(pair.diff())[:2] == (kind, "Square")
 
 
+@pytest.mark.slow
 def test_elements_are_compared_if_both_runs_recorded_them(tmp_path: Path) -> None:
     pair = Pair(tmp_path, tensor_debug_mode="FULL_TENSOR")
 
@@ -416,6 +418,7 @@ def test_the_note_on_a_random_op_whose_seed_was_not_recorded(pair: Pair) -> None
     assert found.divergence.notes[0].startswith("RandomStandardNormal draws random numbers: the runs have different ")
 
 
+@pytest.mark.slow
 def test_the_search_continues_behind_ops_that_are_known_to_diverge(pair: Pair) -> None:
     chain(pair.a)
     chain(pair.b, healths={"Square": numbers(8.0, 16.0), "Log": numbers(float("inf"), 16.0)})
@@ -494,6 +497,7 @@ def test_a_limited_list_of_unaligned_ops_is_marked_as_cut(pair: Pair) -> None:
     assert (found.is_cut, found.only_b.num_tensors) == (True, 5)
 
 
+@pytest.mark.slow
 def test_the_older_of_two_runs_in_a_logdir_is_run_a(tmp_path: Path) -> None:
     for name, start, health in (("newer", 2, INF), ("older", 1, CLEAN)):
         run = RunBuilder(name, wall_time_ns=start)
@@ -546,6 +550,7 @@ def test_the_error_for_runs_with_nothing_in_common(pair: Pair) -> None:
         pair.diff()
 
 
+@pytest.mark.slow
 def test_last_step_limits_the_comparison_to_the_first_steps(pair: Pair) -> None:
     def program(run: RunBuilder, *, bad: tuple[int, ...] = ()) -> None:
         graph = run.graph("f").op("x", "Placeholder").op("Square", inputs=["x"])

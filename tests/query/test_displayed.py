@@ -112,6 +112,7 @@ def test_a_bad_tensor_has_the_words_of_the_command_line(logdir: Logdir) -> None:
     assert repr(found) == "<NonFinite -Inf in Log:0 (Log), layer Log, step 0, event 1, /home/me/Log.py:3>"
 
 
+@pytest.mark.slow
 def test_every_answer_is_a_small_card_and_one_line(logdir: Logdir) -> None:
     for answer in answers(logdir):
         html = answer._repr_html_()
@@ -141,6 +142,7 @@ def test_layers_and_curves_are_drawings_and_without_the_viewer_tables(
         assert "svg" not in Text(answer._repr_html_()).tags
 
 
+@pytest.mark.slow
 def test_nothing_of_a_logdir_is_markup_or_controls_a_terminal(tmp_path: Path) -> None:
     with open_logdir(bad_run(name=EVIL * 30, number=3).write(tmp_path / "logdir")) as logdir:
         for answer in answers(logdir):
@@ -185,6 +187,7 @@ def test_answers_keep_their_attributes_and_comparisons(logdir: Logdir) -> None:
     assert hash(found) == hash(dataclasses.replace(found))
 
 
+@pytest.mark.slow
 def test_every_displayed_class_of_the_package_is_tested(logdir: Logdir) -> None:
     shown = {type(answer) for answer in answers(logdir)}
     public = {kind for name in query.__all__ if isinstance(kind := getattr(query, name), type)}

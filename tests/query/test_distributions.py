@@ -110,6 +110,7 @@ def by_step(found: Distributions) -> dict[int, Counter[object]]:
     return steps
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(tensors=TENSORS, chosen=st.sets(st.integers(0, 4), min_size=1))
 def test_the_sums_are_those_of_the_elements(

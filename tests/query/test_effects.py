@@ -483,6 +483,7 @@ def masked_logarithm(run: RunBuilder) -> RunBuilder:
     return run
 
 
+@pytest.mark.slow
 def test_every_answer_gives_a_tensor_the_same_effect(tmp_path: Path) -> None:
     """The gradient of the logarithm belongs to the logarithm, in whichever direction an answer looks."""
     logdir = masked_logarithm(RunBuilder("a")).write(tmp_path)

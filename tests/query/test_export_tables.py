@@ -124,6 +124,7 @@ def with_pyarrow(path: Path, columns: tuple[str, ...]) -> list[tuple[Any, ...]]:
 
 
 class TestParquet:
+    @pytest.mark.slow
     @pytest.mark.parametrize("read", [with_duckdb, with_polars, with_pyarrow])
     def test_every_reader_returns_the_rows_of_the_logdir(
         self,

@@ -101,6 +101,7 @@ def test_gradients_part_after_the_forward_side_and_in_the_order_of_the_flow(tmp_
     )
 
 
+@pytest.mark.slow
 def test_only_one_run_is_bad(tmp_path: Path) -> None:
     a = run(tmp_path / "a", steps(4))
     b = run(tmp_path / "b", steps(4, lambda name, step: [math.nan, 2.0] if name == "b" and step >= 2 else None))
@@ -112,6 +113,7 @@ def test_only_one_run_is_bad(tmp_path: Path) -> None:
     assert (both.first_parting, both.bad_a, sum(map(sum, both.bad))) == (None, found.bad_b, 0)
 
 
+@pytest.mark.slow
 def test_the_exact_step_within_a_column_of_several_steps(tmp_path: Path) -> None:
     def change(name: str, step: int) -> list[float] | None:
         # The optimizer is before net/b in the column of steps 600 to 799, net/a comes later.
@@ -144,6 +146,7 @@ def test_runs_that_are_apart_from_the_first_step_on(tmp_path: Path) -> None:
     assert found.outlined_parting == found.large_parting
 
 
+@pytest.mark.slow
 def test_what_is_outside_all_layers_is_a_note_unless_nothing_else_parted(tmp_path: Path) -> None:
     a = run(tmp_path / "a", steps(5))
     both = run(
@@ -158,6 +161,7 @@ def test_what_is_outside_all_layers_is_a_note_unless_nothing_else_parted(tmp_pat
     )
 
 
+@pytest.mark.slow
 def test_steps_and_layers_that_only_one_run_has(tmp_path: Path) -> None:
     a = run(tmp_path / "a", [each for each in steps(8) if each[0] != "a"])
     b = run(tmp_path / "b", [(name, step + 5, elements) for name, step, elements in steps(9) if name != "db"])
@@ -174,6 +178,7 @@ def test_steps_and_layers_that_only_one_run_has(tmp_path: Path) -> None:
     assert (nothing.columns, nothing.rows, nothing.sentence) == ((), (), "The runs have no step in common.")
 
 
+@pytest.mark.slow
 def test_without_steps_executions_are_compared(tmp_path: Path) -> None:
     marked = run(tmp_path / "a", steps(3))
     with_executions = [("a", None, [1.0, 2.0]), ("b", None, [3.0])]
@@ -210,6 +215,7 @@ def test_nothing_can_be_compared(tmp_path: Path) -> None:
     assert layer_differences(tmp_path / "a", empty) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "factor", "is_apart"),
     [
@@ -341,6 +347,7 @@ def value(values: Any, name: str, at: tuple[int, int]) -> float | None:
     return number
 
 
+@pytest.mark.slow
 def test_a_call_that_gets_a_bad_result_is_not_where_the_runs_parted(tmp_path: Path) -> None:
     import tensorflow as tf
 
@@ -365,6 +372,7 @@ def test_a_call_that_gets_a_bad_result_is_not_where_the_runs_parted(tmp_path: Pa
     assert (place.num_bad_a, place.num_bad_b) == (0, 1)
 
 
+@pytest.mark.slow
 def test_the_origin_is_in_a_line_that_only_one_run_has(tmp_path: Path) -> None:
     import tensorflow as tf
 

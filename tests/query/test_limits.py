@@ -114,6 +114,7 @@ class TestTimeLimit:
 class TestManyBadTensors:
     """A training that is bad for many steps. Each step is one call whose ops feed each other."""
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("parts", [1, 2])
     def test_all_alert_rules_run_in_little_memory(self, tmp_path: Path, parts: int) -> None:
         run = RunBuilder("run-a", tensor_debug_mode="FULL_NUMERICS")

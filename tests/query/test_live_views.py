@@ -153,6 +153,7 @@ def test_cached_runs_with_bad_tensors_are_read_again_after_a_change(tmp_path: Pa
         assert logdir.nonfinite(kinds=["inf"], run_id="all") == []
 
 
+@pytest.mark.slow
 def test_threads_get_their_own_rows(tmp_path: Path) -> None:
     for number in range(6):
         program(f"run-{number}", tensors=number + 1).write(tmp_path)

@@ -309,6 +309,7 @@ class TestLive:
                 opened.rows("SELECT * FROM tensor_health")
         assert str(part) in str(caught.value)
 
+    @pytest.mark.slow
     def test_changed_bytes_cause_no_error_but_broken_part_error(self, tmp_path: Path) -> None:
         logdir = health_run(rows=200).write(tmp_path)
         part = logdir / "tensor_health" / "run=run-a" / "part-000000.parquet"
@@ -337,6 +338,7 @@ class TestEndOfStack:
 
         at_end_of_stack(ask, expected=ask())
 
+    @pytest.mark.slow
     def test_answers(self, tmp_path: Path) -> None:
         logdir = health_run().write(tmp_path)
         expected = first_nonfinite(logdir)

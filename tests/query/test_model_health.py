@@ -472,6 +472,7 @@ def curve(curves: TrainingCurves, name: str) -> Any:
     return next((each for each in curves.curves if each.name == name), None)
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_bad(tmp_path: Path) -> None:
     found, curves = answers(training(), tmp_path)
     assert found.rows == (
@@ -513,6 +514,7 @@ def test_a_run_that_goes_bad(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_healthy_run_names_what_changed_most(tmp_path: Path) -> None:
     found, curves = answers(training(bad_from=None), tmp_path)
     assert (found.origin, found.origin_event_index, found.path, curves.first_bad) == (None, None, (), None)
@@ -590,6 +592,7 @@ def test_without_steps_columns_are_executions(tmp_path: Path) -> None:
     assert found.sentence == "The layer net/log went bad first, in execution 2."
 
 
+@pytest.mark.slow
 def test_tensors_before_the_first_step_are_in_no_column(tmp_path: Path) -> None:
     run = training(steps=2)
     for tensor in run.rows["tensor_health"]:
@@ -605,6 +608,7 @@ def test_tensors_before_the_first_step_are_in_no_column(tmp_path: Path) -> None:
     assert found.sentence == "The layer net/log went bad first, before the first step."
 
 
+@pytest.mark.slow
 def test_modes(tmp_path: Path) -> None:
     kept = {
         "FULL_HEALTH": ("has_inf_or_nan", "size", "shape", "rank", "num_"),
@@ -643,6 +647,7 @@ def test_modes(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.slow
 def test_zoom(tmp_path: Path) -> None:
     found, curves = answers(training(), tmp_path, positions=(1, 3), max_columns=1)
     assert [(column.first, column.last) for column in found.columns] == [(1, 2)]
@@ -705,6 +710,7 @@ def test_the_loss_of_an_eager_program(tmp_path: Path) -> None:
     assert (loss.values[0], loss.source, loss.first_bad) == (2.0, "eager ops with a gradient", 1)
 
 
+@pytest.mark.slow
 def test_the_extremes_of_steps_do_not_overflow(tmp_path: Path) -> None:
     run = training(bad_from=None, steps=3)
     steps = (-(2**63), 0, 2**63 - 1)
@@ -719,6 +725,7 @@ def test_the_extremes_of_steps_do_not_overflow(tmp_path: Path) -> None:
         assert [index for index, each in enumerate(found.columns) if each.first_event_index is not None] == told
 
 
+@pytest.mark.slow
 def test_too_many_layers_are_folded_into_those_around_them(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     graph = run.graph("g")
@@ -749,6 +756,7 @@ def test_too_many_layers_are_folded_into_those_around_them(tmp_path: Path) -> No
     assert ([each.layer for each in found.rows], found.num_folded) == (["forward"], 1500)
 
 
+@pytest.mark.slow
 def test_the_run_is_the_newest_or_of_all_the_first_that_went_bad(tmp_path: Path) -> None:
     logdir = tmp_path / "logdir"
     for number, bad_from in enumerate((None, 2, 1, None)):

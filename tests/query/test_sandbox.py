@@ -42,6 +42,7 @@ def test_a_select_returns_rows_and_types(sandbox: Sandbox) -> None:
     assert not answer.is_cut
 
 
+@pytest.mark.slow
 def test_broken_parts_are_skipped_on_request(logdir: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(logdir, tmp_path / "logs")
     (copy / "tensor_health/run=run-a/part-000000.parquet").write_bytes(b"PAR1")
@@ -51,6 +52,7 @@ def test_broken_parts_are_skipped_on_request(logdir: Path, tmp_path: Path) -> No
     assert Sandbox(copy, skip_broken=True).ask(query).rows == ((0,),)
 
 
+@pytest.mark.slow
 def test_an_answer_with_too_many_rows_is_cut_and_marked(logdir: Path) -> None:
     answer = Sandbox(logdir, max_rows=700).ask("SELECT range AS n FROM range(701)")
     assert [row[0] for row in answer.rows] == list(range(700))
@@ -109,6 +111,7 @@ def test_no_files_except_parts_are_opened(sandbox: Sandbox, logdir: Path, query:
     assert "Permission Error" in str(refused.value) or "Catalog Error" in str(refused.value)
 
 
+@pytest.mark.slow
 def test_queries_that_need_too_much_time_or_memory_are_stopped(logdir: Path) -> None:
     with pytest.raises(QueryError, match=r"longer than 0\.5 seconds"):
         Sandbox(logdir, timeout_s=0.5).ask("SELECT count(*) FROM range(100000000) AS a, range(100000) AS b")
@@ -120,6 +123,7 @@ def test_queries_that_need_too_much_time_or_memory_are_stopped(logdir: Path) -> 
     assert small.ask("SELECT 1").rows == ((1,),)
 
 
+@pytest.mark.slow
 def test_a_second_query_is_refused_while_one_runs(logdir: Path) -> None:
     sandbox = Sandbox(logdir, timeout_s=3)
     failures: list[Exception] = []

@@ -58,6 +58,7 @@ def test_views_come_after_the_views_that_they_read() -> None:
     assert names.index("stack") < names.index("user_frame") < names.index("op_source") < names.index("graph_tensor")
 
 
+@pytest.mark.slow
 def test_the_script_for_other_clients_creates_views_with_the_same_rows(logdir: Path) -> None:
     with duckdb.connect() as plain, open_logdir(logdir) as opened:
         plain.execute(views_sql(str(logdir)))

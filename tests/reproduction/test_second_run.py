@@ -97,6 +97,7 @@ def test_another_value_or_none_goes_bad(first: Path, script: Path, tmp_path: Pat
     assert "second run: NaN in Log:0 (Log), step 0" in done.stdout
 
 
+@pytest.mark.slow
 def test_what_cannot_be_done_is_an_error(first: Path, script: Path, tmp_path: Path) -> None:
     cases = [
         ((first, "-o", tmp_path / "new", "--", tmp_path / "missing.py"), "the program recorded nothing (exit code 2)"),

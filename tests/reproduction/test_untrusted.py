@@ -123,6 +123,7 @@ def test_elements_that_are_no_tensor_are_an_error(dtype: str, shape: list[int], 
         tfdbg_arrow.write_repro(logdir, tmp_path / "repro.py")
 
 
+@pytest.mark.slow
 def test_elements_of_all_dtypes_are_stored_without_pickle(tmp_path: Path) -> None:
     texts = encode_strings([b"a\x00", b"", b"\xff"])
     for dtype, shape, value in (

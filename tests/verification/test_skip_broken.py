@@ -62,6 +62,7 @@ def test_nothing_is_left_out_of_an_intact_logdir_or_without_skip_broken(logdir: 
             opened.rows(COUNT)
 
 
+@pytest.mark.slow
 def test_the_digest_of_a_part_that_is_left_out_is_not_used(logdir: Path) -> None:
     expected = clean_run().write(logdir.parent / "expected", parts=2, digested=(0, 1))
     lines = (expected / MANIFEST).read_text().splitlines()
@@ -72,6 +73,7 @@ def test_the_digest_of_a_part_that_is_left_out_is_not_used(logdir: Path) -> None
         assert opened.bad_runs.by_first(("nan",)) == other.bad_runs.by_first(("nan",))
 
 
+@pytest.mark.slow
 def test_a_broken_digest_is_left_out_and_its_part_is_read(logdir: Path) -> None:
     with open_logdir(logdir) as opened:
         expected = opened.alerts()

@@ -58,6 +58,7 @@ def test_the_limit_applies_to_the_list_and_not_to_the_count(tmp_path: Path) -> N
     assert (len(group.alerts), group.num_found) == (2, 5)
 
 
+@pytest.mark.slow
 def test_rules_fill_in_as_they_finish_in_the_background(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = logdirs.log_of_zero(tmp_path)
     with open_logdir(path) as logdir:

@@ -48,6 +48,7 @@ def test_a_page_about_one_run_shows_the_newest(site: Site, name: str) -> None:
     assert run_of_page(run="all") == "z-old"  # it went bad first
 
 
+@pytest.mark.slow
 def test_the_overview_and_the_alerts_are_about_the_newest_run(site: Site) -> None:
     assert (page(site, "overview")["verdict"], page(site, "alerts")["num_found"]) == ("healthy", 0)
     for run in ("z-old", "all"):
@@ -74,6 +75,7 @@ def test_a_page_says_which_run_it_shows_and_the_menu_selects_it(site: Site) -> N
     assert "About run z-old. The other run recorded no bad value." in of_old
 
 
+@pytest.mark.slow
 def test_the_report_is_about_the_newest_run(site: Site) -> None:
     with open_logdir(site.reader.path) as logdir:
         report = read_report(logdir)

@@ -116,6 +116,7 @@ def test_json_contains_the_texts_of_the_recording_in_plain_ascii(served: Served,
     assert logdirs.SCRIPT in str(answer.json)
 
 
+@pytest.mark.slow
 def test_csv_has_all_texts_and_no_formulas(served: Served) -> None:
     answer = served.ask(SQL[0].replace("/sql?", "/sql.csv?"))
     assert (answer.status, answer.headers["content-disposition"]) == (200, "attachment")
@@ -126,6 +127,7 @@ def test_csv_has_all_texts_and_no_formulas(served: Served) -> None:
     assert all(text in cells or f"'{text}" in cells for text in logdirs.HOSTILE)
 
 
+@pytest.mark.slow
 def test_a_page_with_two_hostile_runs(tmp_path: Path) -> None:
     logdirs.hostile(tmp_path)
     logdirs.hostile(tmp_path, run_id="run-b", host=logdirs.HOSTILE[2], bad=INF)
@@ -151,6 +153,7 @@ def test_errors_contain_no_markup_from_the_address(served: Served, text: str) ->
     check(answer.text)
 
 
+@pytest.mark.slow
 def test_a_report_contains_no_markup_from_the_recording(path: Path, tmp_path: Path) -> None:
     file = tmp_path / "report.html"
     written = write_report(path, file)

@@ -122,6 +122,7 @@ def test_a_mode_that_measures_nothing(tmp_path: Path) -> None:
         assert "measures nothing that a map can show" in served.ask("/model").text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("write", [logdirs.log_of_zero, logdirs.nested, logdirs.two_runs, logdirs.healthy])
 def test_recordings_without_layers_or_steps_have_a_page(tmp_path: Path, write: Any) -> None:
     with serving(write(tmp_path)) as served:
@@ -162,6 +163,7 @@ def test_deep_rows_are_folded_except_those_of_the_origin(tmp_path: Path) -> None
     ]
 
 
+@pytest.mark.slow
 def test_static_drawings(tmp_path: Path) -> None:
     path = training(tmp_path, num_steps=300, bad_from=200)
     drawn = map_svg(health(path))
@@ -178,6 +180,7 @@ def test_static_drawings(tmp_path: Path) -> None:
     assert 'id="model"' in report
 
 
+@pytest.mark.slow
 def test_a_healthy_run_has_curves_on_the_overview(tmp_path: Path) -> None:
     path = training(tmp_path, bad_from=None)
     with open_logdir(path) as logdir:

@@ -30,6 +30,7 @@ def overview(path: Path, run_id: str | None = None) -> OverviewPage:
         return read_overview(logdir, run_id=run_id, budget_s=1000)
 
 
+@pytest.mark.slow
 def test_the_origin_of_a_bad_run(tmp_path: Path) -> None:
     page = overview(logdirs.log_of_zero(tmp_path))
 
@@ -42,6 +43,7 @@ def test_the_origin_of_a_bad_run(tmp_path: Path) -> None:
     assert page.num_unrecorded_inputs == 0
 
 
+@pytest.mark.slow
 def test_a_gradient_has_its_forward_op_its_layer_and_its_calls(tmp_path: Path) -> None:
     page = overview(logdirs.gradient(tmp_path))
     assert page.headline == "+Inf came up in Grad:0, the gradient of Sqrt, line 8, in the function root."
@@ -75,6 +77,7 @@ def words(html: str) -> str:
     return " ".join(unescape(re.sub(r"<[^>]*>", " ", html)).replace(" ,", ",").split())
 
 
+@pytest.mark.slow
 def test_alerts_are_listed_with_the_worst_first(tmp_path: Path) -> None:
     page = overview(logdirs.log_of_zero(tmp_path))
     found = [(rule.kind, rule.severity, rule.num_found, rule.findings[0].first.op_name) for rule in page.rules]
@@ -89,6 +92,7 @@ def test_the_answer_does_not_wait_for_alert_rules(tmp_path: Path) -> None:
     assert len(page.unfinished_rules) == len(builtin_rules())
 
 
+@pytest.mark.slow
 def test_rules_and_curves_fill_in_as_they_finish_in_the_background(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,6 +156,7 @@ def test_the_page_fills_in_in_a_browser(tmp_path: Path, monkeypatch: pytest.Monk
             assert page.url.endswith("wait=1") != has_script
 
 
+@pytest.mark.slow
 def test_the_strip_shows_when_the_run_went_bad(tmp_path: Path) -> None:
     strip = overview(logdirs.log_of_zero(tmp_path)).strip
     assert strip is not None
@@ -181,6 +186,7 @@ def test_a_run_without_tensors_is_empty(tmp_path: Path) -> None:
     assert (page.verdict, page.headline, page.strip) == ("empty", "Nothing is recorded here yet.", None)
 
 
+@pytest.mark.slow
 def test_several_workers_are_listed_and_one_can_be_chosen(tmp_path: Path) -> None:
     logdirs.log_of_zero(tmp_path, run_id="run-a", worker="worker:0")
     other = RunBuilder("run-b", worker="worker:1", wall_time_ns=START_NS + 1)
@@ -205,6 +211,7 @@ def test_unrecorded_inputs_are_counted_and_the_origin_is_not_proven(tmp_path: Pa
     assert (page.origin.is_origin, page.num_unrecorded_inputs, page.why) == (False, 1, None)
 
 
+@pytest.mark.slow
 def test_skipped_broken_parts_are_named(tmp_path: Path) -> None:
     path = logdirs.log_of_zero(tmp_path)
     (part,) = (path / "tensor_health").glob("run=*/*")

@@ -24,6 +24,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return logdirs.log_of_zero(tmp_path_factory.mktemp("logdir"))
 
 
+@pytest.mark.slow
 def test_it_loads_nothing_and_its_policy_allows_only_its_own_style_and_script(path: Path, tmp_path: Path) -> None:
     file = tmp_path / "report.html"
     write_report(path, file)
@@ -39,6 +40,7 @@ def test_it_loads_nothing_and_its_policy_allows_only_its_own_style_and_script(pa
     assert policy[1].startswith(("default-src 'none'", "default-src &#39;none&#39;"))
 
 
+@pytest.mark.slow
 def test_it_contains_the_pages_and_their_data(path: Path) -> None:
     with open_logdir(path) as logdir:
         report = read_report(logdir)
@@ -53,6 +55,7 @@ def test_it_contains_the_pages_and_their_data(path: Path) -> None:
     assert json.loads(data)["overview"] == to_json(report.overview)
 
 
+@pytest.mark.slow
 def test_every_link_has_a_target(path: Path) -> None:
     with open_logdir(path) as logdir:
         text, _ = render_report(read_report(logdir))
@@ -63,6 +66,7 @@ def test_every_link_has_a_target(path: Path) -> None:
     assert targets - set(ids) == set()
 
 
+@pytest.mark.slow
 def test_parts_that_do_not_fit_are_left_out_and_named(path: Path) -> None:
     with open_logdir(path) as logdir:
         report = read_report(logdir)
@@ -78,6 +82,7 @@ def test_parts_that_do_not_fit_are_left_out_and_named(path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_findings_beyond_the_limit_are_left_out(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     graph = run.graph("f")
@@ -98,6 +103,7 @@ def test_alert_rules_that_did_not_run_are_named(tmp_path: Path) -> None:
         assert "No rule found anything" in render_report(read_report(logdir))[0]
 
 
+@pytest.mark.slow
 def test_alerts_of_the_same_line_are_one_finding(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     graph = run.graph("f")
@@ -113,6 +119,7 @@ def test_alerts_of_the_same_line_are_one_finding(tmp_path: Path) -> None:
     assert [(rule.num_found, len(rule.findings)) for rule in report.overview.rules] == [(30, 1), (30, 1)]
 
 
+@pytest.mark.slow
 def test_errors_for_an_invalid_path_and_an_unknown_run(path: Path, tmp_path: Path) -> None:
     with pytest.raises(LogdirError, match="the report cannot be written to"):
         write_report(path, tmp_path / "no" / "such" / "report.html")

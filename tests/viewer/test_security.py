@@ -44,6 +44,7 @@ def goes_on(served: Served) -> Iterator[None]:
     assert served.ask("/overview.json").json["verdict"] == "bad"
 
 
+@pytest.mark.slow
 def test_the_token_becomes_a_cookie_and_is_removed_from_the_address(served: Served) -> None:
     answer = served.ask(f"/alerts?rule=nonfinite&token={TOKEN}", cookie="")
     assert (answer.status, answer.headers["location"]) == (303, "/alerts?rule=nonfinite")

@@ -93,6 +93,7 @@ def test_errors_as_json(served: Served, target: str, status: int, message: str) 
     assert (html.status, html.headers["content-type"]) == (status, "text/html; charset=utf-8")
 
 
+@pytest.mark.slow
 def test_a_page_shows_new_data(tmp_path: Path) -> None:
     logdirs.healthy(tmp_path)
     with serving(tmp_path) as served:

@@ -138,6 +138,7 @@ def test_tensorboard_starts_without_duckdb_and_lists_the_tab(started: tuple[Serv
     }
 
 
+@pytest.mark.slow
 def test_the_only_logdir_opens_by_itself(served: Served) -> None:
     answer = followed(served, f"{MOUNT}/logdirs")
     assert answer.status == 200
@@ -151,6 +152,7 @@ def content(answer: Answer) -> str:
     return re.sub(r'("|&#34;)\./', r"\1/", answer.text.partition('<details class="card questions"')[0])
 
 
+@pytest.mark.slow
 def test_every_page_is_that_of_the_viewer(served: Served, root: str, logs: Path) -> None:
     with serving(logs / "fit" / "health") as viewer:
         for kind in PAGES:
@@ -243,6 +245,7 @@ def test_invalid_paths_are_refused(served: Served, root: str, target: str) -> No
         assert b"root:" not in answer.body
 
 
+@pytest.mark.slow
 def test_further_host_names_are_named_by_a_flag(logs: Path) -> None:
     with board("--logdir", logs, "--tfdbg_arrow_hosts", "hub.test, Other.test") as (served, _):
         status = {
@@ -273,6 +276,7 @@ def test_the_hosts_of_an_address(address: str, allowed: list[str], refused: list
     assert [host for host in refused if hosts.allow(host)] == []
 
 
+@pytest.mark.slow
 def test_several_logdirs_are_listed(tmp_path: Path) -> None:
     names = ("a/bad", "b healthy", "c/<script>")
     logdirs.log_of_zero(tmp_path / names[0])

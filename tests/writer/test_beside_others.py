@@ -251,6 +251,7 @@ def test_the_profiler_writes_its_trace(health_backend: str, tmp_path: Path) -> N
     assert list((tmp_path / "profile").rglob("*.xplane.pb"))
 
 
+@pytest.mark.slow
 def test_keras_profiles_a_batch(health_backend: str, tmp_path: Path) -> None:
     keras = tf.keras
 
@@ -271,6 +272,7 @@ def test_keras_profiles_a_batch(health_backend: str, tmp_path: Path) -> None:
     assert [len(list(board.rglob("*.xplane.pb"))) for board in boards] == [1, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_first", [True, False])
 def test_the_data_service_works(is_first: bool, health_backend: str, tmp_path: Path) -> None:
     def start() -> tuple[Any, Any]:

@@ -80,6 +80,7 @@ def complete(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return logdir
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flush", [True, False])
 def test_the_first_and_the_last_are_kept_and_the_middle_is_dropped(flush: bool, complete: Path, tmp_path: Path) -> None:
     logdir = tmp_path / "some"
@@ -101,6 +102,7 @@ def test_the_first_and_the_last_are_kept_and_the_middle_is_dropped(flush: bool, 
     assert rows(logdir, "run")[0]["is_clean_end"]
 
 
+@pytest.mark.slow
 def test_dropped_rows_are_listed_exactly(complete: Path, tmp_path: Path) -> None:
     with tfdbg_arrow.capture(tmp_path / "some", "FULL_TENSOR", max_bytes=MIB):
         run_long()
@@ -122,6 +124,7 @@ def test_dropped_rows_are_listed_exactly(complete: Path, tmp_path: Path) -> None
         assert any("the middle of the run was dropped" in text for text in opened.runs()[0].left_out)
 
 
+@pytest.mark.slow
 def test_the_first_of_each_kind_of_bad_value_is_never_dropped(tmp_path: Path) -> None:
     bad = {19: float("inf"), 25: float("nan"), 29: float("nan")}
     with tfdbg_arrow.capture(tmp_path, "FULL_TENSOR", max_bytes=MIB):
@@ -141,6 +144,7 @@ def test_the_first_of_each_kind_of_bad_value_is_never_dropped(tmp_path: Path) ->
     assert size_of_events(tmp_path) <= MIB
 
 
+@pytest.mark.slow
 def test_small_batches_are_merged(tmp_path: Path) -> None:
     with tfdbg_arrow.capture(tmp_path, max_bytes=MIB):
         for number in range(80):

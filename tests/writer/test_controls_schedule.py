@@ -113,6 +113,7 @@ class TestText:
         assert (gate.num_steps, gate.num_skipped) == (4, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_the_rows_equal_those_steps_of_a_full_recording(backend: str, tmp_path: Path) -> None:
     with tfdbg_arrow.capture(tmp_path / "full", health_backend=backend):

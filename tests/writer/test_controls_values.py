@@ -74,6 +74,7 @@ def is_chosen(key: tuple[Any, ...], values: str) -> bool:
     return re.match(values, op_type) is not None or (op_name is not None and re.match(values, op_name) is not None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("values", ["dense/|Tanh$|ArgMax|Add$", "."])
 def test_the_rows_equal_those_of_full_tensor(values: str, backend: str, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"health_backend": backend, "graphs": "traced"}  # as with values=

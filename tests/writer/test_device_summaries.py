@@ -144,6 +144,7 @@ def reshaped(*tensors: tf.Tensor) -> Any:
     return [(tf.reshape(t, [-1, 1]), t[:0], tf.identity(t), d) for t, d in zip(tensors, deep, strict=True)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("knows_shapes", [True, False])
 @pytest.mark.parametrize("mode", MODES)
 def test_every_dtype_and_shape_has_the_row_of_the_native_core(mode: str, knows_shapes: bool, tmp_path: Path) -> None:

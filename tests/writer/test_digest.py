@@ -59,6 +59,7 @@ ROWS = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(st.lists(ROWS, min_size=1, max_size=40), st.integers(1, 40))
 def test_a_digest_equals_what_sql_computes(rows: list[dict[str, Any]], size: int) -> None:

@@ -85,6 +85,7 @@ class TestWait:
         tfdbg_arrow.disable()
         assert clean_ends(tmp_path) == [True]
 
+    @pytest.mark.slow
     def test_the_next_recording_waits(self, tmp_path: Path, gate: threading.Event) -> None:
         with tfdbg_arrow.capture(tmp_path, wait=False):
             doubling()(X)
@@ -151,6 +152,7 @@ class TestProgress:
         assert len(set(numbers)) > 3
         assert last == f"tfdbg_arrow: wrote the recording to {logdir}.\033[K\n"
 
+    @pytest.mark.slow
     def test_nobody_who_waits_sees_nothing(
         self, logdir: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
     ) -> None:

@@ -54,6 +54,7 @@ def run_training(name: str, steps: int, *settings: object) -> Any:
     return json.loads(process.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", mostly_slow(["mlp", "cnn", "transformer", "rnn"], fast=["mlp"]))
 def test_a_training_is_bit_identical(name: str, tmp_path: Path) -> None:
     assert run_training(name, 24) == run_training(name, 24, tmp_path)
@@ -303,6 +304,7 @@ def test_the_optimizer_is_silent_without_a_recording(tmp_path: Path) -> None:
     assert not any(node.op.startswith("Tfdbg") or "_tfdbg_arrow_graph" in node.attr for node in nodes)
 
 
+@pytest.mark.slow
 def test_a_function_outlives_its_recording_and_is_recorded_again(tmp_path: Path) -> None:
     function = tf.function(with_loops)
     x = tf.constant(X)
@@ -407,6 +409,7 @@ def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return logdir
 
 
+@pytest.mark.slow
 def test_each_node_belongs_to_an_op_of_the_program(recorded: Path) -> None:
     unknown = "SELECT op_type, node_name FROM executed_op WHERE graph_id IS NULL OR coalesce(op_name, made_for) IS NULL"
     assert [row for row in rows(recorded, unknown) if row[0] not in STEERING] == []
@@ -438,6 +441,7 @@ def test_a_step_has_the_graph_that_was_optimized_for_it(tmp_path: Path) -> None:
     assert len({executed_graph_id for _, executed_graph_id in found}) == 2
 
 
+@pytest.mark.slow
 def test_a_check_waits_until_its_constant_input_is_recorded(tmp_path: Path) -> None:
     def program(x: Any) -> Any:
         return x + tf.debugging.check_numerics(tf.math.log(tf.zeros([3])), "bad")
@@ -468,6 +472,7 @@ def test_a_function_call_that_was_computed_in_advance_names_its_ops(tmp_path: Pa
     assert explanation.sentence.startswith("Log of constants: TensorFlow computed the result in advance")
 
 
+@pytest.mark.slow
 def test_the_defaults_of_graphs(tmp_path: Path) -> None:
     choices: dict[str, tuple[dict[str, Any], str]] = {
         "default": ({}, "executed"),
@@ -488,6 +493,7 @@ def test_the_defaults_of_graphs(tmp_path: Path) -> None:
         assert ("LogSoftmax" in types) == (graphs == "executed")
 
 
+@pytest.mark.slow
 def test_a_killed_program_leaves_the_rows_that_it_recorded(tmp_path: Path) -> None:
     run_python(tmp_path / "killed.py", KILLED, tmp_path / "logdir", returncode=-9)
     tfdbg_arrow.recover(tmp_path / "logdir")

@@ -205,6 +205,7 @@ def test_the_inputs_of_a_failing_gradient_are_recorded(health_backend: str, tmp_
     assert "Log" in {op_type for op_type, _ in bad_tensors(tmp_path)}
 
 
+@pytest.mark.slow
 def test_keras_stops_at_an_assert_in_a_layer(health_backend: str, tmp_path: Path) -> None:
     keras = tf.keras
 

@@ -38,6 +38,7 @@ def steps(logdir: Path) -> list[int]:
     return [int(value) for label, value in marks(logdir) if label == "step"]
 
 
+@pytest.mark.slow
 def test_epochs_batches_and_validation(tmp_path: Path) -> None:
     net, data = model(), np.ones((1, 1), np.float32)
     with tfdbg_arrow.capture(tmp_path):
@@ -62,6 +63,7 @@ def test_several_steps_of_one_execution_have_one_mark(tmp_path: Path) -> None:
     assert steps(tmp_path) == [0, 2, 4, 5, 7, 9]
 
 
+@pytest.mark.slow
 def test_user_marks_replace_automatic_marks(tmp_path: Path) -> None:
     net = model()
     with tfdbg_arrow.capture(tmp_path / "ours"):
@@ -87,6 +89,7 @@ def test_a_schedule_uses_automatic_steps(tmp_path: Path) -> None:
     assert {row["step"] for row in rows(tmp_path) if row["scope"] == "graph" and row["step"] is not None} == {0, 2}
 
 
+@pytest.mark.slow
 def test_a_nested_fit_is_part_of_the_outer_one(tmp_path: Path) -> None:
     inner = model()
     nested = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: fit(inner, num_batches=3))

@@ -360,6 +360,7 @@ class Model:
             )
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(drawn=graphs(), records_others=st.booleans(), keeps_inputs=st.booleans())
 def test_an_edited_graph_is_the_original_with_record_ops(
@@ -564,6 +565,7 @@ def test_truncated_graphs_are_rejected_or_edited(small: Any) -> None:
     assert sum(graph is not None for graph in edits) > 5
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 2**48))
 def test_corrupted_graphs_are_edited_rejected_or_left(small: Any, seed: int) -> None:
@@ -572,6 +574,7 @@ def test_corrupted_graphs_are_edited_rejected_or_left(small: Any, seed: int) -> 
         edit(small, spoil(SMALL, random))
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_spliced_graphs_are_edited_rejected_or_left(recording: Any, data: st.DataObject) -> None:
@@ -595,6 +598,7 @@ def stopping(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return made, request.param is OnNonFinite.FAIL
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(drawn=graphs())
 def test_a_graph_that_may_stop_has_the_same_edges(stopping: tuple[Any, bool], drawn: Drawn) -> None:
@@ -762,6 +766,7 @@ def test_a_text_that_is_not_utf_8_is_rejected(small: Any, broken: bytes) -> None
     assert native_core().strings(0)[0] == ""
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 @given(text=st.one_of(st.binary(min_size=1, max_size=6), st.text(min_size=1, max_size=6).map(str.encode)))
 def test_texts_are_accepted_if_python_can_decode_them(small: Any, text: bytes) -> None:
@@ -957,5 +962,6 @@ assert "tensorflow" not in sys.modules
 """
 
 
+@pytest.mark.slow
 def test_without_tensorflow_nothing_is_recorded(tmp_path: Path) -> None:
     run_python(tmp_path / "program.py", WITHOUT_TENSORFLOW, tmp_path / "recording")

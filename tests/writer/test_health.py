@@ -390,6 +390,7 @@ class TestNative:
         assert flushed == plain
         assert still_set == [True]
 
+    @pytest.mark.slow
     def test_every_instruction_set_gives_the_same_bits(self) -> None:
         results = {kernel: _run_with_kernel(kernel) for kernel in ("avx512", "avx2", "baseline")}
         names = {name for name, _ in results.values()}

@@ -87,6 +87,7 @@ def test_functions_with_loops_branches_and_deep_shapes(tmp_path: Path, graphs: s
     assert {row["scope"] for row in rows} == {"external", "graph", "execution"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["FULL_HEALTH", "FULL_NUMERICS"])
 def test_a_training_in_keras(tmp_path: Path, mode: str) -> None:
     def train() -> None:
@@ -99,6 +100,7 @@ def test_a_training_in_keras(tmp_path: Path, mode: str) -> None:
     assert max(row["size"] for row in rows if row["scope"] == "graph") > 1000
 
 
+@pytest.mark.slow
 def test_all_other_columns_are_the_same_without_histograms(tmp_path: Path) -> None:
     given = numbers(1000)
     program = tf.function(lambda x: tf.math.log(x) * 2.0)

@@ -45,6 +45,7 @@ def in_graphs(logdir: Path) -> list[dict[str, Any]]:
     return [row for row in rows(logdir, "tensor_health") if row["graph_id"] is not None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", mostly_slow(PROGRAMS, fast=["gradients"]))
 def test_a_program_keeps_its_numbers_and_is_recorded(name: str, way: str, tmp_path: Path) -> None:
     wanted = flat(PROGRAMS[name]())
@@ -138,6 +139,7 @@ def never_entered(x: tf.Tensor) -> tf.Tensor:
     return x
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", [loop, loop_in_a_loop, calls_in_a_loop, never_entered])
 def test_the_first_bad_and_the_last_iteration_of_a_loop_are_recorded(
     program: Callable[[tf.Tensor], tf.Tensor], way: str, tmp_path: Path
@@ -193,6 +195,7 @@ def cut(x: tf.Tensor) -> tf.Tensor:
     return x[: tf.math.count_nonzero(x > 1.0)] * 2.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", [masked, cut])
 def test_a_tensor_whose_shape_depends_on_values_is_recorded(
     program: Callable[[tf.Tensor], tf.Tensor], tmp_path: Path
@@ -206,6 +209,7 @@ def test_a_tensor_whose_shape_depends_on_values_is_recorded(
     assert sizes == {1}
 
 
+@pytest.mark.slow
 def test_a_function_that_xla_rejects_fails_as_without_a_recording(tmp_path: Path) -> None:
     compiled = tf.function(lambda x: tf.strings.length(tf.strings.as_string(x)), jit_compile=True)
     around = tf.function(lambda x: compiled(x) + 1)
@@ -247,6 +251,7 @@ def test_a_function_that_cannot_be_recorded_runs_and_is_reported(
     assert len(set(calls)) == 1
 
 
+@pytest.mark.slow
 def test_a_bad_value_stops_the_program_after_the_compiled_function(way: str, tmp_path: Path) -> None:
     compiled = tf.function(lambda x: tf.math.log(x) * 2.0, jit_compile=True)
     around = tf.function(lambda x: compiled(x) + 1.0)

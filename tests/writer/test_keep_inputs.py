@@ -122,6 +122,7 @@ def test_a_session_of_tensorflow_1(tmp_path: Path) -> None:
     assert kept(tmp_path / "log") == [("Rsqrt", 0, False, 0, "float32", [2], [4.0, 0.0])]
 
 
+@pytest.mark.slow
 def test_variables_and_numbers_are_those_of_an_unrecorded_run(tmp_path: Path) -> None:
     def train() -> tuple[bytes, ...]:
         tf.keras.utils.set_random_seed(3)

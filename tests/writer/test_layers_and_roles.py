@@ -55,6 +55,7 @@ def model() -> keras.Model:
     return net
 
 
+@pytest.mark.slow
 @EVERY_BACKEND
 def test_a_model_with_nested_layers_and_a_layer_that_is_called_twice(tmp_path: Path, backend: str) -> None:
     net = model()
@@ -242,6 +243,7 @@ def test_keras_imported_while_recording(tmp_path: Path) -> None:
     assert [row for row in rows(tmp_path, "capture_stat") if row["stat"] == "failed"] == []
 
 
+@pytest.mark.slow
 def test_optimizers_of_a_mirrored_strategy(tmp_path: Path) -> None:
     strategy = tf.distribute.MirroredStrategy(["CPU:0"])
     with strategy.scope():

@@ -146,6 +146,7 @@ class TestKeras:
             model.predict(x, callbacks=[callback], **options)
         return model
 
+    @pytest.mark.slow
     def test_fit_evaluate_and_predict(self, tmp_path: Path) -> None:
         self.fit(tmp_path)
         epoch = lambda n: [("epoch", str(n)), ("phase", "train"), *[("step", str(3 * n + i)) for i in range(3)]]  # noqa: E731
@@ -155,6 +156,7 @@ class TestKeras:
         steps = {row["step"] for row in rows(tmp_path, "tensor_health") if row["op_type"] == "MatMul"}
         assert steps == {*range(6), None}  # evaluate and predict belong to no step of fit
 
+    @pytest.mark.slow
     def test_several_steps_in_one_call_have_one_mark(self, tmp_path: Path) -> None:
         self.fit(tmp_path, steps_per_execution=2)
         steps = [value for label, value in labels(tmp_path) if label == "step"]

@@ -101,6 +101,7 @@ def test_many_threads_neither_lose_nor_duplicate_records(tmp_path: Path) -> None
         assert (np.diff(own) > 0).all(), "a thread's own events keep their order"
 
 
+@pytest.mark.slow
 def test_a_full_spool_that_nobody_drains_drops_and_counts_but_does_not_hang(tmp_path: Path) -> None:
     recording = make_recording(tmp_path)
     for number in range(1024):

@@ -139,6 +139,7 @@ def _filtering(request: pytest.FixtureRequest) -> Iterator[None]:
         module.enable_traceback_filtering()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_filtering")
 def test_tracebacks_are_those_without_a_recording(tmp_path: Path) -> None:
     # The first time, autograph converts functions, and the frames of the conversion are in the traceback.

@@ -53,6 +53,7 @@ def unrecorded(tmp_path_factory: pytest.TempPathFactory) -> str:
     return run_python(tmp_path_factory.mktemp("unrecorded") / "program.py", PROGRAM)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", mostly_slow(["native", "tensorflow"], fast=["native"]))
 def test_a_recorded_pipeline_gives_the_same_batches(backend: str, unrecorded: str, tmp_path: Path) -> None:
     head, _, rest = PROGRAM.partition("    tf.config")

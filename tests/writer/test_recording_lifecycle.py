@@ -57,6 +57,7 @@ class TestOff:
         kinds = [row["op_type"].rstrip("0123456789") for row in rows(tmp_path, "execution")]
         assert kinds == ["Fill", "Exp", "__inference_f_"]
 
+    @pytest.mark.slow
     def test_nothing_of_the_recorder_stays_in_tensorflow(self, tmp_path: Path) -> None:
         places = [
             (eager_context.Context, "call_function"),

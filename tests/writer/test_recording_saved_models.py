@@ -21,6 +21,7 @@ pytestmark = pytest.mark.usefixtures("not_recording")
 
 
 class TestSavedModels:
+    @pytest.mark.slow
     def test_hold_no_record_ops_and_load_without_tfdbg_arrow(self, tmp_path: Path) -> None:
         class Model(tf.Module):
             def __init__(self) -> None:
@@ -124,6 +125,7 @@ def test_graphs_of_sessions_become_functions_without_changes(flow: str, graphs: 
     assert len(exps) >= 2 * (3 if flow == "while" else 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("health_backend", ["native", "tensorflow"])
 def test_a_graph_def_of_a_recorded_function_loads_without_tfdbg_arrow(health_backend: str, tmp_path: Path) -> None:
     @tf.function

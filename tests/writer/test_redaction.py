@@ -101,6 +101,7 @@ def copy_unless_gone(source: str, target: str) -> str:
     return target
 
 
+@pytest.mark.slow
 def test_no_file_ever_contains_redacted_texts(places: tuple[Path, Path, Path]) -> None:
     working, _, logdir = places
     needles = ("hush-", str(working.parent), str(Path.home()) + "/")
@@ -133,6 +134,7 @@ def test_no_file_ever_contains_redacted_texts(places: tuple[Path, Path, Path]) -
     assert_nowhere(logdir, needles)
 
 
+@pytest.mark.slow
 def test_redacting_only_the_source_keeps_paths(places: tuple[Path, Path, Path]) -> None:
     _, elsewhere, logdir = places
     with start(places, redact="source", how="end") as process:

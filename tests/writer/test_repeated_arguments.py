@@ -115,6 +115,7 @@ def test_what_eager_code_and_sessions_pass_is_measured_in_each_call(tmp_path: Pa
     assert num_unchanged(tmp_path) == 0
 
 
+@pytest.mark.slow
 def test_an_array_that_changes_outside_tensorflow_is_measured_again_after_a_while(tmp_path: Path) -> None:
     array = aligned_array(SHAPE[0] * SHAPE[1]).reshape(SHAPE)
     with tfdbg_arrow.capture(tmp_path):

@@ -196,6 +196,7 @@ LONG_MODE = pytest.param("FULL_NUMERICS", marks=pytest.mark.exhaustive)
 """TensorFlow compiles its summaries for each dtype, which is slow. test_an_eager_row_equals_the_twins covers it."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "mode", [mode if mode in IN_EVERY_RUN else pytest.param(mode, marks=pytest.mark.exhaustive) for mode in MODES]
 )
@@ -324,7 +325,8 @@ TWO_DEVICES = """
         with tfdbg_arrow.capture(f"{logdir}/{backend}", mode, health_backend=backend, graphs=graphs):
             results.append([np.asarray(tensor).tobytes() for tensor in tf.nest.flatten(run())])
         if backend == "tensorflow":
-            ran = [each.post_optimization_graph for each in eager_context.context().export_run_metadata().function_graphs]
+            functions = eager_context.context().export_run_metadata().function_graphs
+            ran = [function.post_optimization_graph for function in functions]
     assert results[0] == results[1]
 
     def counting_devices(graphs):

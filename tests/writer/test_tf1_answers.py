@@ -103,6 +103,7 @@ def test_a_bad_value_fed_in_place_of_an_intermediate_tensor(graphs: str, tmp_pat
     assert given.health.num_zero == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_references", [False, True])
 def test_a_variable_holds_the_value_of_an_earlier_run(has_references: bool, graphs: str, tmp_path: Path) -> None:
     with (

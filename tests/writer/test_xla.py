@@ -70,6 +70,7 @@ def graph_ids_within_xla(logdir: Path) -> set[int]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["native", pytest.param("tensorflow", marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_kept_function_keeps_its_numbers_and_is_listed_as_not_observed(
