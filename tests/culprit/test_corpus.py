@@ -6,6 +6,7 @@ those.
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
@@ -15,11 +16,13 @@ from typing import Any
 
 import pytest
 
-from tests.culprit.compare import are_good_enough, judge, miss, record, summary
+from tests.culprit.compare import REPOSITORY, are_good_enough, judge, miss, record, summary
 from tests.culprit.corpus import programs
 
 SAMPLE_STEP, SLOW_SAMPLE_STEP, FAST_SAMPLE_STEP = 10, 4, 50
 NUM_RECORDINGS = 50
+MAX_WORSE = 0.02
+"""The share of programs for which only TensorFlow's monitor may be right about a dump of Debugger V2."""
 
 
 def check(answers: Iterable[dict[str, Any]], *, graphs: str = "traced") -> None:
@@ -62,6 +65,17 @@ def test_the_answers_for_programs_compiled_by_xla_are_right(every: int) -> None:
     answers = list(record(names, graphs="auto", is_compiled=True))
     assert sum(not answer["is_refused"] for answer in answers) >= 150 // every
     check(answers, graphs="executed")
+
+
+@pytest.mark.parametrize("every", [SAMPLE, WHOLE])
+def test_the_answers_for_imported_dumps_are_better_than_those_of_tensorflows_monitor(every: int) -> None:
+    command = [sys.executable, "-m", "tests.culprit.imported", "--every", str(every)]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    told = ast.literal_eval(done.stdout.splitlines()[-1])
+    assert told["bugs_named_by_us"] >= told["bugs_named_by_monitor"], done.stdout
+    assert told["others_reported_by_us"] < told["others_reported_by_monitor"], done.stdout
+    assert told["worse"] <= MAX_WORSE * (told["bugs"] + told["others"]), done.stdout
 
 
 @pytest.mark.exhaustive

@@ -139,6 +139,20 @@ def test_a_program_keeps_its_numbers_and_has_the_rows_of_the_native_core(
     assert bugs[0] is None or (bugs[0].op_name, bugs[0].source) == (bugs[1].op_name, bugs[1].source)
 
 
+@pytest.mark.parametrize(
+    "program",
+    [tf.linalg.det, lambda x: tf.linalg.qr(x)[1], lambda x: tf.linalg.slogdet(x)[1], tf.math.log, tf.identity],
+)
+def test_a_graph_of_one_op_has_the_rows_of_the_native_core(program: Callable[[tf.Tensor], Any], tmp_path: Path) -> None:
+    """TensorFlow optimizes such a graph again after record ops were added. Some of the ops can fail."""
+    x = tf.constant([[1.0, 2.0], [2.0, 4.0]])
+    results = [record(tmp_path / backend, program, x, health_backend=backend) for backend in ("native", "tensorflow")]
+    assert results[0] == results[1]
+    assert graph_rows(tmp_path / "native") == graph_rows(tmp_path / "tensorflow")
+    numbers = {row["executed_graph_id"] for row in rows(tmp_path / "tensorflow", "tensor_health")} - {None}
+    assert len(numbers) == len({row["executed_graph_id"] for row in rows(tmp_path / "tensorflow", "executed_op")}) == 1
+
+
 def reshaped(*tensors: tf.Tensor) -> Any:
     deep = [tf.reshape(t, [1] * 10 + [-1]) for t in tensors]
     return [(tf.reshape(t, [-1, 1]), t[:0], tf.identity(t), d) for t, d in zip(tensors, deep, strict=True)]

@@ -11,6 +11,8 @@ from tfdbg_arrow.query.engine import Engine
 _MAX_AT_ONCE = 1000
 _MAX_KEPT = 10_000
 """Number of stacks that are kept in memory."""
+GRADIENT_FUNCS = ("imperative_grad", "_GradientsHelper")
+"""Functions of TensorFlow that call the code of gradients."""
 _CELL = re.compile(r"Cell In\[\d+\]")
 """The path of a notebook's cell."""
 

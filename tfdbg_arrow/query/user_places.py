@@ -13,10 +13,7 @@ from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.flow.events import Label
 from tfdbg_arrow.query.recorded import TensorEvent
-from tfdbg_arrow.query.stacks import Frame, StackReader, user_source
-
-_GRADIENT_FUNCS = frozenset({"imperative_grad", "_GradientsHelper"})
-"""Functions of TensorFlow that call the code of gradients."""
+from tfdbg_arrow.query.stacks import GRADIENT_FUNCS, Frame, StackReader, user_source
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,4 +185,4 @@ class UserPlaces:
 def _is_users_gradient(stack: tuple[Frame, ...]) -> bool:
     """Returns whether the user wrote a gradient (`tf.custom_gradient`), so that TensorFlow called the user's code."""
     user = next((depth for depth, frame in enumerate(stack) if frame.is_user), len(stack))
-    return any(frame.func in _GRADIENT_FUNCS and frame.owner == "framework" for frame in stack[user:])
+    return any(frame.func in GRADIENT_FUNCS and frame.owner == "framework" for frame in stack[user:])

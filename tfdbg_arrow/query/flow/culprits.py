@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from tfdbg_arrow.query.engine import Engine
@@ -211,6 +211,7 @@ class Culprits:
             or self._in_pipeline(root)
             or self._in_store(root)
             or self._in_call(root)
+            or self._earlier_in_call(root)
             or self.beside_constant(root)
         )
         return self._first_behind(behind, root)
@@ -218,7 +219,7 @@ class Culprits:
     def _first_behind(self, behind: list[TensorEvent], root: TensorEvent) -> TensorEvent:
         """Returns the first origin of the tensors behind a root, or the root itself if they have no other origin."""
         others = (each for each in self._origins.roots(behind, set()) if each.event_index != root.event_index)
-        return min(others, key=self._origins.order, default=root)
+        return min(others, key=self._place, default=root)
 
     def _in_pipeline(self, root: TensorEvent) -> list[TensorEvent]:
         """Returns the bad tensors of tf.data functions before a pipeline returned a bad element."""
@@ -226,7 +227,9 @@ class Culprits:
             return []
         graphs = sorted(self._called_graphs())
         apart = f"AND graph_id NOT IN ({', '.join('?' * len(graphs))})" if graphs else ""
-        return self._read(f"scope = 'graph' {apart} AND event_index < ?", *graphs, root.event_index)
+        # Without a step, the tensors of a call are known by its execution.
+        in_pipeline = f"scope = 'graph' AND NOT (step_id IS NULL AND execution_index IS NOT NULL) {apart}"
+        return self._read(f"{in_pipeline} AND event_index < ?", *graphs, root.event_index)
 
     def _in_store(self, root: TensorEvent) -> list[TensorEvent]:
         """Returns the bad tensors that were stored in TensorArrays or stacks before an op returned one of them."""
@@ -253,16 +256,17 @@ class Culprits:
         execution = self._flow.events.execution(root.execution_index)
         if execution is None:
             return []
-        if self._flow.graphs.result(execution.op_type, root.output_slot) is not None:
-            return self._in_steps_of_unknown_calls(execution, root)
-        condition = "scope = 'graph' AND execution_index = ? AND event_index < ?"
-        return self._read(condition, root.execution_index, root.event_index)
+        in_call: list[TensorEvent] = []
+        if self._flow.graphs.result(execution.op_type, root.output_slot) is None:
+            condition = "scope = 'graph' AND execution_index = ? AND event_index < ?"
+            in_call = self._read(condition, root.execution_index, root.event_index)
+        return in_call or self._in_steps_of_unknown_calls(execution, root)
 
     def _in_steps_of_unknown_calls(self, execution: Execution, root: TensorEvent) -> list[TensorEvent]:
         """Returns the bad tensors that a called function had during a call, in steps that are not linked to a call."""
         if execution.graph_id is None:
             return []
-        graphs = sorted(self._flow.graphs.parts(execution.graph_id))
+        graphs = self._traced_within(self._flow.graphs.parts(execution.graph_id))
         (is_known,) = self._logdir.rows(
             "SELECT count(*) > 0 FROM tensor_health WHERE run_id = ? AND scope = 'graph' AND execution_index = ?",
             [self._run_id, execution.execution_index],
@@ -274,6 +278,33 @@ class Culprits:
             f"AND graph_id IN ({', '.join('?' * len(graphs))})",
             *(execution.event_index, root.event_index, *graphs),
         )
+
+    def _earlier_in_call(self, root: TensorEvent) -> list[TensorEvent]:
+        """Returns the proven origins before an unproven one in a call whose tensors are not linked to a step.
+
+        Debugger V2 does not record steps. So a tensor cannot be followed into another graph of its call, such as a loop
+        or the gradient of a called function. If only gradients have proven origins, their forward ops may have made bad
+        values first, of inputs that cannot be followed.
+        """
+        if root.scope != "graph" or root.step_id is not None or self._origins.verdict(root).is_origin:
+            return []
+        condition = "scope = 'graph' AND step_id IS NULL AND execution_index IS NOT DISTINCT FROM ? AND event_index < ?"
+        earlier = self._read(condition, root.execution_index, root.event_index, limit=_MAX_CALL_ROWS)
+        roots = [other for other in self._origins.roots(earlier, set()) if not self._origins.is_literal(other)]
+        proven = [other for other in roots if self._origins.verdict(other).is_origin]
+        forward = [other for other in roots if not self._gradients.has_made(other)]
+        return forward if proven and all(map(self._gradients.has_made, proven)) and forward else proven
+
+    def _traced_within(self, graph_ids: Iterable[int]) -> list[int]:
+        """Returns graphs and all that were traced while they were, at any depth: imported runs lack the calls."""
+        graphs = sorted(graph_ids)
+        rows = self._logdir.rows(
+            f"WITH RECURSIVE within AS (SELECT unnest([{', '.join('?' * len(graphs))}]::BIGINT[]) AS graph_id UNION "
+            "SELECT g.graph_id FROM within JOIN graph AS g ON g.outer_graph_id = within.graph_id WHERE g.run_id = ?) "
+            "SELECT graph_id FROM within ORDER BY graph_id",
+            [*graphs, self._run_id],
+        )
+        return [graph_id for (graph_id,) in rows]
 
     def beside_constant(self, root: TensorEvent) -> list[TensorEvent]:
         """Returns the origins, other than constants, of the NaNs in the call of a constant NaN.

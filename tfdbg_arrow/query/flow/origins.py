@@ -54,6 +54,7 @@ from tfdbg_arrow.query.flow.walk import (
     WalkedTensor,
 )
 from tfdbg_arrow.query.recorded import Context, TensorEvent, bad_condition, read_events
+from tfdbg_arrow.query.stacks import GRADIENT_FUNCS
 
 FINITE_SINCE = "everything that the program wrote to a variable, returned or counted in a metric since then is finite"
 
@@ -250,12 +251,16 @@ class Gradients:
 
     def __init__(self, logdir: Engine, flow: DataFlow, origins: Origins, *, run_id: str) -> None:
         self._logdir = logdir
+        self._flow = flow
         self._labels = flow.labels
         self._origins = origins
         self._run_id = run_id
 
     def forward_of(self, root: TensorEvent) -> list[TensorEvent]:
         """Returns the bad tensors that the forward op of a gradient returned, in the last call before in which it ran.
+
+        In a run without roles, which does not tell the forward op, these are the bad tensors that were computed before
+        of an input of the gradient.
 
         Args:
             root: A bad tensor that took its bad values from no input. If no gradient made it, the result is empty.
@@ -266,7 +271,40 @@ class Gradients:
             return self._bad_outputs("graph_id = ? AND op_name = ?", [graph_id, op_name], root)
         if index is not None:
             return self._bad_outputs("scope = 'execution' AND execution_index = ?", [index], root)
-        return []
+        return self._of_same_inputs(root) if not self._labels.has_roles and self.has_made(root) else []
+
+    def has_made(self, event: TensorEvent) -> bool:
+        """Returns whether TensorFlow's code of gradients made or executed the op of a tensor."""
+        stack_id = self._flow.stack_trace_id(event)
+        return stack_id is not None and stack_id in self._gradient_stacks
+
+    @cached_property
+    def _gradient_stacks(self) -> frozenset[int]:
+        rows = self._logdir.rows(
+            "SELECT DISTINCT stack_trace_id FROM stack WHERE run_id = ? AND owner = 'framework' AND func IN (?, ?)",
+            [self._run_id, *GRADIENT_FUNCS],
+        )
+        return frozenset(stack_id for (stack_id,) in rows)
+
+    def _of_same_inputs(self, root: TensorEvent) -> list[TensorEvent]:
+        """Returns the bad tensors that forward ops computed of an input of a gradient's op."""
+        if root.scope == "execution":
+            takes_same = (
+                "scope = 'execution' AND execution_index < ? AND execution_index IN (SELECT execution_index FROM "
+                "execution_input WHERE run_id = ? AND tensor_id IN (SELECT tensor_id FROM execution_input "
+                "WHERE run_id = ? AND execution_index = ?))"
+            )
+            rows = self._read(takes_same, [root.execution_index, self._run_id, self._run_id, root.execution_index])
+        else:
+            takes_same = (
+                "scope = 'graph' AND graph_id = ? AND execution_index IS NOT DISTINCT FROM ? AND event_index < ? AND "
+                "op_name IN (SELECT other.op_name FROM graph_op_input AS own JOIN graph_op_input AS other "
+                "USING (run_id, graph_id, source_op_name, source_output_slot) "
+                "WHERE run_id = ? AND graph_id = ? AND own.op_name = ?)"
+            )
+            place = [root.graph_id, root.execution_index, root.event_index]
+            rows = self._read(takes_same, [*place, self._run_id, root.graph_id, root.op_name])
+        return [row for row in rows if not self.has_made(row)]
 
     def created_by(self, event: TensorEvent) -> list[TensorEvent]:
         """Returns the bad tensors that the gradient of a bad tensor's op created: those of which it is `forward_of`."""

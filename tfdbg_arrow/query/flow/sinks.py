@@ -424,9 +424,11 @@ class Sinks:
         The same line of code must have returned such a tensor another time, and something must have been computed from
         it. The program continued if that was later, or if an optimizer wrote to a variable afterwards: an optimizer
         that scales the loss writes the new scale when it skips a step.
+
+        In an imported run, several ops of a line have the same stack, so it is not known which of them was used.
         """
         execution = self._flow.events.execution(row.execution_index)
-        if execution is None or execution.stack_trace_id is None:
+        if execution is None or execution.stack_trace_id is None or not self._labels.has_roles:
             return False
         last = self._last_used(execution.op_type, execution.stack_trace_id, row.output_slot or 0)
         return last is not None and max(last, self._last_optimizer_write) > execution.execution_index

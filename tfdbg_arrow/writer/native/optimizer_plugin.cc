@@ -8,9 +8,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <iterator>
+#include <new>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "executed.h"
 #include "graph_def.h"
@@ -22,13 +24,19 @@ namespace {
 
 // TensorFlow's own passes run twice. Record ops that the first round added would hinder the second round.
 constexpr int kNumRounds = 2;
-// A smaller graph has one round.
+// A smaller graph has one round. The record ops make it larger, so it gets a second one, which removes some of them.
 constexpr size_t kMinNodes = 4;
 // The devices of the graphs that TensorFlow calls the optimizer for, in the order in which it loads the library.
 constexpr const char* kDeviceTypes[] = {"CPU", "GPU"};
 
-void* create_optimizer() { return std::calloc(1, sizeof(int)); }
-void destroy_optimizer(void* optimizer) { std::free(optimizer); }
+// TensorFlow makes one for each graph.
+struct State {
+  int num_rounds = 0;
+  std::string edited;  // the graph with record ops, if the first round added them
+};
+
+void* create_optimizer() { return new (std::nothrow) State(); }
+void destroy_optimizer(void* optimizer) { delete static_cast<State*>(optimizer); }
 void free_buffer(void* data, size_t) { std::free(data); }
 
 void hand_back(std::string_view bytes, TF_Buffer* out, TF_Status* status) {
@@ -47,17 +55,17 @@ void hand_back(std::string_view bytes, TF_Buffer* out, TF_Status* status) {
 // TensorFlow calls this in any thread. The thread may hold locks of TensorFlow, so it must not wait for Python.
 void optimize(void* optimizer, const TF_Buffer* in, const void*, TF_Buffer* out, TF_Status* status) {
   const std::string_view bytes(static_cast<const char*>(in->data), in->length);
-  const int round = optimizer == nullptr ? kNumRounds : ++*static_cast<int*>(optimizer);
+  State* state = static_cast<State*>(optimizer);
+  const bool is_last_round = state == nullptr || ++state->num_rounds >= kNumRounds;
   std::string edited;
   SessionGuard session;
   if (session && bytes.find(kGraphAttr) != std::string_view::npos) {
     try {
-      bool is_last = round >= kNumRounds;
-      if (!is_last) {
-        const std::optional<GraphView> graph = parse_graph(bytes);
-        is_last = graph && graph->nodes.size() < kMinNodes;
+      if (is_last_round) {
+        edited = state != nullptr && !state->edited.empty() ? std::move(state->edited) : with_record_ops(bytes, *session);
+      } else if (const std::optional<GraphView> graph = parse_graph(bytes); graph && graph->nodes.size() < kMinNodes) {
+        edited = state->edited = with_record_ops(bytes, *session);
       }
-      if (is_last) edited = with_record_ops(bytes, *session);
     } catch (...) {
       edited.clear();
       session->executed.count_unreadable();

@@ -1,0 +1,122 @@
+"""Compares first_nonfinite on imported dumps of Debugger V2 with TensorFlow's own monitor, on the programs of the corpus.
+
+`python -m tests.culprit.imported` records all programs, or those named, with Debugger V2 in FULL_HEALTH, and prints the
+programs for which the monitor is right and first_nonfinite is not, and the counts. The monitor's first alert is its
+answer: it reports any bad value.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
+
+import tensorflow as tf
+from tensorflow.python.debug.lib.debug_events_monitors import InfNanMonitor
+from tensorflow.python.debug.lib.debug_events_reader import DebugDataReader
+
+import tfdbg_arrow
+from tests.culprit.corpus import Program, programs
+from tests.culprit.record import run
+from tfdbg_arrow.debugger_v2.importer import import_dump
+
+NOTHING = "nothing"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """The type of the op that each of the two names first, or `nothing`.
+
+    Attributes:
+        program: The program.
+        wanted: The declared one; None for an argument of the program.
+        ours: That of first_nonfinite; `nothing` for a value that did no harm.
+        monitor: That of the monitor's first alert.
+    """
+
+    program: Program
+    wanted: str | None
+    ours: str | None
+    monitor: str | None
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether only the monitor is right."""
+        return self.monitor == self.wanted != self.ours
+
+
+def compare(program: Program) -> Compared:
+    """Records a program with Debugger V2, and asks both."""
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        (directory / "scratch").mkdir()
+        run(program, recorded(directory / "dump"), scratch=directory / "scratch")
+        import_dump(directory / "dump", directory / "logdir")
+        first = tfdbg_arrow.first_nonfinite(directory / "logdir")
+        with DebugDataReader(str(directory / "dump")) as reader:
+            monitor = InfNanMonitor(reader)
+            reader.update()
+            alerts = monitor.alerts()
+    return Compared(
+        program=program,
+        wanted=NOTHING if program.culprit is None else program.culprit.op_type,
+        ours=NOTHING if first is None or first.is_expected else first.op_type,
+        monitor=alerts[0].op_type if alerts else NOTHING,
+    )
+
+
+@contextlib.contextmanager
+def recorded(dump: Path) -> Iterator[None]:
+    """Records what runs inside with Debugger V2."""
+    writer = tf.debugging.experimental.enable_dump_debug_info(str(dump), "FULL_HEALTH", circular_buffer_size=-1)
+    try:
+        yield
+    finally:
+        writer.FlushNonExecutionFiles()
+        writer.FlushExecutionFiles()
+        tf.debugging.experimental.disable_dump_debug_info()
+
+
+def counts(compared: list[Compared]) -> dict[str, int]:
+    """Returns how many bugs and healthy or harmless programs there are, and for how many of them each is right."""
+    bugs = [each for each in compared if each.program.culprit is not None]
+    others = [each for each in compared if each.program.culprit is None]
+    return {
+        "bugs": len(bugs),
+        "bugs_named_by_us": sum(each.ours == each.wanted for each in bugs),
+        "bugs_named_by_monitor": sum(each.monitor == each.wanted for each in bugs),
+        "others": len(others),
+        "others_reported_by_us": sum(each.ours != NOTHING for each in others),
+        "others_reported_by_monitor": sum(each.monitor != NOTHING for each in others),
+        "worse": sum(each.is_worse for each in compared),
+    }
+
+
+def main() -> None:
+    """Prints the programs with a worse answer than the monitor's, and the counts as the last line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help="programs or modules; default: all")
+    parser.add_argument("--every", type=int, default=1, help="only every so many-th program")
+    options = parser.parse_args()
+    # Programs with a distribution strategy need two devices.
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+    compared = []
+    for program in programs()[:: options.every]:
+        if options.names and not {program.name, program.name.partition(".")[0]} & set(options.names):
+            continue
+        compared.append(compare(program))
+        if compared[-1].is_worse:
+            print(f"{program.name}: {compared[-1].wanted}, not {compared[-1].ours}", flush=True)
+    print(counts(compared))
+
+
+if __name__ == "__main__":
+    main()
