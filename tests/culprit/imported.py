@@ -1,4 +1,4 @@
-"""Compares first_nonfinite on imported dumps of Debugger V2 with TensorFlow's own monitor, on the programs of the corpus.
+"""Compares first_nonfinite on imported dumps of Debugger V2 with TensorFlow's monitor, on the programs of the corpus.
 
 `python -m tests.culprit.imported` records all programs, or those named, with Debugger V2 in FULL_HEALTH, and prints the
 programs for which the monitor is right and first_nonfinite is not, and the counts. The monitor's first alert is its
