@@ -55,8 +55,8 @@ void summarize(void* result, const void** operands, const char* configuration, s
   if (dtype == kRow) repeat(row, static_cast<double>(size));
   row[kColumnRank] = rank;
   row[kColumnSize] = static_cast<double>(size);
-  const int num_shown = std::min(rank, kNumInlineDims);
-  std::fill_n(row + kColumnDim0, kNumInlineDims, 0.0);
+  const int num_shown = std::min(rank, kNumSummaryDims);
+  std::fill_n(row + kColumnDim0, kNumSummaryDims, 0.0);
   for (int i = 0; i < num_shown; ++i) row[kColumnDim0 + i] = static_cast<double>(dims[rank - num_shown + i]);
   if (dtype == kRow || mode == Mode::kShape || mode == Mode::kNoTensor) return;
   Health health = {};

@@ -34,12 +34,15 @@ inline bool is_record_op(std::string_view op) {
 // Throws std::runtime_error with TensorFlow's message. Needs load_tensorflow_api().
 void register_record_ops();
 
+// Number of dimensions in a summary.
+constexpr int kNumSummaryDims = 6;
+
 // Columns of a summary, in order.
 enum SummaryColumn : int {
   kColumnRank = 0,  // -1: the shape was not measured
   kColumnSize,
-  kColumnDim0,  // six dimensions, the last six if the rank is above 6
-  kColumnNumNegInf = kColumnDim0 + 6,
+  kColumnDim0,  // the last dimensions if there are more
+  kColumnNumNegInf = kColumnDim0 + kNumSummaryDims,
   kColumnNumPosInf,
   kColumnNumNan,
   kColumnNumNegFinite,

@@ -37,7 +37,7 @@ uint64_t hash_of(std::string_view text) {
 Shape shape_of_row(const double* row) {
   Shape shape;
   const int rank = static_cast<int>(row[kColumnRank]);
-  shape.is_known = rank >= 0 && rank <= kNumInlineDims;
+  shape.is_known = rank >= 0 && rank <= kNumSummaryDims;
   if (shape.is_known) shape.rank = rank;
   for (int d = 0; d < shape.rank; ++d) shape.dims[d] = static_cast<int64_t>(row[kColumnDim0 + d]);
   shape.size = static_cast<int64_t>(row[kColumnSize]);
