@@ -85,7 +85,7 @@ class SampleFinder:
         self._run_id = run_id
         self._sources: dict[int, frozenset[int]] = {}
         self._rows: dict[int, TensorEvent] = {}
-        self._static_shape = lru_cache(maxsize=10_000)(self._read_static_shape)
+        self._open_axes = lru_cache(maxsize=100)(self._read_open_axes)
         self._step_inputs = lru_cache(maxsize=100)(self._read_step_inputs)
 
     def of(self, event: TensorEvent) -> BadSamples | None:
@@ -162,16 +162,16 @@ class SampleFinder:
         """Returns whether the graph leaves the size of an axis open until it runs; True for an eager tensor."""
         if row.scope != "graph" or row.graph_id is None or row.op_name is None or row.output_slot is None:
             return True
-        shape = self._static_shape(row.graph_id, row.op_name, row.output_slot)
-        return shape is not None and axis < len(shape) and shape[axis] < 0
+        return axis in self._open_axes(row.graph_id).get((row.op_name, row.output_slot), ())
 
-    def _read_static_shape(self, graph_id: int, op_name: str, output_slot: int) -> tuple[int, ...] | None:
+    def _read_open_axes(self, graph_id: int) -> dict[tuple[str, int], list[int]]:
+        """Returns the axes that a graph leaves open, by op and output slot."""
         rows = self._logdir.rows(
-            "SELECT static_shape FROM graph_op_output WHERE run_id = ? AND graph_id = ? AND op_name = ? "
-            "AND output_slot = ?",
-            [self._run_id, graph_id, op_name, output_slot],
+            "SELECT op_name, output_slot, static_shape FROM graph_op_output "
+            "WHERE run_id = ? AND graph_id = ? AND list_contains(static_shape, -1)",
+            [self._run_id, graph_id],
         )
-        return None if not rows or rows[0][0] is None else tuple(rows[0][0])
+        return {(name, slot): [axis for axis, size in enumerate(shape) if size < 0] for name, slot, shape in rows}
 
     # The inputs of a step
 
