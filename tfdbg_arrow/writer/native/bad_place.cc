@@ -23,24 +23,33 @@ bool is_bad(typename Format::Unsigned pattern) {
   }
 }
 
-// Returns the index of the first bad number from `begin` on, which must be below `n`; `n` if there is none.
+template <class Format>
+bool is_bad_at(const char* data, int64_t at) {
+  typename Format::Unsigned pattern;
+  std::memcpy(&pattern, data + at * static_cast<int64_t>(sizeof(pattern)), sizeof(pattern));
+  return is_bad<Format>(pattern);
+}
+
+// Returns the index of the first bad number from `begin` on; `n` if there is none.
 template <class Format>
 int64_t next_bad(const char* data, int64_t begin, int64_t n) {
   using U = typename Format::Unsigned;
+  constexpr int64_t kFew = 8;  // numbers that are read one by one, because a number behind a bad one is often bad too
   constexpr int64_t kBlock = 64;
-  int64_t block = 1;  // a number behind a bad one is often bad too
-  for (int64_t at = begin; at < n; at += block, block = std::min(kBlock, n - at)) {
-    U patterns[kBlock] = {};  // zeros, which are not bad
-    std::memcpy(patterns, data + at * static_cast<int64_t>(sizeof(U)), static_cast<size_t>(block) * sizeof(U));
+  int64_t at = begin;
+  for (const int64_t end = std::min(begin + kFew, n); at < end; ++at) {
+    if (is_bad_at<Format>(data, at)) return at;
+  }
+  for (; at + kBlock <= n; at += kBlock) {
+    U patterns[kBlock];
+    std::memcpy(patterns, data + at * static_cast<int64_t>(sizeof(U)), sizeof(patterns));
     // Most blocks have none, and the compiler vectorizes this loop.
     U any = 0;
     for (U pattern : patterns) any = static_cast<U>(any | static_cast<U>(is_bad<Format>(pattern)));
-    if (any == 0) continue;
-    int64_t in_block = 0;
-    while (!is_bad<Format>(patterns[in_block])) ++in_block;
-    return at + in_block;
+    if (any != 0) break;
   }
-  return n;
+  while (at < n && !is_bad_at<Format>(data, at)) ++at;
+  return at;
 }
 
 // `parts` is how many numbers an element has: two if it is complex.

@@ -55,6 +55,8 @@ enum SummaryColumn : int {
   kColumnStddev,
   kColumnMaxAbs,
   kColumnNumFinite,
+  kColumnFirstBad,      // the index of the first bad element, plus 1; 0 if it is not known
+  kColumnNumBadSlices,  // the number of bad slices, plus 1; 0 if it is not known, and for a scalar
   kNumSummaryColumns,
   // Only for TfdbgArrowRecordRows.
   kColumnIteration = kNumSummaryColumns,  // of the innermost loop, then of the outer loops

@@ -38,12 +38,13 @@ from tfdbg_arrow.writer.tensorflow_backend.elements import (
     without_loss,
 )
 
-# Columns: rank, size, six dims, six counts, num_subnormal, min, max, mean, stddev, max_abs, num_finite.
+# Columns: rank, size, six dims, six counts, num_subnormal, min, max, mean, stddev, max_abs, num_finite, and two that only
+# the native core fills: the first bad element and the number of bad slices.
 DIM_COLUMNS = slice(2, 8)
 COUNT_COLUMNS = slice(8, 14)
 MAGNITUDE_COLUMNS = slice(14, 20)
 NUM_FINITE_COLUMN = 20
-NUM_COLUMNS = 21
+NUM_COLUMNS = 23
 
 _COUNTS = ("num_neg_inf", "num_pos_inf", "num_nan", "num_neg_finite", "num_zero", "num_pos_finite")
 _MAGNITUDES = ("min", "max", "mean", "stddev", "max_abs")
