@@ -62,6 +62,7 @@ def test_in_fit_the_row_of_the_arrays_is_named_if_they_are_not_shuffled(tmp_path
     assert found == [ONE_BAD, ("data", f"{ORDERED}; {CLEAN}")]
 
 
+@pytest.mark.slow
 def test_in_fit_with_shuffled_arrays_only_the_sample_is_named(tmp_path: Path) -> None:
     found = first(tmp_path, lambda: fit(arrays(), batch_size=BATCH))
     assert found.samples is not None
@@ -76,6 +77,7 @@ def test_a_data_set_that_is_only_batched_has_the_order_of_its_arrays(tmp_path: P
     assert texts(tmp_path, program) == [ONE_BAD, ("data", f"{ORDERED}; {CLEAN}")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", ["shuffle", "repeat", "map"])
 def test_a_data_set_in_another_order_has_no_rows(tmp_path: Path, change: str) -> None:
     def program() -> None:
@@ -109,8 +111,31 @@ def test_a_loop_over_a_data_set(tmp_path: Path, is_function: bool) -> None:
         for features, labels in tf.data.Dataset.from_tensor_slices(arrays()).batch(BATCH):
             run(features, labels)
 
-    expected = f"{ORDERED}; {CLEAN}" if is_function else ORDERED
-    assert texts(tmp_path, program) == [ONE_BAD, ("data", expected)]
+    assert texts(tmp_path, program) == [ONE_BAD, ("data", f"{ORDERED}; {CLEAN}")]
+
+
+def test_a_data_set_without_batches_has_no_samples(tmp_path: Path) -> None:
+    def program() -> None:
+        for row in tf.data.Dataset.from_tensor_slices(arrays()[0]):
+            tf.math.log(row)
+
+    assert texts(tmp_path, program) == []
+
+
+@pytest.mark.slow
+def test_with_several_steps_in_one_execution_the_inputs_are_those_of_the_same_step(tmp_path: Path) -> None:
+    def program() -> None:
+        features, labels = arrays()
+        labels[BAD_ROW + BATCH] = np.nan
+        model = keras.Sequential([Log(), keras.layers.Dense(1)])
+        model.compile("sgd", "mse", steps_per_execution=5)
+        model.fit(features, labels, batch_size=BATCH, shuffle=False, verbose=0)
+
+    with tfdbg_arrow.capture(tmp_path):
+        program()
+    with tfdbg_arrow.open_logdir(tmp_path) as opened:
+        (found,) = (each for each in opened.nonfinite(limit=None) if each.op_type == "Log" and each.num_neg_inf == 1)
+    assert facts_of(found) == [ONE_BAD, ("data", CLEAN)]
 
 
 def train_steps(step: Callable[..., Any], *more: Any) -> None:
@@ -189,6 +214,7 @@ def scaled_by_table(table: Any) -> Callable[[Any], Any]:
     return lambda x: tf.reduce_sum(tf.linalg.matmul(tf.math.log(table), x, transpose_b=True), axis=0)[:, None]
 
 
+@pytest.mark.slow
 def test_the_first_axis_of_other_tensors_is_not_called_the_batch(tmp_path: Path) -> None:
     """A weight, its gradient, a table of as many rows as a batch has, and a product with it."""
     table = np.ones((BATCH, 6), "float32")

@@ -13,10 +13,10 @@ from functools import cached_property, lru_cache
 
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow
-from tfdbg_arrow.query.recorded import TensorEvent, TensorHealth, health_facts, read_events
+from tfdbg_arrow.query.recorded import Execution, TensorEvent, TensorHealth, health_facts, read_events
 
-_GETS_ELEMENT = frozenset({"IteratorGetNext", "IteratorGetNextSync"})
-"""Types of ops that return the components of an element of a data set."""
+_GETS_ELEMENT = frozenset({"IteratorGetNext", "IteratorGetNextSync", "OptionalGetValue"})
+"""Types of ops that return the components of an element of a data set. Keras runs the last one for several steps."""
 _MAKES_BATCHES = frozenset({
     "BatchDataset", "BatchDatasetV2", "MapAndBatchDataset", "PaddedBatchDataset", "PaddedBatchDatasetV2",
     "ParallelBatchDataset",
@@ -86,7 +86,7 @@ class SampleFinder:
         self._sources: dict[int, frozenset[int]] = {}
         self._rows: dict[int, TensorEvent] = {}
         self._open_axes = lru_cache(maxsize=100)(self._read_open_axes)
-        self._step_inputs = lru_cache(maxsize=100)(self._read_step_inputs)
+        self._arguments = lru_cache(maxsize=100)(self._read_arguments)
 
     def of(self, event: TensorEvent) -> BadSamples | None:
         """Returns the bad samples of a tensor, or None if the recording does not show that its first axis has some."""
@@ -98,7 +98,7 @@ class SampleFinder:
         if data_name is None and not sources:
             return None
         rows = {self._row(source, place[0]) for source in sources}
-        inputs = self._step_inputs(event.execution_index) if sources else {}
+        inputs = self._inputs_beside(sources[0], event.execution_index) if sources else {}
         own = inputs.get(event.event_index)
         return BadSamples(
             first=place[0],
@@ -180,8 +180,8 @@ class SampleFinder:
         size = (row.shape or (0,))[0]
         if row.op_type in _GETS_ELEMENT:
             sizes = {each.shape[0] for each in self._siblings(row) if each.shape}
-            return sizes == {size} and self._has_batches
-        inputs = self._step_inputs(row.execution_index)
+            return sizes == {size} and (self._is_of_keras or self._is_batched(row))
+        inputs = self._arguments(row.execution_index)
         if row.event_index not in inputs or row.execution_index is None:
             return False
         with_batch = [each for each in inputs.values() if each.health.shape and each.health.shape[0] == size]
@@ -201,10 +201,8 @@ class SampleFinder:
         )
 
     @cached_property
-    def _has_batches(self) -> bool:
-        """Whether the run shows that the elements of its data sets are batches."""
-        if any(op_type in _MAKES_BATCHES for op_type, _ in self._flow.events.op_types()):
-            return True
+    def _is_of_keras(self) -> bool:
+        """Whether Keras takes the elements of data sets in the run."""
         rows = self._logdir.rows(
             "SELECT 1 FROM mark WHERE run_id = ? AND label = 'phase' AND value IN (?, ?, ?) LIMIT 1",
             [self._run_id, *_PHASES_OF_KERAS],
@@ -221,8 +219,31 @@ class SampleFinder:
         )
         return bool(rows)
 
-    def _read_step_inputs(self, execution_index: int | None) -> dict[int, StepInput]:
-        """Returns the recorded inputs of an execution, by event_index: its arguments and the elements of data sets."""
+    def _is_batched(self, row: TensorEvent) -> bool:
+        """Returns whether the data set has batches from which an op took a tensor."""
+        made = self._maker(row)
+        dataset_id = None if made is None else self._flow.events.execution_inputs(made).get(0)
+        while dataset_id is not None:
+            maker = self._flow.events.eager(dataset_id)
+            if maker.op_type in _MAKES_BATCHES:
+                return True
+            is_dataset = maker.op_type is not None and "Dataset" in maker.op_type and maker.execution_index is not None
+            inputs = self._flow.events.execution_inputs(maker.execution_index or 0) if is_dataset else {}
+            dataset_id = inputs.get(0)
+        return False
+
+    def _inputs_beside(self, source: TensorEvent, execution_index: int | None) -> dict[int, StepInput]:
+        """Returns the inputs of the step among which a source is, by event_index."""
+        arguments = self._arguments(execution_index)
+        if source.event_index in arguments or source.op_type not in _GETS_ELEMENT:
+            return arguments
+        return {
+            row.event_index: StepInput(name=f"the {_ordinal(row.output_slot or 0)} of the batch", health=_health(row))
+            for row in self._siblings(source)
+        }
+
+    def _read_arguments(self, execution_index: int | None) -> dict[int, StepInput]:
+        """Returns the recorded arguments of the function that an execution called, by event_index."""
         execution = self._flow.events.execution(execution_index)
         if execution is None or execution.graph_id is None:
             return {}
@@ -236,15 +257,6 @@ class SampleFinder:
             if row is not None and argument is not None and not argument.is_capture:
                 function = graphs.names.get(execution.graph_id, execution.op_type)
                 found[row.event_index] = StepInput(name=f"the argument {name} of {function}", health=_health(row))
-        for row in read_events(
-            self._logdir,
-            f"execution_index = ? AND op_type IN ({', '.join('?' * len(_GETS_ELEMENT))}) AND scope = 'graph' "
-            "ORDER BY output_slot",
-            [self._run_id, execution.execution_index, *_GETS_ELEMENT],
-        ):
-            found[row.event_index] = StepInput(
-                name=f"the {_ordinal(row.output_slot or 0)} of the batch", health=_health(row)
-            )
         return found
 
     # The arrays that the batches come from
@@ -264,27 +276,35 @@ class SampleFinder:
 
     def _row(self, source: TensorEvent, sample: int) -> int | None:
         """Returns the row of a sample in the arrays that the batches come from, or None if their order is not known."""
-        events, index = self._flow.events, source.execution_index
-        if source.op_type not in _GETS_ELEMENT or index is None:
-            return None
-        inputs = events.execution_inputs(index).values()
-        iterators = [each for each in inputs if (events.eager(each).op_type or "").startswith("AnonymousIterator")]
-        if len(iterators) != 1:
-            return None
-        users = [use.execution for use in events.uses(iterators[0]) if use.execution.execution_index < index]
-        made = [user.execution_index for user in users if user.op_type == "MakeIterator"]
-        num_rows = None if len(made) != 1 else self._num_rows(events.execution_inputs(made[0]).get(0))
-        if num_rows is None:
+        index, made = source.execution_index, self._maker(source)
+        num_rows = None if made is None else self._num_rows(self._flow.events.execution_inputs(made).get(0))
+        if index is None or made is None or num_rows is None:
             return None
         ((num_own, num_batches, num_before),) = self._logdir.rows(
             "SELECT count(CASE WHEN execution_index = ? THEN 1 END), count(CASE WHEN execution_index < ? THEN 1 END), "
             "CAST(coalesce(sum(CASE WHEN execution_index < ? THEN shape[1] END), 0) AS BIGINT) FROM tensor_health "
             "WHERE run_id = ? AND op_type = ? AND output_slot = ? AND execution_index > ? AND execution_index <= ?",
-            [index, index, index, self._run_id, source.op_type, source.output_slot, made[0], index],
+            [index, index, index, self._run_id, source.op_type, source.output_slot, made, index],
         )
-        # Each user before this one must have taken one batch.
-        row = int(num_before) + sample
-        return row if (num_own, num_batches) == (1, len(users) - 1) and row < num_rows else None
+        # Each user of the iterator before this one must have taken one batch.
+        row, num_users = int(num_before) + sample, len(self._users(source)) - 1
+        return row if (num_own, num_batches) == (1, num_users) and row < num_rows else None
+
+    def _maker(self, source: TensorEvent) -> int | None:
+        """Returns the execution that gave a data set to the iterator that made a tensor, or None if it is not known."""
+        made = [user.execution_index for user in self._users(source) if user.op_type == "MakeIterator"]
+        return made[0] if len(made) == 1 else None
+
+    def _users(self, source: TensorEvent) -> list[Execution]:
+        """Returns the executions that used an iterator before the one in which it made a tensor; none if not known."""
+        events, index = self._flow.events, source.execution_index
+        if source.op_type not in _GETS_ELEMENT or index is None:
+            return []
+        inputs = events.execution_inputs(index).values()
+        iterators = [each for each in inputs if (events.eager(each).op_type or "").startswith("AnonymousIterator")]
+        if len(iterators) != 1:
+            return []
+        return [use.execution for use in events.uses(iterators[0]) if use.execution.execution_index < index]
 
     def _num_rows(self, dataset_id: int | None) -> int | None:
         """Returns the number of rows of the arrays that a data set has in their order, batch by batch, or None."""

@@ -38,8 +38,8 @@ from tfdbg_arrow.writer.tensorflow_backend.elements import (
     without_loss,
 )
 
-# Columns: rank, size, six dims, six counts, num_subnormal, min, max, mean, stddev, max_abs, num_finite, and two that only
-# the native core fills: the first bad element and the number of bad slices.
+# Columns: rank, size, six dims, six counts, num_subnormal, min, max, mean, stddev, max_abs, num_finite, and two
+# that only the native core fills: the first bad element and the number of bad slices.
 DIM_COLUMNS = slice(2, 8)
 COUNT_COLUMNS = slice(8, 14)
 MAGNITUDE_COLUMNS = slice(14, 20)
