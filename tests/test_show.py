@@ -91,7 +91,7 @@ class TestCommand:
         assert result.exit_code == 0
         lines = result.stdout.splitlines()
         assert [line.split("  ")[-1] for line in lines] == [
-            "float32 [3]: 1 NaN, 2 positive of 3 elements",
+            "float32 [3]: 1 NaN, 2 positive of 3 elements, the first NaN at [2]",
             "1, 2, …",
         ] * 2
         assert ["root:0 step 1 in train" in lines[0], "root:0 step 2 in train" in lines[2]] == [True, True]

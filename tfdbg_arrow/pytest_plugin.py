@@ -249,6 +249,7 @@ def _nonfinite_text(found: NonFinite, reasons: Reasons) -> str:
         headline_text,
         input_health_text,
         label_facts,
+        place_facts,
         producer_text,
     )
 
@@ -257,6 +258,7 @@ def _nonfinite_text(found: NonFinite, reasons: Reasons) -> str:
     lines += [f"  why      {sentence}" for sentence in reasons.sentences]
     lines += [f"  {name:<8} {text}" for name, text in label_facts(found)]
     lines.append(f"  tensor   {facts_text(found)}")
+    lines += [f"  {name:<8} {text}" for name, text in place_facts(found, found.samples)]
     lines += [f"  input {each.index}  {producer_text(each)}: {input_health_text(each)}" for each in found.inputs]
     if found.source is not None:
         lines.append(f"  source   {frame_text(found.source)}")

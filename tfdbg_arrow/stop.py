@@ -48,12 +48,14 @@ def sentence(found: NonFinite, *, reasons: Reasons) -> str:
         headline_text,
         input_health_text,
         label_facts,
+        place_facts,
         producer_text,
     )
 
     graph = graph_text(found)
     text = headline_text(found) + (f" in {graph}" if graph else "")
     parts = [f"{text}, {facts_text(found)}", *(f"{name} {value}" for name, value in label_facts(found))]
+    parts += [value for _, value in place_facts(found, found.samples)]
     parts += [f"input {each.index}: {producer_text(each)}, {input_health_text(each)}" for each in found.inputs]
     if found.source is not None:
         parts.append(frame_text(found.source))

@@ -128,6 +128,8 @@ class TestFirstNonfinite:
                     "mean_finite": None,
                     "stddev_finite": None,
                     "max_abs_finite": None,
+                    "first_bad_index": None,
+                    "num_bad_slices": None,
                 },
                 "producer": {
                     "op_type": "Softmax",

@@ -249,8 +249,8 @@ def test_an_uncommitted_record_is_left_out(process: DeadProcess) -> None:
 def test_a_histogram_is_recovered_only_if_it_is_complete(process: DeadProcess) -> None:
     flags = Flag.COVERED | Flag.SHAPE | Flag.HISTOGRAM
     for exponent in (0, 1, 2):  # 160 counts of one byte take two records
-        process.record(Kind.GRAPH_TENSOR, node=process.node, flags=flags | 80 << 16, rank=7, size=9, payload=[1] * 6)
-        process.record(Kind.DIMS, payload=[9])
+        process.record(Kind.GRAPH_TENSOR, node=process.node, flags=flags | 80 << 16, rank=7, size=9, payload=[1] * 4)
+        process.record(Kind.DIMS, payload=[1, 1, 9])
         process.record(Kind.HISTOGRAM, slot=exponent, payload=[0x0101010101010101] * 19)
         process.record(Kind.HISTOGRAM, slot=exponent, payload=[0x0101010101010101] * 1)
     process.die()
@@ -268,7 +268,7 @@ def test_a_histogram_is_recovered_only_if_it_is_complete(process: DeadProcess) -
 
 def test_a_tensor_of_many_dimensions_keeps_its_shape(process: DeadProcess) -> None:
     flags = Flag.COVERED | Flag.SHAPE
-    process.record(Kind.GRAPH_TENSOR, node=process.node, flags=flags, rank=7, size=1, payload=[1] * 6)
-    process.record(Kind.DIMS, payload=[9])
+    process.record(Kind.GRAPH_TENSOR, node=process.node, flags=flags, rank=7, size=1, payload=[1] * 4)
+    process.record(Kind.DIMS, payload=[1, 1, 9])
     process.die()
     assert rows(process.recovered()[1]["tensor_health"], "shape") == [([1, 1, 1, 1, 1, 1, 9],)]

@@ -30,7 +30,7 @@ ADVICE = (
 
 def header(
     magic: bytes = b"TFDBGSPL",
-    version: int = 2,
+    version: int = 3,
     record_size: int = 256,
     capacity: int = 4,
     *,
@@ -83,12 +83,12 @@ class TestHeader:
             (header()[:-1], "it is not an event spool of tfdbg_arrow"),
             (header(magic=b"TFDBGSPM"), "it is not an event spool of tfdbg_arrow"),
             (
-                header(version=3) + bytes(1024),
-                "it has version 3 and records of 256 bytes, expected version 2 and 256 bytes",
+                header(version=4) + bytes(1024),
+                "it has version 4 and records of 256 bytes, expected version 3 and 256 bytes",
             ),
             (
                 header(record_size=512) + bytes(1024),
-                "it has version 2 and records of 512 bytes, expected version 2 and 256 bytes",
+                "it has version 3 and records of 512 bytes, expected version 3 and 256 bytes",
             ),
             (header(capacity=0), "it has 4096 bytes, which does not match its capacity of 0 records"),
             (header(capacity=3) + bytes(768), "it has 4864 bytes, which does not match its capacity of 3 records"),

@@ -30,6 +30,8 @@ NO_NUMERICS = dict.fromkeys(
     ("num_subnormal", "min_finite", "max_finite", "mean_finite", "stddev_finite", "max_abs_finite")
 )
 """The columns that only FULL_NUMERICS measures."""
+NO_PLACE = dict.fromkeys(("first_bad_index", "num_bad_slices"))
+"""The places of bad elements, which healthy tensors do not have."""
 
 
 def health(event_index: int, columns: dict[str, object]) -> TensorHealth:
@@ -38,6 +40,7 @@ def health(event_index: int, columns: dict[str, object]) -> TensorHealth:
         dtype="float32",
         shape=tuple(columns["shape"]),  # type: ignore[arg-type]
         **NO_NUMERICS,
+        **NO_PLACE,
         **{name: value for name, value in columns.items() if name not in ("shape", "rank")},  # type: ignore[arg-type]
     )
 
@@ -55,7 +58,8 @@ def test_all_attributes_of_a_bad_tensor(tmp_path: Path) -> None:
     call = run.execution("__inference_loss_1", graph=graph)
     zeros = counts(zero=1, pos=2)
     run.tensor(graph, "probs", zeros, execution=call)
-    run.tensor(graph, "Log", counts(neg_inf=1, neg=2), execution=call)
+    place = {"first_bad_index": 1, "num_bad_slices": 1}
+    run.tensor(graph, "Log", counts(neg_inf=1, neg=2) | place, execution=call)
 
     assert first_nonfinite(run.write(tmp_path)) == NonFinite(
         run_id="run-a",
@@ -72,6 +76,8 @@ def test_all_attributes_of_a_bad_tensor(tmp_path: Path) -> None:
         size=3,
         has_inf_or_nan=True,
         **NO_NUMERICS,
+        first_bad_index=1,
+        num_bad_slices=1,
         num_neg_inf=1,
         num_pos_inf=0,
         num_nan=0,

@@ -17,6 +17,7 @@ from tfdbg_arrow.spool.names import Names
 from tfdbg_arrow.spool.records import (
     NO_STEP,
     NO_VALUE,
+    NUM_INLINE_DIMS,
     PAYLOAD_DTYPE,
     PAYLOAD_LENGTH,
     RECORD_DTYPE,
@@ -275,21 +276,23 @@ def test_following_records_without_their_first_are_ignored() -> None:
     assert converted(made) == {}
 
 
-@pytest.mark.parametrize("rank", [0, 1, 6, 7, 25, 26, 44])
+@pytest.mark.parametrize("rank", [0, 1, 4, 5, 23, 24, 44])
 def test_a_shape_of_any_rank_is_complete(rank: int) -> None:
     dims = list(range(2, 2 + rank))
     flags = Flag.COVERED | Flag.SHAPE
     other = record(Kind.EXECUTION_TENSOR, dtype=1, node=2, dims=(5, 6), flags=flags)
     records = [other, record(Kind.EXECUTION_TENSOR, dtype=1, node=2, flags=flags, rank=rank, size=9)]
-    records[1]["dims"][0, : min(rank, 6)] = dims[:6]
-    records += [record(Kind.DIMS, payload=dims[i : i + PAYLOAD_LENGTH]) for i in range(6, rank, PAYLOAD_LENGTH)]
+    records[1]["dims"][0, : min(rank, NUM_INLINE_DIMS)] = dims[:NUM_INLINE_DIMS]
+    records += [
+        record(Kind.DIMS, payload=dims[i : i + PAYLOAD_LENGTH]) for i in range(NUM_INLINE_DIMS, rank, PAYLOAD_LENGTH)
+    ]
     found = converted(batch(*records, other))["tensor_health"]
     assert [(row["rank"], row["shape"]) for row in found] == [(2, [5, 6]), (rank, dims), (2, [5, 6])]
 
 
 def test_a_shape_with_missing_dimension_records_is_null() -> None:
     flags = Flag.COVERED | Flag.SHAPE
-    deep = record(Kind.EXECUTION_TENSOR, dtype=1, node=2, flags=flags, rank=7, size=9)
+    deep = record(Kind.EXECUTION_TENSOR, dtype=1, node=2, flags=flags, rank=5, size=9)
     found = converted(batch(deep, record(Kind.EXECUTION_TENSOR, dtype=1, node=2, dims=(3,), flags=flags), deep))
     assert [row["shape"] for row in found["tensor_health"]] == [None, [3], None]
 
@@ -311,7 +314,7 @@ def tensor(*, size: int, rank: int = 1, flags: int = 0, **fields: Any) -> np.nda
 def counted_tensors(draw: st.DrawFn) -> tuple[np.ndarray, int, HistogramSummary | None]:
     """Draws a tensor's record, its rank and its histogram, with counts up to the tensor's size."""
     size = draw(st.sampled_from([1, 255, 256, 65_535, 65_536, 2**32 - 1, 2**32, 2**40]))
-    rank = draw(st.sampled_from([0, 1, 6, 7, 25, 26]))
+    rank = draw(st.sampled_from([0, 1, 4, 5, 23, 24]))
     if draw(st.booleans()):
         return tensor(size=size, rank=rank), rank, None
     num = draw(st.sampled_from([0, 1, 2, 9, 10, 19, 38, 39, 76, 77, 400]))
@@ -329,8 +332,8 @@ def test_a_histogram_of_any_size_is_complete(drawn: list[tuple[np.ndarray, int, 
     followed = add_followers(joined, shapes, [histogram for _, _, histogram in drawn])
     assert num_whole(followed) == len(followed)
     found = converted(batch(followed))
-    assert [row["shape"] for row in found["tensor_health"] if len(row["shape"]) > 6] == [
-        list(shape) for shape in shapes if len(shape) > 6
+    assert [row["shape"] for row in found["tensor_health"] if len(row["shape"]) > NUM_INLINE_DIMS] == [
+        list(shape) for shape in shapes if len(shape) > NUM_INLINE_DIMS
     ]
     assert histograms(found) == [
         NO_HISTOGRAM if each is None else (each.exponent, list(each.negative), list(each.positive))
@@ -394,14 +397,14 @@ def test_only_devices_of_covered_tensors_are_listed() -> None:
         ([record(Kind.EXECUTION, size=20)], 0),
         ([record(Kind.EXECUTION_END), record(Kind.EXECUTION, size=39), record(Kind.INPUTS)], 1),
         ([record(Kind.EXECUTION_END), record(Kind.EXECUTION, size=38), record(Kind.INPUTS)], 3),
-        ([record(Kind.GRAPH_TENSOR, rank=7, flags=Flag.SHAPE)], 0),
-        ([record(Kind.GRAPH_TENSOR, rank=7)], 1),
-        ([record(Kind.GRAPH_TENSOR, rank=7, flags=Flag.SHAPE), record(Kind.DIMS)], 2),
+        ([record(Kind.GRAPH_TENSOR, rank=5, flags=Flag.SHAPE)], 0),
+        ([record(Kind.GRAPH_TENSOR, rank=5)], 1),
+        ([record(Kind.GRAPH_TENSOR, rank=5, flags=Flag.SHAPE), record(Kind.DIMS)], 2),
         ([record(Kind.GRAPH_TENSOR, size=9, flags=Flag.HISTOGRAM)], 1),
         ([record(Kind.GRAPH_TENSOR, size=9, flags=Flag.HISTOGRAM | 77 << 16), record(Kind.HISTOGRAM)], 0),
         (
             [
-                record(Kind.GRAPH_TENSOR, rank=7, size=9, flags=Flag.SHAPE | 76 << 16),
+                record(Kind.GRAPH_TENSOR, rank=5, size=9, flags=Flag.SHAPE | 76 << 16),
                 record(Kind.DIMS),
                 record(Kind.HISTOGRAM),
             ],
@@ -414,7 +417,7 @@ def test_only_devices_of_covered_tensors_are_listed() -> None:
         (
             [
                 record(Kind.EXECUTION_END),
-                record(Kind.EXTERNAL_TENSOR, rank=7, flags=Flag.SHAPE),
+                record(Kind.EXTERNAL_TENSOR, rank=5, flags=Flag.SHAPE),
                 record(Kind.DIMS),
                 record(Kind.EXTERNAL_TENSOR),
             ],

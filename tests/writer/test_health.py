@@ -11,6 +11,7 @@ import platform
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import ml_dtypes
@@ -21,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tfdbg_arrow.writer.native import reference
-from tfdbg_arrow.writer.native.reference import HealthSummary, HistogramSummary, NumericsSummary
+from tfdbg_arrow.writer.native.reference import BadPlace, HealthSummary, HistogramSummary, NumericsSummary
 
 try:
     core: Any = importlib.import_module("tfdbg_arrow.writer.native._core")
@@ -127,6 +128,15 @@ def native_histogram(array: Array, *, offset: int = 0) -> HistogramSummary:
     number = reference.TENSORFLOW_DTYPES[array.dtype.name]
     exponent, negative, positive = core.count_histogram(number, to_bytes(array, offset=offset))
     return HistogramSummary(exponent if negative else None, tuple(negative), tuple(positive))
+
+
+def native_place(array: Array) -> BadPlace | None:
+    """Returns the place that the core finds in a bad array; None if the core counts no bad element."""
+    if not any(vars(native_summary(array))[name] for name in ("num_neg_inf", "num_pos_inf", "num_nan")):
+        return None
+    slice_size = array.size // len(array) if array.ndim else array.size
+    first, num_slices = core.find_bad(reference.TENSORFLOW_DTYPES[array.dtype.name], to_bytes(array), slice_size)
+    return BadPlace(first, num_slices if array.ndim else None)
 
 
 def assert_same(measured: NumericsSummary, expected: NumericsSummary) -> None:
@@ -238,6 +248,13 @@ class TestTwin:
     def test_squares_do_not_underflow(self) -> None:
         assert reference.measure(np.array([1e-300, -1e-300])).stddev == pytest.approx(1e-300, rel=1e-15)
 
+    def test_finds_the_first_bad_element_and_counts_the_bad_slices(self) -> None:
+        values = np.zeros((4, 3), np.float32)
+        assert reference.find_bad(values) is None
+        values[1, 2], values[3, 0], values[3, 1] = -np.inf, np.nan, np.nan
+        assert reference.find_bad(values) == BadPlace(5, 2)
+        assert reference.find_bad(np.array(np.inf)) == BadPlace(0, None)
+
     def test_a_histogram_counts_powers_of_two_of_each_sign(self) -> None:
         values = np.array([1.0, 1.999, 2.0, -3.0, 0.25, 0.0, -0.0, np.nan, np.inf, -np.inf], np.float32)
         assert reference.count_histogram(values) == HistogramSummary(-2, (0, 0, 0, 1), (1, 0, 2, 1))
@@ -288,6 +305,17 @@ class TestAgainstTwin:
         offset = data.draw(st.integers(0, 63), label="offset")
         assert_native_agrees(make_tensor(name, size=size, mix=mix, seed=seed), offset=offset)
 
+    @settings(deadline=None, max_examples=60)
+    @given(
+        shape=st.lists(st.integers(0, 9), max_size=4) | st.tuples(st.integers(1, 300), st.integers(1, 300)),
+        mix=st.sampled_from(["any", "telling", "healthy but one"]),
+        seed=st.integers(0, 2**32),
+    )
+    @pytest.mark.parametrize("name", DTYPES)
+    def test_on_the_places_of_bad_elements(self, name: str, shape: Sequence[int], mix: str, seed: int) -> None:
+        array = make_tensor(name, size=math.prod(shape), mix=mix, seed=seed).reshape(shape)
+        assert native_place(array) == reference.find_bad(array)
+
     @settings(deadline=None)
     @given(data=st.data())
     @pytest.mark.parametrize("name", [name for name in DTYPES if name != "bool"])
@@ -336,6 +364,7 @@ class TestAgainstTwin:
             one_bad = healthy.copy()
             one_bad[place] = np.nan
             assert native_summary(one_bad) == HealthSummary(0, 0, 1, 0, 0, 299)
+            assert native_place(one_bad.reshape(30, 10)) == BadPlace(place, 1)
 
     @pytest.mark.parametrize("name", FLOATS)
     def test_on_more_of_one_kind_than_a_lane_counts(self, name: str) -> None:

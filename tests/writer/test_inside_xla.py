@@ -106,6 +106,28 @@ def test_a_tensor_has_the_same_row_inside_and_outside_of_xla(mode: str, way: str
             assert one == other or one == pytest.approx(other, rel=1e-13), row
 
 
+def test_the_native_core_places_bad_elements_inside_of_xla(tmp_path: Path) -> None:
+    values = np.ones((6, 5), np.float32)
+    values[2, 3] = values[4, 0] = values[4, 1] = 0
+
+    @tf.function(jit_compile=True)
+    def f(x: tf.Tensor) -> Any:
+        y = tf.math.log(x)
+        for _ in tf.range(2):
+            y = y * 2.0
+        return y, tf.tile(y, [2, 1]), tf.transpose(y), tf.reduce_sum(y)
+
+    with tfdbg_arrow.capture(tmp_path, xla="inside"):
+        f(tf.constant(values))
+    places: dict[str, set[tuple[int | None, int | None]]] = {}
+    for row in in_graphs(tmp_path):
+        if row["has_inf_or_nan"]:
+            places.setdefault(row["op_type"], set()).add((row["first_bad_index"], row["num_bad_slices"]))
+    assert (places["Log"], places["Mul"], places["Sum"]) == ({(13, 2)}, {(13, 2)}, {(0, None)})
+    # The rows of these are made from the row of their input.
+    assert (places["Tile"], places["Transpose"]) == ({(None, None)}, {(None, None)})
+
+
 def loop(x: tf.Tensor) -> tf.Tensor:
     for i in tf.range(6):
         x = tf.math.log(x - 8.0) if tf.equal(i, 3) else x + 1.0

@@ -169,7 +169,7 @@ def test_records_from_before_a_kill_can_be_read(tmp_path: Path) -> None:
     content = (tmp_path / "a.spool").read_bytes()
     header = np.frombuffer(content[:HEADER_SIZE], HEADER)[0]
     assert header["magic"] == b"TFDBGSPL"
-    assert (header["version"], header["record_size"], header["capacity"]) == (2, RECORD_SIZE, 1024)
+    assert (header["version"], header["record_size"], header["capacity"]) == (3, RECORD_SIZE, 1024)
     assert (header["tail"], header["head"]) == (100, 300)
     records = np.frombuffer(content[HEADER_SIZE:], RECORD_DTYPE)[100:300]
     assert records["commit"].tolist() == list(range(101, 301))

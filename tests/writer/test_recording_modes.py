@@ -68,7 +68,7 @@ def test_the_specification_covers_every_mode_and_column() -> None:
     assert tuple(FILLED) == MODES
     known = {column.name for column in table("tensor_health").columns}
     assert known >= MEASURED
-    assert len(FILLED["FULL_NUMERICS"]) == 3 + 1 + 6 + 6
+    assert len(FILLED["FULL_NUMERICS"]) == 3 + 1 + 2 + 6 + 6
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -249,8 +249,8 @@ def test_groups_split_between_drains_stay_complete(tmp_path: Path, flush_rows: i
         recording.recorder.record(Kind.EXECUTION, node=2, execution_index=index, size=25)
         recording.recorder.record(Kind.INPUTS, slot=19)
         tensor = {"node": 2, "execution_index": index, "flags": MEASURED, "rank": 8}
-        recording.recorder.record(Kind.EXECUTION_TENSOR, dims=(1,) * 6, **tensor)
-        recording.recorder.record(Kind.DIMS, dims=(2, 3))
+        recording.recorder.record(Kind.EXECUTION_TENSOR, dims=(1,) * 4, **tensor)
+        recording.recorder.record(Kind.DIMS, dims=(1, 1, 2, 3))
     recording.close()
     expected = [(index, i) for index in range(5) for i in range(25)]
     assert recording.rows("execution_input", "execution_index", "input_index") == expected

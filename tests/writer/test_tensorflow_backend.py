@@ -169,11 +169,12 @@ def without_number(name: str | None) -> str | None:
 
 
 def comparable(recorded: Recorded) -> Rows:
-    """Returns rows without columns that depend on the run or on the order in which kernels end."""
+    """Returns rows without columns that depend on the run, on the order in which kernels end, or on what counted."""
+    places = {"first_bad_index", "num_bad_slices"}
     left_out = {"run_id", "event_index", "wall_time_ns", "wall_time", "step_id", "frame_id", "tensor_id", "device_id"}
     devices = recorded.device_names()
     kept = [
-        {key: row[key] for key in row if key not in left_out}
+        {key: row[key] for key in row if key not in left_out | places}
         | {name: without_number(row[name]) for name in ("op_type", "op_name")}
         | {"device": devices[row["device_id"]]}
         for row in recorded.tensors()

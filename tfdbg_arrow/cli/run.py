@@ -426,11 +426,12 @@ def _in_one_line(found: NonFinite) -> str:
 
 
 def _about(found: NonFinite) -> list[str]:
-    """Returns one line with the layer, step, role and effect of a bad tensor; no line if none is known."""
-    from tfdbg_arrow.query.wording import label_facts
+    """Returns one line with the layer, step, role, effect and samples of a bad tensor; no line if none is known."""
+    from tfdbg_arrow.query.wording import label_facts, place_facts
 
-    facts = label_facts(found)
-    return ["; ".join(f"{name} {text}" if name != "effect" else text for name, text in facts)] if facts else []
+    texts = [f"{name} {text}" if name != "effect" else text for name, text in label_facts(found)]
+    texts += [text for _, text in place_facts(found, found.samples)]
+    return ["; ".join(texts)] if texts else []
 
 
 def _say(text: str) -> None:

@@ -23,7 +23,7 @@ from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.safe_text import printable_line
 
 if TYPE_CHECKING:
-    from tfdbg_arrow.query import Growth, Hop, Logdir, Provenance, Spread, SpreadHop, TensorHop
+    from tfdbg_arrow.query import Growth, Hop, Logdir, NonFinite, Provenance, Spread, SpreadHop, TensorHop
 
 _NUM_FIRST = 3
 _NUM_LAST = 7
@@ -94,7 +94,7 @@ def why(
         if isinstance(found, Spread):
             print_spread(found, full=full)
         else:
-            print_provenance(found, tree=tree, full=full)
+            print_provenance(found, start=first, tree=tree, full=full)
     raise typer.Exit(0 if found is None or found.expected_reason is not None else 1)
 
 
@@ -128,22 +128,26 @@ def _find(logdir: Logdir, tensor: str, *, run_id: str | None) -> tuple[str, int]
     return (rows[0][0], rows[0][1]) if rows[0][2] else None
 
 
-def print_provenance(found: Provenance, *, tree: bool, full: bool) -> None:
+def print_provenance(found: Provenance, *, start: NonFinite | None, tree: bool, full: bool) -> None:
     """Prints the path from a bad tensor back to its origin.
 
     Args:
         found: The path or paths.
+        start: The tensor, if its samples are to be named.
         tree: Whether to print all paths.
         full: Whether to print every tensor of a long path.
     """
+    from tfdbg_arrow.query.wording import place_facts
+
     out = console()
     notes = _notes(found)
     origin = found.origin
     reasons = () if origin is None else reason_lines(why=origin.why, repair=origin.repair, growth=found.growth)
     effect = [] if found.expected_reason is None else [_effect_line(None, found.expected_reason)]
-    for line in [*reasons, *effect]:
+    places = () if start is None else place_facts(start, start.samples)
+    for line in [*reasons, *effect, *((f"{text[0].upper()}{text[1:]}.", "") for _, text in places)]:
         out.print(styled(line))
-    if reasons or effect:
+    if reasons or effect or places:
         out.print()
     if tree:
         _print_tree(found)

@@ -17,7 +17,7 @@ from tfdbg_arrow.debugger_v2.scan import Ints
 from tfdbg_arrow.debugger_v2.summaries import NUM_KEPT, NUM_SHAPE_DIMS, NUM_SUMMARY, TAIL_COLUMNS, is_measured
 from tfdbg_arrow.schema import arrow_schema
 from tfdbg_arrow.schema.dtypes import dtype_itemsize, dtype_name, encode_strings
-from tfdbg_arrow.writer.native.reference import TENSORFLOW_DTYPES, summarize
+from tfdbg_arrow.writer.native.reference import TENSORFLOW_DTYPES, find_bad, summarize
 
 _LISTS = {
     "half_val": "<u2", "float_val": "<f4", "double_val": "<f8", "int64_val": "<i8", "bool_val": "?",
@@ -28,7 +28,7 @@ _MAX_LISTED_BYTES = 64 * 2**20
 """Maximum size of a list of elements, because a few bytes can claim any size."""
 Mask = npt.NDArray[np.bool_]
 _COUNTS = ("num_neg_inf", "num_pos_inf", "num_nan", "num_neg_finite", "num_zero", "num_pos_finite")
-_COLUMNS = ("rank", "size", "has_inf_or_nan", *_COUNTS)
+_COLUMNS = ("rank", "size", "has_inf_or_nan", *_COUNTS, "first_bad_index", "num_bad_slices")
 _LARGEST = 2.0**53
 _MAX_RANK = 255
 
@@ -242,11 +242,16 @@ class Health:
         if value is None:
             return
         self.values[place] = (value, facts)
-        counts = _counts(value, facts.dtype)
-        if counts is not None:
-            for name, number in zip(_COUNTS, counts, strict=True):
-                self._set(name, place, number)
-            self._set("has_inf_or_nan", place, int(sum(counts[:3]) > 0))
+        array = _array(value, facts.dtype)
+        if array is not None and shape is not None:
+            counts, bad = summarize(array), find_bad(array.reshape(shape))
+            for name in _COUNTS:
+                self._set(name, place, getattr(counts, name))
+            self._set("has_inf_or_nan", place, int(bad is not None))
+            if bad is not None:
+                self._set("first_bad_index", place, bad.first_index)
+                if bad.num_slices is not None:
+                    self._set("num_bad_slices", place, bad.num_slices)
 
     def _set(self, name: str, places: Ints | int, numbers: Ints | int) -> None:
         self._numbers[name][places] = numbers
@@ -283,8 +288,8 @@ class Health:
         return pa.ListArray.from_arrays(pa.array(offsets), pa.array(flat), type=type_, mask=mask)
 
 
-def _counts(value: bytes, dtype: str | None) -> tuple[int, ...] | None:
-    """Returns the numbers of _COUNTS of some elements; None if the dtype has none or this NumPy does not support it."""
+def _array(value: bytes, dtype: str | None) -> npt.NDArray[Any] | None:
+    """Returns elements; None if the dtype has no health or this NumPy does not support it."""
     if dtype is None or dtype not in TENSORFLOW_DTYPES:
         return None
     try:
@@ -295,5 +300,4 @@ def _counts(value: bytes, dtype: str | None) -> tuple[int, ...] | None:
         except ImportError:
             return None
         numpy_dtype = np.dtype(getattr(ml_dtypes, dtype))
-    found = summarize(np.frombuffer(value, dtype=numpy_dtype))
-    return tuple(getattr(found, name) for name in _COUNTS)
+    return np.frombuffer(value, dtype=numpy_dtype)

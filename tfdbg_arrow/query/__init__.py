@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tfdbg_arrow.query.alert_rules.answer import Alert, AlertFinding, Alerts, RuleSummary, alerts
     from tfdbg_arrow.query.alert_rules.rules import Parameter, Rule, builtin_rules
     from tfdbg_arrow.query.asked_runs import AboutRuns
+    from tfdbg_arrow.query.bad_samples import BadSamples, StepInput
     from tfdbg_arrow.query.bad_tensor import InputTensor, NonFinite, Producer
     from tfdbg_arrow.query.capture_stats import CaptureStat
     from tfdbg_arrow.query.coverage import Coverage, UnobservedOp, UnobservedOps
@@ -81,6 +82,7 @@ _NAMES_OF = {
     "tfdbg_arrow.query.alert_rules.answer": ["Alert", "AlertFinding", "Alerts", "RuleSummary", "alerts"],
     "tfdbg_arrow.query.alert_rules.rules": ["Parameter", "Rule", "builtin_rules"],
     "tfdbg_arrow.query.asked_runs": ["AboutRuns"],
+    "tfdbg_arrow.query.bad_samples": ["BadSamples", "StepInput"],
     "tfdbg_arrow.query.bad_tensor": ["InputTensor", "NonFinite", "Producer"],
     "tfdbg_arrow.query.capture_stats": ["CaptureStat"],
     "tfdbg_arrow.query.coverage": ["Coverage", "UnobservedOp", "UnobservedOps"],
@@ -137,6 +139,7 @@ __all__ = [
     "Alert",
     "AlertFinding",
     "Alerts",
+    "BadSamples",
     "BrokenPart",
     "CallSite",
     "CaptureStat",
@@ -183,6 +186,7 @@ __all__ = [
     "SourceLine",
     "Spread",
     "SpreadHop",
+    "StepInput",
     "TableInfo",
     "TensorHealth",
     "TensorHop",

@@ -8,6 +8,7 @@ from functools import cached_property
 
 from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query.asked_runs import one_asked_run
+from tfdbg_arrow.query.bad_samples import BadSamples, SampleFinder
 from tfdbg_arrow.query.capture_stats import gap_sentences, read_capture_stats
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.culprits import Culprits
@@ -75,6 +76,7 @@ class TensorContext:
     role: str | None
     ran_as: str | None
     equal_lines: tuple[Frame, ...]
+    samples: BadSamples | None
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -119,6 +121,8 @@ class NonFinite(TensorHealth):
         is_expected: True if it is proven that the value did no harm: it was absorbed, or a check found it and an
             update was skipped, as an optimizer with dynamic loss scaling does for a step whose gradients overflow.
         expected_reason: Why the value is expected; None if it is not.
+        samples: The samples that hold the bad elements, if the recording shows that the first axis is that of the batch
+            or of the whole data; None if it does not.
         worker: The cluster task of the run, such as `worker:1`; None outside a cluster.
         left_out: What the run did not record, as requested or by loss. It may contain an earlier bad tensor.
     """
@@ -145,6 +149,7 @@ class NonFinite(TensorHealth):
     effect: str | None = None
     is_expected: bool = False
     expected_reason: str | None = None
+    samples: BadSamples | None = None
     worker: str | None = None
     left_out: tuple[str, ...] = ()
 
@@ -175,6 +180,7 @@ class BadTensorReader:
         self.places = UserPlaces(logdir, self.flow, run_id=run_id)
         self.origins = Origins(self.flow, kinds=kinds, is_allowed=is_allowed)
         self.sinks = Sinks(logdir, self.flow, run_id=run_id, kinds=kinds)
+        self._samples = SampleFinder(logdir, self.flow, run_id=run_id)
         self.gradients = Gradients(logdir, self.flow, self.origins, run_id=run_id)
 
     @property
@@ -222,9 +228,11 @@ class BadTensorReader:
     def _describe(self, event: TensorEvent, effect: Effect) -> NonFinite:
         maker = self.flow.program_ops.maker(event)
         output = None if maker is None else self.flow.program_ops.output(maker, event)
+        health = event if output is None or not output.bad_kinds(self._kinds) else output
+        context = self.context(event)
         return NonFinite(
             run_id=self._run_id,
-            **health_facts(event if output is None or not output.bad_kinds(self._kinds) else output),
+            **health_facts(health),
             wall_time_ns=event.wall_time_ns,
             op_type=event.op_type if maker is None else maker.op.op_type,
             op_name=event.op_name if maker is None else maker.op.op_name,
@@ -233,7 +241,7 @@ class BadTensorReader:
             output_slot=event.output_slot,
             device_name=None if event.device_id is None else self._devices.get(event.device_id),
             is_origin=self.origins.verdict(event).is_origin,
-            **vars(self.context(event)),
+            **vars(context if health.first_bad_place is not None else replace(context, samples=None)),
             step=event.step,
             effect=effect.name,
             is_expected=effect.expected_reason is not None,
@@ -256,6 +264,7 @@ class BadTensorReader:
             role=self.flow.labels.of(event).role,
             ran_as=None if maker is None else maker.ran_as,
             equal_lines=place.equal_lines,
+            samples=self._samples.of(event),
         )
 
     def origin_of(self, event: TensorEvent) -> TensorEvent:

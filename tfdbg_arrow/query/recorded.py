@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from tfdbg_arrow.query.displayed import Displayed
@@ -45,6 +46,10 @@ class TensorHealth(Displayed):
         mean_finite: Mean of the finite elements.
         stddev_finite: Standard deviation of the finite elements.
         max_abs_finite: Greatest magnitude of a finite element.
+        first_bad_index: Index of the first element that is infinite or NaN, in row-major order. None also if there is
+            none.
+        num_bad_slices: Number of slices along the first axis that have such an element. None also for a scalar, and if
+            there is no such element.
     """
 
     event_index: int
@@ -64,6 +69,26 @@ class TensorHealth(Displayed):
     mean_finite: float | None
     stddev_finite: float | None
     max_abs_finite: float | None
+    first_bad_index: int | None
+    num_bad_slices: int | None
+
+    @property
+    def first_bad_place(self) -> tuple[int, ...] | None:
+        """The index in each dimension of the first bad element; None for a scalar, and if it was not measured."""
+        if self.first_bad_index is None or not self.shape or not 0 <= self.first_bad_index < prod(self.shape):
+            return None
+        place, rest = [], self.first_bad_index
+        for size in reversed(self.shape):
+            rest, index = divmod(rest, size)
+            place.append(index)
+        return tuple(reversed(place))
+
+    @property
+    def num_bad(self) -> int | None:
+        """Number of elements that are infinite or NaN."""
+        if self.num_nan is None or self.num_neg_inf is None or self.num_pos_inf is None:
+            return None
+        return self.num_nan + self.num_neg_inf + self.num_pos_inf
 
 
 HEALTH_COLUMNS = tuple(field.name for field in fields(TensorHealth))

@@ -9,6 +9,7 @@ from tfdbg_arrow.safe_text import number_of
 
 if TYPE_CHECKING:
     from tfdbg_arrow.query.alert_rules.answer import Alert
+    from tfdbg_arrow.query.bad_samples import BadSamples
     from tfdbg_arrow.query.bad_tensor import InputTensor, NonFinite, Producer
     from tfdbg_arrow.query.coverage import ChangedOps, UnobservedOps
     from tfdbg_arrow.query.recorded import TensorHealth
@@ -129,6 +130,50 @@ def label_facts(found: NonFinite) -> tuple[tuple[str, str], ...]:
     return tuple((name, text) for name, text in facts if text is not None)
 
 
+def place_facts(health: TensorHealth, samples: BadSamples | None) -> tuple[tuple[str, str], ...]:
+    """Returns which samples or slices of a bad tensor are bad, and from where they came, as pairs of a name and a text.
+
+    An example is `sample 17 of the batch, the only bad one of 64`.
+    """
+    facts = (("where", _slices_text(health, samples)), ("data", None if samples is None else _data_text(samples)))
+    return tuple((name, text) for name, text in facts if text)
+
+
+def _slices_text(health: TensorHealth, samples: BadSamples | None) -> str | None:
+    place, num_bad = health.first_bad_place, health.num_bad_slices
+    if place is None or num_bad is None or health.shape is None:
+        return None
+    number = f"{health.shape[0]:,}"
+    if samples is None:
+        if len(place) == 1 or num_bad == health.shape[0]:
+            return None
+        name, whole, number = "slice", " along the first axis", f"{number} slices"
+    else:
+        name, whole = "sample", " of the batch" if samples.is_batch else " of the data"
+        if num_bad == health.shape[0]:
+            return f"every sample{whole}; it has {number}"
+        number = f"the {number} samples"
+    if num_bad == 1:
+        return f"{name} {place[0]:,}{whole}, the only bad one of {health.shape[0]:,}"
+    return f"{num_bad:,} of {number}{whole} are bad, the first is {name} {place[0]:,}"
+
+
+def _data_text(samples: BadSamples) -> str:
+    """Returns what the recording shows about the origin of the samples; an empty text if that is nothing."""
+    texts = [] if samples.name is None else [f"this is {samples.name}"]
+    if samples.row is not None:
+        texts.append(f"sample {samples.first:,} is row {samples.row:,} of the arrays that the batches come from")
+    for each in samples.inputs:
+        place = each.health.first_bad_place
+        if each.health.has_inf_or_nan:
+            first = "" if place is None or place[0] == samples.first else "first "
+            where = "" if place is None else f", {first}in sample {place[0]:,}" if first else f" in sample {place[0]:,}"
+            texts.append(f"{each.name} already has {bad_kinds_text(each.health)}{where}")
+    if samples.name is None and samples.inputs and all(each.health.has_inf_or_nan is False for each in samples.inputs):
+        texts.append("the batch itself has no NaN and no infinity")
+    return "; ".join(texts)
+
+
 def nonfinite_facts(found: NonFinite) -> list[tuple[str, str]]:
     """Returns what is known about a bad tensor besides its name, inputs and stack, as pairs of a name and a text."""
     origin = "not proven: an input was not recorded, or contains the value too"
@@ -136,6 +181,7 @@ def nonfinite_facts(found: NonFinite) -> list[tuple[str, str]]:
         ("graph", graph_text(found)),
         *label_facts(found),
         ("tensor", facts_text(found)),
+        *place_facts(found, found.samples),
         ("ran as", found.ran_as),
         *(("same op", f"{line.place}: {line.code or ''}") for line in found.equal_lines),
         ("device", found.device_name),
@@ -152,7 +198,7 @@ def _time_text(wall_time_ns: int) -> str:
     return f"{time:%Y-%m-%d %H:%M:%S}.{wall_time_ns % 1_000_000_000 // 1000:06d} UTC"
 
 
-def bad_kinds_text(found: NonFinite) -> str:
+def bad_kinds_text(found: TensorHealth) -> str:
     """Returns the kinds of bad element in a tensor, such as `NaN and -Inf`."""
     names = [name for column, name in _COUNTS[:3] if getattr(found, column)]
     return " and ".join(names) or "Inf or NaN"
@@ -175,7 +221,10 @@ def graph_text(found: NonFinite) -> str | None:
 
 
 def facts_text(health: TensorHealth) -> str:
-    """Returns dtype, shape and the nonzero counts, such as `float32 [2, 3]: 2 zero, 4 positive of 6 elements`."""
+    """Returns dtype, shape, the nonzero counts, and where the first bad element is if others are not bad.
+
+    An example is `float32 [2, 3]: 1 NaN, 5 positive of 6 elements, the first NaN at [1, 0]`.
+    """
     text = health.dtype or "dtype not known"
     if health.shape is not None:
         text += f" [{', '.join(map(str, health.shape))}]"
@@ -184,7 +233,20 @@ def facts_text(health: TensorHealth) -> str:
         text += ": " + ", ".join(counts)
     if health.size is not None:
         text += f" of {health.size:,} elements" if counts else f", {health.size:,} elements"
-    return text
+    first = first_bad_text(health)
+    return text if first is None else f"{text}, the {first}"
+
+
+def first_bad_text(health: TensorHealth) -> str | None:
+    """Returns the place of the first bad element, such as `first NaN at [1, 0]`.
+
+    The result is None if the place is not known, and if it says nothing: in a scalar, or if every element is bad.
+    """
+    if health.first_bad_place is None or health.num_bad == health.size:
+        return None
+    names = [name for column, name in _COUNTS[:3] if getattr(health, column)]
+    what = names[0] if len(names) == 1 else "infinity or NaN"
+    return f"first {what} at [{', '.join(map(str, health.first_bad_place))}]"
 
 
 def producer_text(input_: InputTensor) -> str:

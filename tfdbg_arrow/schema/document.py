@@ -400,6 +400,8 @@ EXAMPLES: dict[str, dict[str, object]] = {
         "histogram_negative": [5, 12, 30, 58, 90, 130, 160, 120, 30],
         "histogram_positive": [0, 0, 0, 0, 0, 0, 0, 0, 0],
         "executed_graph_id": 0,
+        "first_bad_index": 171,
+        "num_bad_slices": 2,
     },
     "op_digest": {
         "run_id": _RUN_ID,

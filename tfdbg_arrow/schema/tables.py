@@ -530,6 +530,12 @@ TENSOR_HEALTH = Table(
         _nullable(39, "executed_graph_id", _BIGINT,
             "The optimized graph in which the op ran; NULL outside graphs, in an imported run, and inside XLA.",
             references="executed_op.executed_graph_id"),
+        _nullable(40, "first_bad_index", _BIGINT,
+            "Index of the first element that is infinite or NaN, from 0, with the elements in row-major order; NULL if "
+            "there is none or not measured."),
+        _nullable(41, "num_bad_slices", _BIGINT,
+            "Number of slices along the first axis that have an element that is infinite or NaN: in a batch, the "
+            "number of bad samples. NULL for a scalar, if no element is bad, or if not measured.", unit="slices"),
     ),
 )
 

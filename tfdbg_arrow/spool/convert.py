@@ -22,6 +22,7 @@ from tfdbg_arrow.schema.dtypes import dtype_name
 from tfdbg_arrow.spool.names import Names, compact
 from tfdbg_arrow.spool.records import (
     NO_STEP,
+    NO_VALUE,
     NUM_INLINE_DIMS,
     PAYLOAD_BYTES,
     PAYLOAD_LENGTH,
@@ -172,6 +173,7 @@ class Converter:
         graph, external = kind == Kind.GRAPH_TENSOR, kind == Kind.EXTERNAL_TENSOR
         context = graph & ((flags & Flag.CONTEXT) != 0)
         shaped, numeric = (flags & Flag.SHAPE) != 0, (flags & Flag.NUMERICS) != 0
+        placed, slices = (flags & Flag.PLACED) != 0, get("num_bad_slices")
         graph_ids, op_names, node_types, slots = names.of_nodes(np.where(graph, node, -1))
         op_types = np.where(graph, node_types, names.of_strings(np.where(external, -1, node)))
         slots = np.where(graph, slots, get("slot"))
@@ -204,6 +206,8 @@ class Converter:
             "step": _nullable(step, step != NO_STEP),
             "is_call_inferred": pa.nulls(len(rows), pa.bool_()),  # a recording observes it
             "executed_graph_id": _nullable(executed_graph, graph & (executed_graph >= 0)),
+            "first_bad_index": _nullable(get("first_bad_index"), placed),
+            "num_bad_slices": _nullable(slices, placed & (slices != NO_VALUE)),
         }
         for group, flag in ((_COUNTS, Flag.COUNTS), (_SIGNS, Flag.SIGNS)):
             measured = (flags & flag) != 0

@@ -21,7 +21,7 @@ The fields that each kind uses:
 * EXECUTION_ERROR: the execution `execution_index` has raised; `node` is the interned class name of the error.
 * INPUT_VALUE: the elements of an input of an op that made a bad value: `execution_index` is the event index of that
   value, and `slot` the index of the input.
-* DIMS: dimensions 6 and up of the preceding tensor, in the payload.
+* DIMS: dimensions 4 and up of the preceding tensor, in the payload.
 * HISTOGRAM: the histogram of the preceding tensor: `slot` is the exponent of the first bucket. The payload holds counts
   as unsigned integers of `histogram_width` bytes, for each bucket that of the negative and that of the positive
   elements. The tensor's record has the number of buckets in its `flags`, from bit BUCKETS_SHIFT on.
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 
 RECORD_SIZE = 256
-NUM_INLINE_DIMS = 6
+NUM_INLINE_DIMS = 4
 PAYLOAD_LENGTH = 19
 PAYLOAD_BYTES = 8 * PAYLOAD_LENGTH
 BUCKETS_SHIFT = 16
@@ -84,6 +84,8 @@ _FIELDS: tuple[tuple[str, object, int], ...] = (
     ("size", "<i8", 88),
     ("value_offset", "<i8", 96),
     ("dims", ("<i8", (NUM_INLINE_DIMS,)), 104),
+    ("first_bad_index", "<i8", 136),
+    ("num_bad_slices", "<i8", 144),  # NO_VALUE for a scalar
     ("num_neg_inf", "<i8", 152),
     ("num_pos_inf", "<i8", 160),
     ("num_nan", "<i8", 168),
@@ -173,6 +175,8 @@ class Flag(IntFlag):
     """step_id, frame_id, iteration and call_site are known."""
     HISTOGRAM = 2048
     """The histogram is measured; HISTOGRAM records hold its counts, unless it has no buckets."""
+    PLACED = 4096
+    """first_bad_index and num_bad_slices are measured: the tensor is bad, and its elements were on the host."""
 
 
 def is_follower(kind: npt.NDArray[np.uint8]) -> Mask:

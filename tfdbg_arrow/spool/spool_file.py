@@ -17,7 +17,7 @@ from tfdbg_arrow.errors import LogdirError
 from tfdbg_arrow.spool.records import RECORD_DTYPE, RECORD_SIZE, Kind, Records, is_follower, pick
 
 MAGIC = b"TFDBGSPL"
-VERSION = 2
+VERSION = 3
 HEADER_SIZE = 4096
 HEADER = struct.Struct("<8sIIQq")
 """Magic, version, record size, capacity in records, pid."""

@@ -10,6 +10,7 @@ from markupsafe import Markup, escape
 
 from tfdbg_arrow.query import TensorHealth
 from tfdbg_arrow.query.values import Histogram, HistogramBin
+from tfdbg_arrow.query.wording import first_bad_text
 from tfdbg_arrow.safe_text import number_of
 
 _GAP = 1.5
@@ -128,12 +129,14 @@ def pills(health: TensorHealth) -> tuple[Pill, ...]:
 
 
 def facts(health: TensorHealth) -> tuple[Pill, ...]:
-    """Returns dtype, shape and size of a tensor, and its magnitudes if they were measured."""
+    """Returns dtype, shape and size of a tensor, its first bad element, and its magnitudes if they were measured."""
     found = [Pill("fact", health.dtype)] if health.dtype is not None else []
     if health.shape is not None:
         found.append(Pill("fact", f"[{', '.join(map(str, health.shape))}]"))
     if health.size is not None:
         found.append(Pill("fact", number_of(health.size, "element")))
+    if (first := first_bad_text(health)) is not None:
+        found.append(Pill("fact", first))
     found += [
         Pill("fact", f"{text} {value:.4g}") for name, text in _NUMERICS if (value := getattr(health, name)) is not None
     ]

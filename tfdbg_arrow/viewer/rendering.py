@@ -72,6 +72,7 @@ def _environment() -> Environment:
         shares=shares,
         tensor_name=naming.tensor_name,
         effect_text=wording.effect_text,
+        place_facts=wording.place_facts,
         alert_name=naming.alert_name,
         function_name=naming.short_function_name,
         time=naming.time_text,

@@ -253,15 +253,20 @@ def _at(row: TensorEvent, place: GraphTensor, op_type: str | None) -> TensorEven
 
 
 _MAGNITUDES = ("num_subnormal", "min_finite", "max_finite", "mean_finite", "stddev_finite", "max_abs_finite")
+_PLACES = ("first_bad_index", "num_bad_slices")
 NUMBERS = ("num_neg_inf", "num_neg_finite", "num_zero", "num_pos_finite", "num_pos_inf", "num_nan")
 
 
 def _counted(row: TensorEvent, counts: _Counts) -> TensorEvent | None:
-    """Returns a row with other counts, or None if they are not known. Its magnitudes are not known."""
+    """Returns a row with other counts, or None if they are not known.
+
+    Its magnitudes are not known, nor the places of its bad elements: others may be bad, and an op such as Reshape or
+    Transpose moves them.
+    """
     if any(getattr(row, name) is None for name in NUMBERS) or None in counts.values():
         return None
     bad = sum(counts[name] or 0 for name in ("num_neg_inf", "num_pos_inf", "num_nan"))
-    changes: dict[str, Any] = {**counts, **dict.fromkeys(_MAGNITUDES), "has_inf_or_nan": bad > 0}
+    changes: dict[str, Any] = {**counts, **dict.fromkeys((*_MAGNITUDES, *_PLACES)), "has_inf_or_nan": bad > 0}
     return replace(row, **changes)
 
 
@@ -281,7 +286,9 @@ def _sum(*numbers: int | None) -> int | None:
 
 def _ones(row: TensorEvent) -> TensorEvent:
     counts = {**dict.fromkeys(NUMBERS, 0), "num_pos_finite": row.size}
-    changes: dict[str, Any] = {**dict.fromkeys(_MAGNITUDES), **counts, "num_subnormal": 0, "has_inf_or_nan": False}
+    changes: dict[str, Any] = {
+        **dict.fromkeys((*_MAGNITUDES, *_PLACES)), **counts, "num_subnormal": 0, "has_inf_or_nan": False,
+    }  # fmt: skip
     return replace(row, **changes)
 
 

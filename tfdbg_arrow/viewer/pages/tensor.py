@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tfdbg_arrow.query import Frame, Growth, Hop, InputTensor, Logdir
+from tfdbg_arrow.query.bad_samples import BadSamples
 from tfdbg_arrow.query.display.tensor_window import TensorFilter, TensorRow, neighbours, next_bad, read_tensor
 from tfdbg_arrow.query.nonfinite_search import tensor_context
 from tfdbg_arrow.query.user_places import CallSite, Forward
@@ -28,6 +29,7 @@ class TensorPage:
         called_from: The calls that led to this execution of its op, innermost first.
         layer: The Keras layer or module that its op belongs to.
         role: The role of its op.
+        samples: The samples that hold its bad elements, as in `NonFinite`.
         path: For a bad tensor, the path from the origin to it, as in `Provenance.path`; otherwise empty.
         why: What the origin's op did, if the counts prove it.
         repair: How to fix it.
@@ -51,6 +53,7 @@ class TensorPage:
     called_from: tuple[CallSite, ...]
     layer: str | None
     role: str | None
+    samples: BadSamples | None
     path: tuple[Hop, ...]
     why: str | None
     repair: str | None
@@ -103,6 +106,7 @@ def read_tensor_page(
         called_from=context.called_from,
         layer=context.layer,
         role=context.role,
+        samples=context.samples,
         path=path,
         why=why,
         repair=repair,

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 MAX_LOOPS = 6
 """Tensors in more nested loops are not recorded."""
 
-NUM_COLUMNS = 21 + MAX_LOOPS
+NUM_COLUMNS = 23 + MAX_LOOPS
 """Columns of a row, in the order of `SummaryColumn` in `native/record_op.h`."""
 
 NOT_RUN = -2.0

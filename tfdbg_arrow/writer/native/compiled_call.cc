@@ -26,6 +26,7 @@ void repeat(double* row, double size) {
                      kColumnNumPosFinite, kColumnNumSubnormal, kColumnNumFinite}) {
     row[column] *= times;
   }
+  row[kColumnFirstBad] = row[kColumnNumBadSlices] = 0;
   if (size == 0) std::fill(row + kColumnMin, row + kColumnNumFinite, 0.0);
 }
 
@@ -55,8 +56,8 @@ void summarize(void* result, const void** operands, const char* configuration, s
   if (dtype == kRow) repeat(row, static_cast<double>(size));
   row[kColumnRank] = rank;
   row[kColumnSize] = static_cast<double>(size);
-  const int num_shown = std::min(rank, kNumInlineDims);
-  std::fill_n(row + kColumnDim0, kNumInlineDims, 0.0);
+  const int num_shown = std::min(rank, kNumSummaryDims);
+  std::fill_n(row + kColumnDim0, kNumSummaryDims, 0.0);
   for (int i = 0; i < num_shown; ++i) row[kColumnDim0 + i] = static_cast<double>(dims[rank - num_shown + i]);
   if (dtype == kRow || mode == Mode::kShape || mode == Mode::kNoTensor) return;
   Health health = {};
@@ -79,6 +80,11 @@ void summarize(void* result, const void** operands, const char* configuration, s
   row[kColumnNumNegFinite] = static_cast<double>(health.num_neg_finite);
   row[kColumnNumZero] = static_cast<double>(health.num_zero);
   row[kColumnNumPosFinite] = static_cast<double>(health.num_pos_finite);
+  if ((health.num_neg_inf | health.num_pos_inf | health.num_nan) == 0) return;
+  BadPlace place;
+  find_bad(dtype, operands[0], size, rank == 0 ? size : size / dims[0], &place);
+  row[kColumnFirstBad] = static_cast<double>(place.first + 1);
+  if (rank > 0) row[kColumnNumBadSlices] = static_cast<double>(place.num_slices + 1);
 }
 
 void join(void* result, const void** operands, const char* configuration, size_t length, void*) {

@@ -49,6 +49,16 @@ bool measure(int dtype, const void* data, int64_t n, Health* out, Numerics* nume
 // patterns, like count_health().
 bool count_histogram(int dtype, const void* data, int64_t n, int64_t num_zero, Histogram* out);
 
+// Where the infinite and NaN elements of a tensor are.
+struct BadPlace {
+  int64_t first;       // index of the first one; the number of elements if there is none
+  int64_t num_slices;  // how many slices have one
+};
+
+// Finds the elements that count_health() counts as infinite or NaN. Call it only for a tensor that has one. A slice has
+// `slice_size` elements, at least 1. Works on bit patterns, like count_health().
+void find_bad(int dtype, const void* data, int64_t n, int64_t slice_size, BadPlace* out);
+
 // Returns the sum (mod 2^64) of the 64-bit words at `data`, with the last one padded with zero bytes. This plain memory
 // read is the baseline of benchmarks/kernel.py.
 uint64_t read_sum(const void* data, int64_t bytes);

@@ -301,6 +301,8 @@ nb::list record_layout() {
   TFDBG_ARROW_FIELD(size, "size");
   TFDBG_ARROW_FIELD(value_offset, "value_offset");
   TFDBG_ARROW_FIELD(tensor.dims, "dims");
+  TFDBG_ARROW_FIELD(tensor.first_bad_index, "first_bad_index");
+  TFDBG_ARROW_FIELD(tensor.num_bad_slices, "num_bad_slices");
   TFDBG_ARROW_FIELD(tensor.num_neg_inf, "num_neg_inf");
   TFDBG_ARROW_FIELD(tensor.num_pos_inf, "num_pos_inf");
   TFDBG_ARROW_FIELD(tensor.num_nan, "num_nan");
@@ -520,6 +522,11 @@ NB_MODULE(_core, m) {
     }
     return nb::make_tuple(histogram->exponent, sides[0], sides[1]);
   }, nb::arg("dtype"), nb::arg("buffer"));
+  m.def("find_bad", [](int dtype, const Bytes& buffer, int64_t slice_size) {
+    BadPlace place;
+    find_bad(dtype, buffer.data(), num_elements(dtype, buffer), slice_size, &place);
+    return nb::make_tuple(place.first, place.num_slices);
+  }, nb::arg("dtype"), nb::arg("buffer"), nb::arg("slice_size"));
   m.def("read_sum", [](const Bytes& buffer) { return read_sum(buffer.data(), static_cast<int64_t>(buffer.size())); },
         nb::arg("buffer"));
   m.def("health_kernel_name", [] { return std::string(health_kernel_name()); });

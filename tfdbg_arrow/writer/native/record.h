@@ -7,7 +7,7 @@
 
 namespace tfdbg_arrow {
 
-constexpr int kNumInlineDims = 6;
+constexpr int kNumInlineDims = 4;
 constexpr int kPayloadLength = 19;
 constexpr int64_t kNoValue = -1;
 constexpr int64_t kNoStep = INT64_MIN;
@@ -38,6 +38,7 @@ enum Flag : int32_t {
   kChecked = 512,
   kContext = 1024,
   kHistogramCounted = 2048,
+  kPlaced = 4096,
 };
 // The bits of `flags` from here on are the number of buckets of the histogram, whose counts follow in HISTOGRAM records.
 constexpr int kBucketsShift = 16;
@@ -45,6 +46,8 @@ constexpr int kBucketsShift = 16;
 // Which facts a tensor record holds besides the fields that all kinds share.
 struct TensorFacts {
   int64_t dims[kNumInlineDims];
+  int64_t first_bad_index;  // this and the next only with kPlaced
+  int64_t num_bad_slices;   // kNoValue for a scalar
   int64_t num_neg_inf;
   int64_t num_pos_inf;
   int64_t num_nan;

@@ -34,12 +34,15 @@ inline bool is_record_op(std::string_view op) {
 // Throws std::runtime_error with TensorFlow's message. Needs load_tensorflow_api().
 void register_record_ops();
 
+// Number of dimensions in a summary.
+constexpr int kNumSummaryDims = 6;
+
 // Columns of a summary, in order.
 enum SummaryColumn : int {
   kColumnRank = 0,  // -1: the shape was not measured
   kColumnSize,
-  kColumnDim0,  // six dimensions, the last six if the rank is above 6
-  kColumnNumNegInf = kColumnDim0 + 6,
+  kColumnDim0,  // the last dimensions if there are more
+  kColumnNumNegInf = kColumnDim0 + kNumSummaryDims,
   kColumnNumPosInf,
   kColumnNumNan,
   kColumnNumNegFinite,
@@ -52,6 +55,8 @@ enum SummaryColumn : int {
   kColumnStddev,
   kColumnMaxAbs,
   kColumnNumFinite,
+  kColumnFirstBad,      // the index of the first bad element, plus 1; 0 if it is not known
+  kColumnNumBadSlices,  // the number of bad slices, plus 1; 0 if it is not known, and for a scalar
   kNumSummaryColumns,
   // Only for TfdbgArrowRecordRows.
   kColumnIteration = kNumSummaryColumns,  // of the innermost loop, then of the outer loops

@@ -37,7 +37,7 @@ uint64_t hash_of(std::string_view text) {
 Shape shape_of_row(const double* row) {
   Shape shape;
   const int rank = static_cast<int>(row[kColumnRank]);
-  shape.is_known = rank >= 0 && rank <= kNumInlineDims;
+  shape.is_known = rank >= 0 && rank <= kNumSummaryDims;
   if (shape.is_known) shape.rank = rank;
   for (int d = 0; d < shape.rank; ++d) shape.dims[d] = static_cast<int64_t>(row[kColumnDim0 + d]);
   shape.size = static_cast<int64_t>(row[kColumnSize]);
@@ -118,6 +118,11 @@ void fill_from_summary(const Session& session, int dtype, const Shape& shape, co
   const Numerics numerics{count(kColumnNumSubnormal), row[kColumnMin], row[kColumnMax], row[kColumnMean],
                           row[kColumnStddev], row[kColumnMaxAbs], any_finite, any_finite && !is_complex};
   set_health(session.mode, health, session.mode == Mode::kFullNumerics ? &numerics : nullptr, record);
+  if (row[kColumnFirstBad] > 0) {
+    record->flags |= kPlaced;
+    record->tensor.first_bad_index = count(kColumnFirstBad) - 1;
+    record->tensor.num_bad_slices = count(kColumnNumBadSlices) - 1;  // kNoValue for a scalar
+  }
 }
 
 // A kernel that takes the rows that a compiled function returns for its tensors.

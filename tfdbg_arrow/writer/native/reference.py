@@ -91,6 +91,16 @@ class HistogramSummary:
     """
 
 
+@dataclass(frozen=True)
+class BadPlace:
+    """Where the infinite and NaN elements of a tensor are."""
+
+    first_index: int
+    """Index of the first one in row-major order."""
+    num_slices: int | None
+    """Number of slices along the first axis that have one; None for a scalar."""
+
+
 def summarize(array: Array) -> HealthSummary:
     """Counts the elements of each kind.
 
@@ -175,6 +185,22 @@ def count_histogram(array: Array) -> HistogramSummary:
         for is_on_side in (values < 0, values > 0)
     )
     return HistogramSummary(first, negative, positive)
+
+
+def find_bad(array: Array) -> BadPlace | None:
+    """Returns where the infinite and NaN elements are, or None if there are none.
+
+    Args:
+        array: An array with a dtype of TENSORFLOW_DTYPES; bfloat16 and float8 are those of ml_dtypes.
+
+    Raises:
+        TypeError: The dtype is not one of TENSORFLOW_DTYPES.
+    """
+    is_bad = ~_Kinds.of(array).finite
+    if not is_bad.any():
+        return None
+    num_slices = sum(bool(each.any()) for each in is_bad.reshape(len(array), -1)) if array.ndim else None
+    return BadPlace(int(is_bad.argmax()), num_slices)
 
 
 @dataclass(frozen=True)

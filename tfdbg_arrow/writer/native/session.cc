@@ -244,6 +244,13 @@ void describe_tensor(Session& session, int dtype, int rank, const int64_t* dims,
     const bool is_measured =
         has_magnitudes ? measure(dtype, data, size, &health, &numerics) : count_health(dtype, data, size, &health);
     if (is_measured) set_health(session.mode, health, has_magnitudes ? &numerics : nullptr, record);
+    if ((record->flags & kBad) != 0) {
+      BadPlace place;
+      find_bad(dtype, data, size, rank == 0 ? size : size / dims[0], &place);
+      record->flags |= kPlaced;
+      record->tensor.first_bad_index = place.first;
+      record->tensor.num_bad_slices = rank == 0 ? kNoValue : place.num_slices;
+    }
     if (is_measured && session.histograms) {
       if (t_histogram == nullptr) t_histogram = std::make_unique<Histogram>();
       if (count_histogram(dtype, data, size, health.num_zero, t_histogram.get())) {

@@ -283,6 +283,7 @@ class SessionEvents:
                 mode, error, histograms = TensorDebugMode.SHAPE, failure, None
             facts = records if are_all else records[covered_indexes]
             fill_records(facts, rows, mode=mode)
+            _place_bad(facts, measured)
             facts["device"] = [self._backend.intern_string(tensor.device) for tensor in measured]
             if (keeps or self._mode is TensorDebugMode.FULL_TENSOR) and error is None:
                 keep_values(facts, {index: _elements(tensor) for index, tensor in enumerate(measured)}, self._backend)
@@ -314,6 +315,16 @@ _ELEMENTS = 2
 def _histogram(tensor: Any) -> reference.HistogramSummary | None:
     has_histogram = tensor.dtype.name in reference.HISTOGRAM_DTYPES
     return reference.count_histogram(np.asarray(tensor.numpy())) if has_histogram else None
+
+
+def _place_bad(records: Records, tensors: Sequence[FedArray]) -> None:
+    """Stores where the bad elements of tensors are, in the records of those that have some."""
+    for index in np.flatnonzero(records["flags"] & Flag.BAD).tolist():
+        place = reference.find_bad(np.asarray(tensors[index].numpy()))
+        if place is not None:
+            records["flags"][index] |= Flag.PLACED
+            records["first_bad_index"][index] = place.first_index
+            records["num_bad_slices"][index] = NO_VALUE if place.num_slices is None else place.num_slices
 
 
 def _elements(tensor: Any) -> npt.NDArray[Any]:

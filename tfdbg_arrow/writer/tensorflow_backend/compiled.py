@@ -166,7 +166,7 @@ def _row(tensor: Any, *, mode: TensorDebugMode) -> Any:
         counts = columns[-1]
         columns += [magnitudes(flat, without_loss(flat)), tf.reduce_sum(counts[3:], keepdims=True)]
     found = tf.concat(columns, axis=0)
-    width = {True: summary.NUM_COLUMNS, False: 14}[mode is TensorDebugMode.FULL_NUMERICS]
+    width = {True: summary.NUM_FINITE_COLUMN + 1, False: 14}[mode is TensorDebugMode.FULL_NUMERICS]
     width = width if mode.measures_health else 8
     rest = tf.constant([0.0] * (summary.NUM_COLUMNS - width) + _NO_LOOPS, tf.float64)
     return tf.concat([found, rest], axis=0)[None]

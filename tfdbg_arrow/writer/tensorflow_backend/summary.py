@@ -38,11 +38,13 @@ from tfdbg_arrow.writer.tensorflow_backend.elements import (
     without_loss,
 )
 
-# Columns: rank, size, six dims, six counts, num_subnormal, min, max, mean, stddev, max_abs, num_finite.
+# Columns: rank, size, six dims, six counts, num_subnormal, min, max, mean, stddev, max_abs, num_finite, and two
+# that only the native core fills: the first bad element and the number of bad slices.
+DIM_COLUMNS = slice(2, 8)
 COUNT_COLUMNS = slice(8, 14)
 MAGNITUDE_COLUMNS = slice(14, 20)
 NUM_FINITE_COLUMN = 20
-NUM_COLUMNS = 21
+NUM_COLUMNS = 23
 
 _COUNTS = ("num_neg_inf", "num_pos_inf", "num_nan", "num_neg_finite", "num_zero", "num_pos_finite")
 _MAGNITUDES = ("min", "max", "mean", "stddev", "max_abs")
@@ -89,8 +91,8 @@ def shape_row(shape: Sequence[int]) -> npt.NDArray[np.float64]:
     row = np.zeros(NUM_COLUMNS, np.float64)
     row[0] = len(shape)
     row[1] = math.prod(shape)
-    dims = shape[-NUM_INLINE_DIMS:]
-    row[2 : 2 + len(dims)] = dims
+    dims = shape[DIM_COLUMNS.start - DIM_COLUMNS.stop :]
+    row[DIM_COLUMNS.start : DIM_COLUMNS.start + len(dims)] = dims
     return row
 
 
@@ -108,7 +110,7 @@ def fill_records(records: npt.NDArray[np.void], rows: npt.NDArray[np.float64], *
     flags = np.where(shaped, measured | _SHAPE_FLAG, measured)
     records["rank"] = np.where(shaped, rank, 0)
     records["size"] = rows[:, 1]
-    records["dims"] = np.where(shaped[:, None], rows[:, 2:8], 0)
+    records["dims"] = np.where(shaped[:, None], rows[:, DIM_COLUMNS][:, :NUM_INLINE_DIMS], 0)
     if mode.measures_health:
         counts = rows[:, COUNT_COLUMNS]
         for index, name in enumerate(_COUNTS):

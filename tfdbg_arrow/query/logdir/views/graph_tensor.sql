@@ -42,6 +42,8 @@ SELECT
     h.histogram_exponent,
     h.histogram_negative,
     h.histogram_positive,
+    h.first_bad_index,
+    h.num_bad_slices,
     s.layer,
     s.role,
     s.forward_graph_id,

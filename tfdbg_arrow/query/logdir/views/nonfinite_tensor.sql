@@ -10,7 +10,7 @@
 --   layer, role    the Keras layer or module of the op, and its purpose; NULL if not recorded
 --   forward_graph_id, forward_op_name  for a gradient, the op whose gradient it computes; NULL for an eager tensor
 --   forward_execution_index  for an eager gradient, the execution whose gradient it computes
---   dtype, shape, size and the six counts  as in tensor_health
+--   dtype, shape, size, the six counts, first_bad_index and num_bad_slices  as in tensor_health
 SELECT
     h.run_id,
     h.event_index,
@@ -36,7 +36,9 @@ SELECT
     h.num_nan,
     h.num_neg_finite,
     h.num_zero,
-    h.num_pos_finite
+    h.num_pos_finite,
+    h.first_bad_index,
+    h.num_bad_slices
 FROM tensor_health AS h
 LEFT JOIN graph AS g ON g.run_id = h.run_id AND g.graph_id = h.graph_id
 LEFT JOIN device AS d ON d.run_id = h.run_id AND d.device_id = h.device_id

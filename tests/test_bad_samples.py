@@ -1,0 +1,276 @@
+"""Answers name the bad samples of a batch, and only where the recording shows that the first axis is the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfdbg_arrow
+from tfdbg_arrow.query import NonFinite
+from tfdbg_arrow.query.wording import facts_text, place_facts
+
+NUM_ROWS, BAD_ROW, BATCH = 100, 53, 20
+ORDERED = f"sample 13 is row {BAD_ROW} of the arrays that the batches come from"
+CLEAN = "the batch itself has no NaN and no infinity"
+ONE_BAD = ("where", f"sample 13 of the batch, the only bad one of {BATCH}")
+
+
+def arrays() -> tuple[Any, Any]:
+    """Returns features, of which one is 0, and labels."""
+    features = np.random.default_rng(0).uniform(1, 2, (NUM_ROWS, 6)).astype("float32")
+    features[BAD_ROW, 2] = 0
+    return features, features.sum(axis=1, keepdims=True)
+
+
+def first(logdir: Path, program: Callable[[], object], **settings: Any) -> NonFinite:
+    with tfdbg_arrow.capture(logdir, **settings):
+        program()
+    with tfdbg_arrow.open_logdir(logdir) as opened:
+        found = opened.first_nonfinite()
+    assert found is not None
+    return found
+
+
+def facts_of(found: NonFinite) -> list[tuple[str, str]]:
+    return list(place_facts(found, found.samples))
+
+
+def texts(logdir: Path, program: Callable[[], object], **settings: Any) -> list[tuple[str, str]]:
+    return facts_of(first(logdir, program, **settings))
+
+
+class Log(keras.layers.Layer):  # type: ignore[misc]
+    def call(self, x: Any) -> Any:
+        return tf.math.log(x)
+
+
+def fit(data: Any, *, units: int = 4, **options: Any) -> None:
+    model = keras.Sequential([Log(), keras.layers.Dense(units, "relu"), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", run_eagerly=options.pop("run_eagerly", False))
+    model.fit(*data, verbose=0, **options)
+
+
+@pytest.mark.parametrize("units", [4, BATCH])
+def test_in_fit_the_row_of_the_arrays_is_named_if_they_are_not_shuffled(tmp_path: Path, units: int) -> None:
+    found = texts(tmp_path, lambda: fit(arrays(), units=units, batch_size=BATCH, shuffle=False, epochs=2))
+    assert found == [ONE_BAD, ("data", f"{ORDERED}; {CLEAN}")]
+
+
+@pytest.mark.slow
+def test_in_fit_with_shuffled_arrays_only_the_sample_is_named(tmp_path: Path) -> None:
+    found = first(tmp_path, lambda: fit(arrays(), batch_size=BATCH))
+    assert found.samples is not None
+    assert (found.samples.is_batch, found.samples.num_samples, found.samples.row) == (True, BATCH, None)
+
+
+def test_a_data_set_that_is_only_batched_has_the_order_of_its_arrays(tmp_path: Path) -> None:
+    def program() -> None:
+        records = tf.data.Dataset.from_tensor_slices(arrays()).map(lambda x, y: (2.0 * x, y))
+        fit((records.batch(BATCH).prefetch(2),), shuffle=False)
+
+    assert texts(tmp_path, program) == [ONE_BAD, ("data", f"{ORDERED}; {CLEAN}")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("change", ["shuffle", "repeat", "map"])
+def test_a_data_set_in_another_order_has_no_rows(tmp_path: Path, change: str) -> None:
+    def program() -> None:
+        data = tf.data.Dataset.from_tensor_slices(arrays())
+        if change == "shuffle":
+            data = data.shuffle(NUM_ROWS, seed=1)
+        elif change == "repeat":
+            data = data.repeat(2)
+        data = data.batch(BATCH)
+        if change == "map":
+            data = data.map(lambda x, y: (x[::-1], y[::-1]))
+        fit((data,), shuffle=False)
+
+    found = first(tmp_path, program)
+    assert found.samples is not None
+    assert (found.samples.num_bad, found.samples.row) == (1, None)
+
+
+@pytest.mark.parametrize("is_function", [True, False])
+def test_a_loop_over_a_data_set(tmp_path: Path, is_function: bool) -> None:
+    weight = tf.Variable(tf.ones([6, 1]))
+
+    def step(features: Any, labels: Any) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((tf.math.log(features) @ weight - labels) ** 2)
+        weight.assign_sub(0.01 * tape.gradient(loss, weight))
+
+    run = tf.function(step) if is_function else step
+
+    def program() -> None:
+        for features, labels in tf.data.Dataset.from_tensor_slices(arrays()).batch(BATCH):
+            run(features, labels)
+
+    assert texts(tmp_path, program) == [ONE_BAD, ("data", f"{ORDERED}; {CLEAN}")]
+
+
+def test_a_data_set_without_batches_has_no_samples(tmp_path: Path) -> None:
+    def program() -> None:
+        for row in tf.data.Dataset.from_tensor_slices(arrays()[0]):
+            tf.math.log(row)
+
+    assert texts(tmp_path, program) == []
+
+
+@pytest.mark.slow
+def test_with_several_steps_in_one_execution_the_inputs_are_those_of_the_same_step(tmp_path: Path) -> None:
+    def program() -> None:
+        features, labels = arrays()
+        labels[BAD_ROW + BATCH] = np.nan
+        model = keras.Sequential([Log(), keras.layers.Dense(1)])
+        model.compile("sgd", "mse", steps_per_execution=5)
+        model.fit(features, labels, batch_size=BATCH, shuffle=False, verbose=0)
+
+    with tfdbg_arrow.capture(tmp_path):
+        program()
+    with tfdbg_arrow.open_logdir(tmp_path) as opened:
+        (found,) = (each for each in opened.nonfinite(limit=None) if each.op_type == "Log" and each.num_neg_inf == 1)
+    assert facts_of(found) == [ONE_BAD, ("data", CLEAN)]
+
+
+def train_steps(step: Callable[..., Any], *more: Any) -> None:
+    features, labels = arrays()
+    for start in range(0, NUM_ROWS, BATCH):
+        step(features[start : start + BATCH], labels[start : start + BATCH], *more)
+
+
+def train_step(forward: Callable[[Any, Any], Any], weight: Any, **options: Any) -> Any:
+    @tf.function(**options)
+    def step(x: Any, y: Any, *more: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((forward(x, *more) - y) ** 2)
+        weight.assign_sub(0.01 * tape.gradient(loss, weight))
+        return loss
+
+    return step
+
+
+def test_the_arguments_of_a_training_step_are_its_batch(tmp_path: Path) -> None:
+    weight = tf.Variable(tf.ones([6, 1]))
+    step = train_step(lambda x: tf.math.log(x) @ weight, weight)
+    found = first(tmp_path, lambda: train_steps(step))
+    assert facts_of(found) == [ONE_BAD, ("data", CLEAN)]
+    assert facts_text(found) == ("float32 [20, 6]: 1 -Inf, 119 positive of 120 elements, the first -Inf at [13, 2]")
+
+
+@pytest.mark.parametrize("which", ["x", "y"])
+def test_a_bad_argument_is_named(tmp_path: Path, which: str) -> None:
+    weight = tf.Variable(tf.ones([6, 1]))
+    step = train_step(lambda x: x @ weight, weight)
+
+    def program() -> None:
+        features, labels = arrays()
+        (features if which == "x" else labels)[[BAD_ROW, BAD_ROW + 2], 0] = np.nan
+        for start in range(0, NUM_ROWS, BATCH):
+            step(tf.constant(features[start : start + BATCH]), tf.constant(labels[start : start + BATCH]))
+
+    assert texts(tmp_path, program) == [
+        ("where", f"2 of the {BATCH} samples of the batch are bad, the first is sample 13"),
+        ("data", f"this is the argument {which} of step"),
+    ]
+
+
+@pytest.mark.parametrize("is_label", [False, True])
+def test_a_bad_record_of_the_data_is_named(tmp_path: Path, is_label: bool) -> None:
+    def program() -> None:
+        features, labels = arrays()
+        features[:] = 1
+        (labels if is_label else features)[BAD_ROW, 0] = np.nan
+        fit((features, labels), batch_size=BATCH)
+
+    assert texts(tmp_path, program) == [
+        ("where", f"sample {BAD_ROW} of the data, the only bad one of {NUM_ROWS}"),
+        ("data", f"this is the {'second' if is_label else 'first'} component of the data"),
+    ]
+
+
+def test_a_tensor_computed_from_a_bad_argument_says_so(tmp_path: Path) -> None:
+    weight = tf.Variable(tf.ones([6, 1]))
+    step = train_step(lambda x: x @ weight, weight)
+
+    def program() -> None:
+        features, labels = arrays()
+        features[BAD_ROW, 0] = np.nan
+        step(tf.constant(features[40:60]), tf.constant(labels[40:60]))
+
+    with tfdbg_arrow.capture(tmp_path):
+        program()
+    with tfdbg_arrow.open_logdir(tmp_path) as opened:
+        (product,) = (found for found in opened.nonfinite() if found.op_type == "MatMul" and found.shape == (20, 1))
+    assert facts_of(product) == [ONE_BAD, ("data", "the argument x of step already has NaN in sample 13")]
+
+
+def scaled_by_table(table: Any) -> Callable[[Any], Any]:
+    return lambda x: tf.reduce_sum(tf.linalg.matmul(tf.math.log(table), x, transpose_b=True), axis=0)[:, None]
+
+
+@pytest.mark.slow
+def test_the_first_axis_of_other_tensors_is_not_called_the_batch(tmp_path: Path) -> None:
+    """A weight, its gradient, a table of as many rows as a batch has, and a product with it."""
+    table = np.ones((BATCH, 6), "float32")
+    table[3, 1] = 0
+    programs: dict[str, tuple[Callable[[Any], Any], Any]] = {
+        "weight": (lambda x: x @ tf.math.log(weight), weight := tf.Variable(np.tile([[1.0, 0.0]], (6, 1)).astype("f"))),
+        "table": (scaled_by_table(tf.constant(table)), tf.Variable(1.0)),
+    }
+    for name, (forward, variable) in programs.items():
+        variable_of = variable
+
+        @tf.function
+        def step(x: Any, y: Any, forward: Any = forward, variable: Any = variable_of) -> None:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((forward(x) - y) ** 2) * tf.reduce_sum(variable)
+            variable.assign_sub(0.01 * tape.gradient(loss, variable))
+
+        found = first(tmp_path / name, lambda step=step: train_steps(step))
+        assert (found.op_type, found.samples) == ("Log", None), name
+        with tfdbg_arrow.open_logdir(tmp_path / name) as opened:
+            products = [each for each in opened.nonfinite(limit=None) if each.shape == (6, 2)]
+            assert [each.samples for each in products] == [None] * len(products)
+
+
+@pytest.mark.parametrize("reorder", ["shuffle", "reverse", "transpose", "gather"])
+def test_samples_in_another_order_are_not_called_samples(tmp_path: Path, reorder: str) -> None:
+    weight = tf.Variable(tf.ones([6, 1]))
+    ops: dict[str, Callable[[Any], Any]] = {
+        "shuffle": lambda x: tf.random.shuffle(x, seed=1),
+        "reverse": lambda x: tf.reverse(x, [0]),
+        "transpose": lambda x: tf.transpose(tf.tile(x[:, 2:3], [1, BATCH])),
+        "gather": lambda x: tf.gather(x, tf.range(BATCH)[::-1]),
+    }
+    step = train_step(lambda x: tf.math.log(ops[reorder](x) - 1.0)[:, :6] @ weight, weight)
+    found = first(tmp_path, lambda: train_steps(step))
+    assert (found.op_type, found.samples) == ("Log", None)
+    assert not any("sample" in text for _, text in facts_of(found))
+
+
+def test_a_function_of_one_matrix_has_no_batch(tmp_path: Path) -> None:
+    function = tf.function(tf.math.log)
+    matrix = np.ones((8, 3), "float32")
+    matrix[5, 1] = matrix[7, 0] = 0
+    assert texts(tmp_path, lambda: function(tf.constant(matrix))) == [
+        ("where", "2 of 8 slices along the first axis are bad, the first is slice 5")
+    ]
+
+
+def test_a_vector_and_a_scalar_have_no_slices(tmp_path: Path) -> None:
+    for name, values in (("vector", [1.0, 0.0]), ("scalar", 0.0)):
+        assert texts(tmp_path / name, lambda values=values: tf.math.log(tf.constant(values))) == []
+
+
+def test_a_filtered_recording_claims_no_batch(tmp_path: Path) -> None:
+    weight = tf.Variable(tf.ones([6, 1]))
+    step = train_step(lambda x: tf.math.log(x) @ weight, weight)
+    found = first(tmp_path, lambda: train_steps(step), op_regex="Log")
+    assert (found.op_type, found.samples) == ("Log", None)
+    assert facts_of(found) == [("where", f"slice 13 along the first axis, the only bad one of {BATCH}")]

@@ -1,0 +1,356 @@
+"""BadSamples: the samples of a batch that hold the bad elements of a tensor, and where they came from.
+
+The first axis of a tensor is taken for that of the batch only if the recording shows it. The tensor must be computed
+from an input of the training step, over ops whose output has the first axis of one of their inputs. This is certain if
+the graph leaves the size of that axis open, or if no other axis has the same size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+from tfdbg_arrow.query.engine import Engine
+from tfdbg_arrow.query.flow.data_flow import DataFlow
+from tfdbg_arrow.query.recorded import Execution, TensorEvent, TensorHealth, health_facts, read_events
+
+_GETS_ELEMENT = frozenset({"IteratorGetNext", "IteratorGetNextSync", "OptionalGetValue"})
+"""Types of ops that return the components of an element of a data set. Keras runs the last one for several steps."""
+_MAKES_BATCHES = frozenset({
+    "BatchDataset", "BatchDatasetV2", "MapAndBatchDataset", "PaddedBatchDataset", "PaddedBatchDatasetV2",
+    "ParallelBatchDataset",
+})  # fmt: skip
+"""Types of ops that make the elements of a data set batches."""
+_PHASES_OF_KERAS = ("train", "test", "predict")
+"""What a recording marks as the phase in fit, evaluate and predict. Keras takes each element for a batch."""
+_REORDERING = frozenset({
+    "DynamicPartition", "DynamicStitch", "Gather", "GatherNd", "GatherV2", "ParallelDynamicStitch", "RandomShuffle",
+    "Reverse", "ReverseV2", "Roll", "ScatterNd", "TopK", "TopKV2", "Unique", "UniqueV2", "UnsortedSegmentSum",
+})  # fmt: skip
+"""Types of ops whose output can have the slices of an input in another order."""
+_ARRAYS_OF_KERAS = ("Dataset_map_permutation", "Dataset_flat_map_slice_batch_indices", "Dataset_map_grab_batch")
+"""Names of the functions with which Keras takes batches from arrays."""
+_HANDING_ON = frozenset({"ModelDataset", "OptionsDataset", "PrefetchDataset"})
+"""Types of data sets with the elements of their input."""
+_MAX_TENSORS = 1_000
+"""Number of tensors that are followed back for one answer, because each takes some time."""
+_ORDINALS = ("first", "second", "third")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepInput:
+    """An input of a training step.
+
+    Attributes:
+        name: What it is, such as `the argument x of train_step`.
+        health: Its health.
+    """
+
+    name: str
+    health: TensorHealth
+
+
+@dataclass(frozen=True, kw_only=True)
+class BadSamples:
+    """The samples that hold the bad elements of a tensor.
+
+    Attributes:
+        first: Index of the first of them, from 0.
+        num_bad: Number of them.
+        num_samples: Number of all samples of the tensor.
+        is_batch: True if the samples are a batch, False if they are the whole data from which batches are taken.
+        name: What the tensor is, such as `the argument x of train_step` or `the second component of the data`; None if
+            it is computed from these.
+        inputs: The other inputs of the step that were recorded and have the samples of the batch.
+        row: The first bad sample's row in the arrays that the batches come from, from 0. None unless the recording
+            shows that the batches were taken in the order of the rows.
+    """
+
+    first: int
+    num_bad: int
+    num_samples: int
+    is_batch: bool
+    name: str | None
+    inputs: tuple[StepInput, ...]
+    row: int | None
+
+
+class SampleFinder:
+    """Finds the bad samples of the tensors of one run. The caller must hold the lock of the data flow."""
+
+    def __init__(self, logdir: Engine, flow: DataFlow, *, run_id: str) -> None:
+        self._logdir = logdir
+        self._flow = flow
+        self._run_id = run_id
+        self._sources: dict[int, frozenset[int]] = {}
+        self._rows: dict[int, TensorEvent] = {}
+        self._open_axes = lru_cache(maxsize=100)(self._read_open_axes)
+        self._arguments = lru_cache(maxsize=100)(self._read_arguments)
+
+    def of(self, event: TensorEvent) -> BadSamples | None:
+        """Returns the bad samples of a tensor, or None if the recording does not show that its first axis has some."""
+        place, num_bad = event.first_bad_place, event.num_bad_slices
+        if place is None or num_bad is None or event.shape is None or event.shape[0] < 2:
+            return None
+        data_name = self._data_name(event)
+        sources = [] if data_name is not None else self._batch_sources(event)
+        if data_name is None and not sources:
+            return None
+        rows = {self._row(source, place[0]) for source in sources}
+        inputs = self._inputs_beside(sources[0], event.execution_index) if sources else {}
+        own = inputs.get(event.event_index)
+        return BadSamples(
+            first=place[0],
+            num_bad=num_bad,
+            num_samples=event.shape[0],
+            is_batch=data_name is None,
+            name=data_name if own is None else own.name,
+            inputs=tuple(
+                each
+                for index, each in inputs.items()
+                if index != event.event_index and (each.health.shape or (0,))[0] == event.shape[0]
+            ),
+            row=rows.pop() if len(rows) == 1 else None,
+        )
+
+    # From a tensor back to the inputs of the step
+
+    def _batch_sources(self, event: TensorEvent) -> list[TensorEvent]:
+        """Returns the inputs of the step from which a tensor has the axis of the batch; none if that is not certain."""
+        if not self._flow.records_all:
+            return []
+        num_followed = 0
+        carriers: dict[int, list[TensorEvent]] = {}
+        waiting = [event]
+        while waiting:
+            row = waiting[-1]
+            index = row.event_index
+            if index in self._sources:
+                waiting.pop()
+                continue
+            if index not in carriers:
+                num_followed += 1
+                if num_followed > _MAX_TENSORS:
+                    return []
+                if self._is_batch_input(row):
+                    self._rows[index] = row
+                    self._sources[index] = frozenset([index])
+                    continue
+                carriers[index] = self._carriers(row)
+                waiting += [each for each in carriers[index] if each.event_index not in carriers]
+                continue
+            waiting.pop()
+            found = (self._sources.get(each.event_index, frozenset()) for each in carriers[index])
+            self._sources[index] = frozenset().union(*found)
+        return [self._rows[index] for index in sorted(self._sources[event.event_index])]
+
+    def _carriers(self, row: TensorEvent) -> list[TensorEvent]:
+        """Returns the inputs of a tensor's op from one of which it has its first axis; none if that is not certain."""
+        if row.op_type in _REORDERING or not row.shape:
+            return []
+        size = row.shape[0]
+        inputs = [each for _, _, each in self._flow.taken_by(row) if each.shape]
+        others = [(each, axis) for each in inputs for axis, length in enumerate(each.shape or ()) if length == size]
+        if row.scope == "graph" and self._is_open(row, 0):
+            others = [(each, axis) for each, axis in others if self._is_open(each, axis)]
+        elif size in row.shape[1:]:
+            return []
+        return [] if any(axis != 0 for _, axis in others) else [each for each, _ in others]
+
+    def _is_open(self, row: TensorEvent, axis: int) -> bool:
+        """Returns whether the graph leaves the size of an axis open until it runs; True for an eager tensor."""
+        if row.scope != "graph" or row.graph_id is None or row.op_name is None or row.output_slot is None:
+            return True
+        return axis in self._open_axes(row.graph_id).get((row.op_name, row.output_slot), ())
+
+    def _read_open_axes(self, graph_id: int) -> dict[tuple[str, int], list[int]]:
+        """Returns the axes that a graph leaves open, by op and output slot."""
+        rows = self._logdir.rows(
+            "SELECT op_name, output_slot, static_shape FROM graph_op_output "
+            "WHERE run_id = ? AND graph_id = ? AND list_contains(static_shape, -1)",
+            [self._run_id, graph_id],
+        )
+        return {(name, slot): [axis for axis, size in enumerate(shape) if size < 0] for name, slot, shape in rows}
+
+    # The inputs of a step
+
+    def _is_batch_input(self, row: TensorEvent) -> bool:
+        """Returns whether a tensor is an input of the step whose first axis is that of the batch."""
+        size = (row.shape or (0,))[0]
+        if row.op_type in _GETS_ELEMENT:
+            sizes = {each.shape[0] for each in self._siblings(row) if each.shape}
+            return sizes == {size} and (self._is_of_keras or self._is_batched(row))
+        inputs = self._arguments(row.execution_index)
+        if row.event_index not in inputs or row.execution_index is None:
+            return False
+        with_batch = [each for each in inputs.values() if each.health.shape and each.health.shape[0] == size]
+        return len(with_batch) > 1 and self._has_gradient(row.execution_index)
+
+    def _siblings(self, row: TensorEvent) -> list[TensorEvent]:
+        """Returns the recorded outputs of the run of an op that made a tensor."""
+        return read_events(
+            self._logdir,
+            "scope = ? AND op_type = ? AND execution_index IS NOT DISTINCT FROM ? AND step_id IS NOT DISTINCT FROM ? "
+            "AND graph_id IS NOT DISTINCT FROM ? AND op_name IS NOT DISTINCT FROM ? "
+            "AND frame_id IS NOT DISTINCT FROM ? AND iteration IS NOT DISTINCT FROM ? ORDER BY output_slot",
+            [
+                *(self._run_id, row.scope, row.op_type, row.execution_index, row.step_id, row.graph_id, row.op_name),
+                *(row.frame_id, row.iteration),
+            ],
+        )
+
+    @cached_property
+    def _is_of_keras(self) -> bool:
+        """Whether Keras takes the elements of data sets in the run."""
+        rows = self._logdir.rows(
+            "SELECT 1 FROM mark WHERE run_id = ? AND label = 'phase' AND value IN (?, ?, ?) LIMIT 1",
+            [self._run_id, *_PHASES_OF_KERAS],
+        )
+        return bool(rows)
+
+    def _has_gradient(self, execution_index: int) -> bool:
+        """Returns whether an execution ran ops of a gradient, as a training step does."""
+        rows = self._logdir.rows(
+            "SELECT DISTINCT t.graph_id FROM tensor_health AS t JOIN graph_op AS o ON o.run_id = t.run_id "
+            "AND o.graph_id = t.graph_id AND o.op_name = t.op_name "
+            "WHERE t.run_id = ? AND t.execution_index = ? AND o.role = 'gradient' LIMIT 1",
+            [self._run_id, execution_index],
+        )
+        return bool(rows)
+
+    def _is_batched(self, row: TensorEvent) -> bool:
+        """Returns whether the data set has batches from which an op took a tensor."""
+        made = self._maker(row)
+        dataset_id = None if made is None else self._flow.events.execution_inputs(made).get(0)
+        while dataset_id is not None:
+            maker = self._flow.events.eager(dataset_id)
+            if maker.op_type in _MAKES_BATCHES:
+                return True
+            is_dataset = maker.op_type is not None and "Dataset" in maker.op_type and maker.execution_index is not None
+            inputs = self._flow.events.execution_inputs(maker.execution_index or 0) if is_dataset else {}
+            dataset_id = inputs.get(0)
+        return False
+
+    def _inputs_beside(self, source: TensorEvent, execution_index: int | None) -> dict[int, StepInput]:
+        """Returns the inputs of the step among which a source is, by event_index."""
+        arguments = self._arguments(execution_index)
+        if source.event_index in arguments or source.op_type not in _GETS_ELEMENT:
+            return arguments
+        return {
+            row.event_index: StepInput(name=f"the {_ordinal(row.output_slot or 0)} of the batch", health=_health(row))
+            for row in self._siblings(source)
+        }
+
+    def _read_arguments(self, execution_index: int | None) -> dict[int, StepInput]:
+        """Returns the recorded arguments of the function that an execution called, by event_index."""
+        execution = self._flow.events.execution(execution_index)
+        if execution is None or execution.graph_id is None:
+            return {}
+        graphs, found = self._flow.graphs, {}
+        for index, tensor_id in self._flow.events.execution_inputs(execution.execution_index).items():
+            name = graphs.placeholder(execution.op_type, index)
+            argument = (
+                None if name is None else graphs.argument(execution.graph_id, name, function_name=execution.op_type)
+            )
+            row = self._flow.events.eager(tensor_id).event
+            if row is not None and argument is not None and not argument.is_capture:
+                function = graphs.names.get(execution.graph_id, execution.op_type)
+                found[row.event_index] = StepInput(name=f"the argument {name} of {function}", health=_health(row))
+        return found
+
+    # The arrays that the batches come from
+
+    def _data_name(self, event: TensorEvent) -> str | None:
+        """Returns what an array is whose rows are the records of a data set, or None for another tensor."""
+        if event.scope != "external" or event.tensor_id is None:
+            return None
+        for op_type, _, index in self._flow.events.ways_of_use(event.tensor_id):
+            if op_type == "TensorSliceDataset" or (op_type == "TensorDataset" and self._has_arrays_of_keras):
+                return f"the {_ordinal(index)} of the data"
+        return None
+
+    @cached_property
+    def _has_arrays_of_keras(self) -> bool:
+        return set(_ARRAYS_OF_KERAS) <= set(self._flow.graphs.names.values())
+
+    def _row(self, source: TensorEvent, sample: int) -> int | None:
+        """Returns the row of a sample in the arrays that the batches come from, or None if their order is not known."""
+        index, made = source.execution_index, self._maker(source)
+        num_rows = None if made is None else self._num_rows(self._flow.events.execution_inputs(made).get(0))
+        if index is None or made is None or num_rows is None:
+            return None
+        ((num_own, num_batches, num_before),) = self._logdir.rows(
+            "SELECT count(CASE WHEN execution_index = ? THEN 1 END), count(CASE WHEN execution_index < ? THEN 1 END), "
+            "CAST(coalesce(sum(CASE WHEN execution_index < ? THEN shape[1] END), 0) AS BIGINT) FROM tensor_health "
+            "WHERE run_id = ? AND op_type = ? AND output_slot = ? AND execution_index > ? AND execution_index <= ?",
+            [index, index, index, self._run_id, source.op_type, source.output_slot, made, index],
+        )
+        # Each user of the iterator before this one must have taken one batch.
+        row, num_users = int(num_before) + sample, len(self._users(source)) - 1
+        return row if (num_own, num_batches) == (1, num_users) and row < num_rows else None
+
+    def _maker(self, source: TensorEvent) -> int | None:
+        """Returns the execution that gave a data set to the iterator that made a tensor, or None if it is not known."""
+        made = [user.execution_index for user in self._users(source) if user.op_type == "MakeIterator"]
+        return made[0] if len(made) == 1 else None
+
+    def _users(self, source: TensorEvent) -> list[Execution]:
+        """Returns the executions that used an iterator before the one in which it made a tensor; none if not known."""
+        events, index = self._flow.events, source.execution_index
+        if source.op_type not in _GETS_ELEMENT or index is None:
+            return []
+        inputs = events.execution_inputs(index).values()
+        iterators = [each for each in inputs if (events.eager(each).op_type or "").startswith("AnonymousIterator")]
+        if len(iterators) != 1:
+            return []
+        return [use.execution for use in events.uses(iterators[0]) if use.execution.execution_index < index]
+
+    def _num_rows(self, dataset_id: int | None) -> int | None:
+        """Returns the number of rows of the arrays that a data set has in their order, batch by batch, or None."""
+        path = [(op_type, index) for op_type, index in self._pipeline(dataset_id) if op_type not in _HANDING_ON]
+        types = [op_type for op_type, _ in path]
+        if types[:1] in (["BatchDatasetV2"], ["ParallelBatchDataset"]) and types[-1] == "TensorSliceDataset":
+            # A function that is called for each record keeps their order.
+            return self._length_of(path[-1][1]) if set(types[1:-1]) <= {"MapDataset"} else None
+        is_of_keras = types[:2] == ["ParallelMapDatasetV2", "ZipDataset"] or types[:2] == ["MapDataset", "ZipDataset"]
+        if not is_of_keras or not self._has_arrays_of_keras or self._shuffles:
+            return None
+        data = self._flow.events.execution_inputs(path[1][1]).get(1)
+        arrays = list(self._pipeline(data, also=frozenset({"RepeatDataset"})))
+        return self._length_of(arrays[-1][1]) if arrays and arrays[-1][0] == "TensorDataset" else None
+
+    def _pipeline(self, dataset_id: int | None, *, also: frozenset[str] = frozenset()) -> Iterator[tuple[str, int]]:
+        """Yields the type and the execution of each data set, last one first, up to one that is made of no other."""
+        following = _HANDING_ON | _MAKES_BATCHES | {"MapDataset", "ParallelMapDatasetV2"} | also
+        while dataset_id is not None:
+            made = self._flow.events.eager(dataset_id)
+            if made.op_type is None or made.execution_index is None:
+                return
+            yield made.op_type, made.execution_index
+            inputs = self._flow.events.execution_inputs(made.execution_index)
+            dataset_id = inputs.get(0) if made.op_type in following else None
+
+    def _length_of(self, execution_index: int) -> int | None:
+        """Returns the first dimension of the recorded inputs of an execution, if it is one; otherwise None."""
+        inputs = self._flow.events.execution_inputs(execution_index).values()
+        rows = [self._flow.events.eager(tensor_id).event for tensor_id in inputs]
+        lengths = {row.shape[0] for row in rows if row is not None and row.shape}
+        return lengths.pop() if len(lengths) == 1 else None
+
+    @cached_property
+    def _shuffles(self) -> bool:
+        """Whether the run has an op that shuffles."""
+        rows = self._logdir.rows(
+            "SELECT 1 FROM graph_op WHERE run_id = ? AND contains(op_type, 'Shuffle') LIMIT 1", [self._run_id]
+        )
+        return bool(rows) or any("Shuffle" in op_type for op_type, _ in self._flow.events.op_types())
+
+
+def _ordinal(index: int) -> str:
+    """Returns a component of an element of a data set by its index, such as `second component`."""
+    return f"{_ORDINALS[index]} component" if index < len(_ORDINALS) else f"component with index {index}"
+
+
+def _health(row: TensorEvent) -> TensorHealth:
+    return TensorHealth(**health_facts(row))
