@@ -87,7 +87,7 @@ class Flow:
             for row in self.rows("executed_op")
         }
         nodes = (row for row in self.rows("executed_op") if row["op_name"] is None)
-        computing = (row for row in nodes if row["op_type"] not in _BORDER_NODES)
+        computing = filter(_is_computing, nodes)
         self._nodes_made_for = _grouped(computing, "executed_graph_id", "graph_id", "call_site", "made_for")
         self._node_of_name = self._by("executed_op", "executed_graph_id", "node_name")
         self._node_edges = _grouped(self.rows("executed_op_input"), "executed_graph_id", "node_name")
@@ -200,7 +200,7 @@ class Flow:
         if context is None:
             sources = self._execution_inputs(op) if slot is not None else []
         else:
-            sources = self._node_inputs(tensor) + self._edge_inputs(context, op)
+            sources = self._op_inputs(tensor)
         found = []
         for source in sources:
             dtype = self._dtype(source)
@@ -259,24 +259,35 @@ class Flow:
         executed_graph_id = self._executed_graphs.get(tensor.context.step_id)
         return self._nodes.get((executed_graph_id, tensor.context.graph_id, tensor.context.call_site, tensor.op))
 
-    def _node_inputs(self, tensor: Tensor) -> list[Tensor]:
-        """Returns the inputs of an op by the edges that ran. Nodes at borders are left to the edges of the program."""
+    def _op_inputs(self, tensor: Tensor) -> list[Tensor]:
+        """Returns the inputs of an op: by the edges that ran if these are all known, else by those of the program too."""
+        ran, is_known = self._node_inputs(tensor)
+        node = self._node(tensor)
+        of_op = tensor.op if node is None or node["op_name"] is not None else node["made_for"]
+        program = self._edge_inputs(tensor.context, of_op)
+        if is_known:  # resources are followed to their handles by the edges of the program
+            program = [source for source in program if self._dtype(source) == "resource" and of_op == tensor.op]
+        return ran + program
+
+    def _node_inputs(self, tensor: Tensor) -> tuple[list[Tensor], bool]:
+        """Returns the inputs of an op by the edges that ran, and whether these are all. Nodes at borders are left out."""
         node = self._node(tensor)
         found = []
+        is_known = node is not None
         for edge in self._node_edges[node["executed_graph_id"], node["node_name"]] if node is not None else ():
             source = self._node_of_name.get((edge["executed_graph_id"], edge["source_node_name"]))
-            if edge["is_control"] or source is None or source["graph_id"] is None:
+            if edge["is_control"]:
                 continue
-            if source["op_name"] is not None or source["op_type"] not in _BORDER_NODES:
-                context = tensor.context._replace(call_site=source["call_site"], graph_id=source["graph_id"])
-                found.append(Tensor(context, source["op_name"] or source["node_name"], edge["source_output_slot"]))
+            if source is None or source["graph_id"] is None or not _is_computing(source):
+                is_known = False
+                continue
+            context = tensor.context._replace(call_site=source["call_site"], graph_id=source["graph_id"])
+            found.append(Tensor(context, source["op_name"] or source["node_name"], edge["source_output_slot"]))
         if node is None:  # an absorbed op, perhaps computed by a node that was made for it
             executed_graph_id = self._executed_graphs.get(tensor.context.step_id)
             made = self._nodes_made_for[executed_graph_id, tensor.context.graph_id, tensor.context.call_site, tensor.op]
             found += [Tensor(tensor.context, other["node_name"], tensor.slot) for other in made]
-        if node is not None and node["op_name"] is None and node["made_for"] is not None:
-            found += self._edge_inputs(tensor.context, node["made_for"])
-        return found
+        return found, is_known
 
     def _execution_inputs(self, index: int | str) -> list[Tensor]:
         num_inputs = self._executions.get(index, {}).get("num_inputs", 0)
@@ -629,6 +640,11 @@ class Flow:
         for handle in handles:
             if handle < len(inputs):
                 found[self._handle(inputs[handle])].append((order, op_type, values))
+
+
+def _is_computing(node: Row) -> bool:
+    """Returns whether a node of an optimized graph is not at a border."""
+    return node["op_name"] is not None or node["op_type"] not in _BORDER_NODES
 
 
 def _key_of(row: Row, columns: tuple[str, ...]) -> Any:

@@ -365,7 +365,13 @@ class Logdir(Statements, Answers):
             return
         if self._remote is not None:
             self.fetch(*mentioned_tables(query) or {"run"})
-        self._views.need(query)
+        self._views.need(query, fill=self._fill)
+
+    def _fill(self, view: str, table: str) -> None:
+        """Inserts the rows of a computed view into a table."""
+        from tfdbg_arrow.query.logdir.linked import fill_tensor_input
+
+        fill_tensor_input(self, table)
 
     def _list(self) -> Mapping[str, tuple[str, ...]]:
         return self._without_refused((self._remote or self._local).refresh())
