@@ -260,7 +260,7 @@ class Flow:
         return self._nodes.get((executed_graph_id, tensor.context.graph_id, tensor.context.call_site, tensor.op))
 
     def _op_inputs(self, tensor: Tensor) -> list[Tensor]:
-        """Returns the inputs of an op: by the edges that ran if these are all known, else by those of the program too."""
+        """Returns the inputs of an op: those that ran, and unless these are all known, those of the program."""
         ran, is_known = self._node_inputs(tensor)
         node = self._node(tensor)
         of_op = tensor.op if node is None or node["op_name"] is not None else node["made_for"]
@@ -270,7 +270,7 @@ class Flow:
         return ran + program
 
     def _node_inputs(self, tensor: Tensor) -> tuple[list[Tensor], bool]:
-        """Returns the inputs of an op by the edges that ran, and whether these are all. Nodes at borders are left out."""
+        """Returns the inputs of an op by the edges that ran, without borders, and whether these are all."""
         node = self._node(tensor)
         found = []
         is_known = node is not None
@@ -368,6 +368,8 @@ class Flow:
             callees = (other for other in self._callees(outer, body) if other.frame_id == context.frame_id)
             before = {other._replace(iteration=context.iteration - 1) for other in callees}
             return self._result(before, position, body["function_name"])
+        if self._is_lost(caller):
+            return []
         position += call["attribute"] in _BRANCHES
         return self._edge_inputs(outer, call["op_name"])[position : position + 1]
 
@@ -382,6 +384,8 @@ class Flow:
                 site = f"{context.call_site}/{op}" if context.call_site else str(op)
                 callees = [context._replace(call_site=site + _suffix(call), graph_id=call["callee_graph_id"])]
             if body and not callees:
+                if any(self._is_lost(self._caller(other)) for other in self._callees(context, call)):
+                    return []  # one of these frames may have been entered here
                 return self._edge_inputs(context, op)[slot : slot + 1] if slot is not None else []
             last = max((other.iteration or 0 for other in callees), default=0) if body else context.iteration
             found += self._result({other._replace(iteration=last) for other in callees}, slot, call["function_name"])
@@ -468,6 +472,11 @@ class Flow:
             frame_id, iteration = self._entry(outer, call, context.frame_id)
             outer = outer._replace(frame_id=frame_id, iteration=iteration)
         return outer, call
+
+    @staticmethod
+    def _is_lost(caller: tuple[Context, Row] | None) -> bool:
+        """Returns whether it is unknown in which iteration a caller called."""
+        return caller is not None and caller[0].iteration is None
 
     def _level_of(self, context: Context) -> tuple[Row, str] | tuple[()] | None:
         """Returns the call that led to a context and the call site of the calling op, () for an outermost graph."""
@@ -586,7 +595,7 @@ class Flow:
         writers = _grouped((row for row in self._ops.values() if _WRITER.fullmatch(row["op_type"])), "graph_id")
         for context in self._seen:
             for row in writers.get(context.graph_id, ()):
-                inputs = self._edge_inputs(context, row["op_name"])
+                inputs = self._op_inputs(Tensor(context, row["op_name"], 0))
                 places = [i for i, source in enumerate(inputs) if self._dtype(source) == "resource"]
                 self._note(found, self._order(context, row["op_name"]), row["op_type"], inputs, places)
         for context in self._silent_branches(set(writers)):
@@ -637,9 +646,8 @@ class Flow:
 
     def _note(self, found: Any, order: tuple[int, ...], op_type: str, inputs: list[Tensor], handles: list[int]) -> None:
         values = [source for i, source in enumerate(inputs) if i not in handles]
-        for handle in handles:
-            if handle < len(inputs):
-                found[self._handle(inputs[handle])].append((order, op_type, values))
+        for handle in {self._handle(inputs[place]) for place in handles if place < len(inputs)}:
+            found[handle].append((order, op_type, values))
 
 
 def _is_computing(node: Row) -> bool:

@@ -1,6 +1,7 @@
 """link: turns a recorded run into its data flow: which tensor was computed from which.
 
-`linked_run.LinkedRun` reads the tables of a run and gives the inputs of any set of tensors. ARCHITECTURE.md explains how.
+`linked_run.LinkedRun` reads the tables of a run, and gives the inputs of any set of tensors. ARCHITECTURE.md explains
+how.
 """
 
 LINKED_TABLES = (

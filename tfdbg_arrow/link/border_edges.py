@@ -116,9 +116,7 @@ class BorderEdges:
         self._sites, self._ops, self._call_inputs = sites, ops, call_inputs
         self._interfaces = Interfaces(tables)
         self.calling_ops = {(site, name): (op, base) for site, name, op, base in rows_of(tables.columns(_OPS))}
-        self._identities = {
-            (graph_id, name): source for graph_id, name, source in rows_of(tables.columns(_IDENTITIES))
-        }
+        self._identities = {(graph_id, name): source for graph_id, name, source in rows_of(tables.columns(_IDENTITIES))}
         self._leaves_rows = _RecordedBranches(tables)
         self.of_ops: list[Edge] = []
         self.of_tensors: list[Edge] = []
@@ -211,7 +209,7 @@ class BorderEdges:
         return self._tensor(child, *result) if outer is None else outer
 
     def _add_skipped_loops(self) -> None:
-        loops = {key: number for key, number in self._sites.loop_ops.items()}
+        loops = dict(self._sites.loop_ops)
         for site, place in enumerate(self._sites.places):
             for call in self._sites.calls_of_graph[place.graph_id]:
                 if call.attribute == "body":

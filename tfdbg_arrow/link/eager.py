@@ -30,15 +30,16 @@ class Eager:
     """The executions of a run.
 
     Attributes:
-        index, event, graph, type: Of each execution: `execution_index`, `event_index`, `graph_id` (-1 for an op) and the
-            place of its type in `types`.
+        index, event, graph, type: Of each execution: `execution_index`, `event_index`, `graph_id` (-1 for an op) and
+            the place of its type in `types`.
         is_writer, is_replacing, is_iterator, is_unlinked: As in `Ops`.
         types: The types of ops, and the names of functions.
     """
 
     def __init__(self, tables: Tables) -> None:
         tables.run(
-            "CREATE OR REPLACE TEMP TABLE linked_type AS SELECT row_number() OVER (ORDER BY op_type) - 1 AS type, op_type "
+            "CREATE OR REPLACE TEMP TABLE linked_type AS "
+            "SELECT row_number() OVER (ORDER BY op_type) - 1 AS type, op_type "
             "FROM (SELECT DISTINCT op_type FROM execution)"
         )
         self.types: list[str] = tables.columns("SELECT op_type FROM linked_type ORDER BY type")["op_type"].tolist()

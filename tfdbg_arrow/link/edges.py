@@ -56,7 +56,9 @@ class Edges:
         input_index, source, way, detail: The columns.
     """
 
-    def __init__(self, columns: Sequence[tuple[Ints, Ints, Ints, int, Ints]], rows: Sequence[Edge], *, size: int) -> None:
+    def __init__(
+        self, columns: Sequence[tuple[Ints, Ints, Ints, int, Ints]], rows: Sequence[Edge], *, size: int
+    ) -> None:
         of_rows = np.array(rows, np.int64).reshape(-1, 5).T
         parts = [[*map(ints, (c[0], c[1], c[2], np.full(len(c[0]), c[3]), c[4]))] for c in columns]
         table = np.stack([joined([part[i] for part in parts] + [of_rows[i]]) for i in range(5)])

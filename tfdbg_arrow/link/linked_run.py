@@ -56,7 +56,7 @@ class LinkedRun:
         passes = Passes(tables)
         sites = read_call_sites(tables, max_ops=MAX_TENSORS // 10)
         self._ops = ops = Ops(tables, sites)
-        settings = tables.columns("SELECT count(*) AS num FROM run WHERE settings LIKE '%\"xla\": \"inside\"%'")
+        settings = tables.columns('SELECT count(*) AS num FROM run WHERE settings LIKE \'%"xla": "inside"%\'')
         visits = Visits(tables, sites, passes, skips_iterations=bool(settings["num"][0]))
         self._eager = eager = Eager(tables)
         program = read_program_edges(tables, ops)
@@ -87,8 +87,8 @@ class LinkedRun:
 
         Yields:
             Columns of the same length: `node_id` (the row's `event_index`, or a negative number), `input_index` (-1 if
-            unknown), `source_node_id` (-1 if the input is not recorded, which no node has), `kind` (in KINDS), and of the
-            source: `op` (in the table `linked_op`, -1 for none), `type` (in `linked_type`) and `slot` (-1 for none).
+            unknown), `source_node_id` (-1 if the input is not recorded, which no node has), `kind` (in KINDS), and of
+            the source: `op` (in `linked_op`), `type` (in `linked_type`) and `slot`, each -1 for none.
         """
         keys, events = (self._keys, self._events) if condition == "true" else self._read_rows(condition)
         by_event = np.argsort(events, kind="stable")
@@ -162,7 +162,9 @@ class LinkedRun:
 
     def _unlinked(self, condition: str, events: Ints) -> tuple[Ints, Sources]:
         """Returns the events of rows whose place in the program is unknown, each with an input that is not recorded."""
-        rows = self._tables.columns(f"SELECT event_index FROM tensor_health AS h WHERE event_index >= 0 AND {condition}")
+        rows = self._tables.columns(
+            f"SELECT event_index FROM tensor_health AS h WHERE event_index >= 0 AND {condition}"
+        )
         lost = np.setdiff1d(rows["event_index"], events)
         return lost, _with_unknown(_none(), np.ones(len(lost), bool))
 

@@ -136,8 +136,7 @@ class Ops:
             rows[name] for name in ("site", "base", "num_outputs", "op_index")
         )
         self.is_made, self.is_writer, self.is_replacing, self.is_iterator, self.is_unlinked, self.is_passing = (
-            rows[name]
-            for name in ("is_made", "is_writer", "is_replacing", "is_iterator", "is_unlinked", "is_passing")
+            rows[name] for name in ("is_made", "is_writer", "is_replacing", "is_iterator", "is_unlinked", "is_passing")
         )
         self.is_handle = rows["is_handle"]
         self.num_tensors = int(self.base[-1] + self.num_outputs[-1]) if len(self.base) else 1

@@ -17,8 +17,8 @@ MAX_PASSES = 100_000_000
 _SEEN = f"""
 CREATE OR REPLACE TEMP TABLE linked_seen AS
 SELECT
-    step_id, frame_id, iteration, call_site, graph_id, min(event_index) AS first, min(execution_index) AS execution_index,
-    max(executed_graph_id) AS executed_graph_id
+    step_id, frame_id, iteration, call_site, graph_id, min(event_index) AS first,
+    min(execution_index) AS execution_index, max(executed_graph_id) AS executed_graph_id
 FROM tensor_health
 WHERE scope = 'graph' AND event_index >= 0 AND iteration BETWEEN 0 AND {MAX_PASSES}
 AND step_id IS NOT NULL AND frame_id IS NOT NULL AND call_site IS NOT NULL AND graph_id IS NOT NULL
@@ -42,7 +42,9 @@ SELECT -1 - execution_index, event_index, execution_index, graph_id, event_index
 FROM execution
 WHERE graph_id IS NOT NULL AND event_index >= 0 AND execution_index >= 0
 AND execution_index NOT IN (SELECT execution_index FROM linked_step WHERE execution_index IS NOT NULL)
-AND op_type NOT IN (SELECT function_name FROM graph_function WHERE session_index IS NOT NULL)"""
+AND op_type NOT IN (SELECT function_name FROM graph_function WHERE session_index IS NOT NULL)
+AND graph_id NOT IN (SELECT graph_id FROM linked_seen WHERE execution_index IS NULL)"""
+"""A call without rows is a step of its own, unless its rows may be among those of no execution."""
 _FRAMES = f"""
 CREATE OR REPLACE TEMP TABLE linked_frame AS
 SELECT
@@ -63,6 +65,8 @@ FROM (
     QUALIFY sum(f.num_passes) OVER (ORDER BY f.num_passes, f.first, t.step_id, f.frame_id) <= {MAX_PASSES}
 )
 WINDOW place AS (ORDER BY started, first, step_id, frame_id)"""
+
+
 class Passes:
     """The passes of a run.
 
@@ -91,6 +95,16 @@ class Passes:
 
     def __len__(self) -> int:
         return int(self.start[-1] + self.num_passes[-1]) if len(self.start) else 0
+
+    def add_frame(self, like: int, num_passes: int) -> int:
+        """Adds a frame without rows in the step of another frame, and returns its number."""
+        self.start = np.append(self.start, len(self))
+        self.num_passes = np.append(self.num_passes, num_passes)
+        self.frame_id = np.append(self.frame_id, -1)
+        for name in ("root", "started", "execution", "executed_graph", "step"):
+            column = getattr(self, name)
+            setattr(self, name, np.append(column, column[like]))
+        return len(self.start) - 1
 
     def frame_of(self, passes: Ints) -> Ints:
         """Returns the frame of each pass."""

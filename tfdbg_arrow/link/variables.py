@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tfdbg_arrow.link.arrays import Ints, distinct, grouped, has, ints, ranges
+from tfdbg_arrow.link.arrays import Bools, Ints, distinct, grouped, has, ints, ranges
 from tfdbg_arrow.link.border_edges import BorderEdges
 from tfdbg_arrow.link.call_sites import CallSites
 from tfdbg_arrow.link.eager import Eager
@@ -68,12 +68,12 @@ class Variables:
             is_written &= self._handle[np.maximum(at, 0)] == handles
         return np.where(is_written, CONTENT + at, np.where(handles >= 0, EAGER + handles, -1))
 
-    def is_written(self, tensor_ids: Ints) -> Ints:
+    def is_written(self, tensor_ids: Ints) -> Bools:
         """Returns which eager tensors are handles of resources that an op wrote to."""
         return has(tensor_ids, self._handles)
 
     def sources(self, keys: Ints) -> Sources:
-        """Returns what the contents of variables were computed from: the values of the write, and the content before."""
+        """Returns what the contents of variables were made from: the values of the write, and the content before."""
         write = keys - CONTENT
         parts = [self._values(write)]
         before = write - 1

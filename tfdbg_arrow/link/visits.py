@@ -25,7 +25,6 @@ JOIN linked_frame AS f ON f.step_id = s.step_id AND f.frame_id = s.frame_id
 JOIN linked_site AS t ON t.root = f.root AND t.graph_id = s.graph_id AND t.text = s.call_site"""
 
 
-
 def read_call_sites(tables: Tables, *, max_ops: int) -> CallSites:
     """Returns the call sites of a run. Needs the temporary tables of `Passes`.
 
@@ -132,14 +131,17 @@ class Visits:
         return found
 
     def _passes_of(self, site: int) -> Ints:
-        return self.keys[self.keys % self._num_sites == site] // self._num_sites
+        found: Ints = self.keys[self.keys % self._num_sites == site] // self._num_sites
+        return found
 
     def _first_visits(self, tables: Tables) -> Ints:
         """Returns the visits with rows, and those of outermost graphs, and notes the loop of each frame."""
         seen = tables.columns(_VISITS)
         roots = ints([self._sites.outermost(root) for root in self._passes.root.tolist()])
         at = np.nonzero((self._passes.frame_id == 0) & (roots >= 0))[0]
-        keys = joined([seen["pass"] * self._num_sites + seen["site"], self._passes.start[at] * self._num_sites + roots[at]])
+        keys = joined(
+            [seen["pass"] * self._num_sites + seen["site"], self._passes.start[at] * self._num_sites + roots[at]]
+        )
         frame = self._passes.frame_of(keys // self._num_sites)
         in_loop = self._passes.frame_id[frame] != 0
         self._frame_loop[frame[in_loop]] = self._loop[keys[in_loop] % self._num_sites]
@@ -165,14 +167,29 @@ class Visits:
         callers = [parent]  # if it has no rows, those that call it, up to the next loop
         while self._parent[callers[-1]] >= 0 and not self._is_loop[callers[-1]]:
             callers.append(int(self._parent[callers[-1]]))
-        ran = [self._passes_of(site) for site in callers]
-        steps = [self._passes.step[self._passes.frame_of(passes)] for passes in ran]
+        ran = [_by_step(self._passes, self._passes_of(site)) for site in callers]
+        outer = int(self._loop[parent])
+        keys = self.keys[self._loop[self.keys % self._num_sites] == outer]
+        with_rows = set(self._passes.step[self._passes.frame_of(keys // self._num_sites)].tolist())
         step_of_frame = self._passes.step[frames]
-        for step in distinct(step_of_frame):
-            here = frames[step_of_frame == step]
-            entries = next((p[s == step] for p, s in zip(ran, steps, strict=True) if (s == step).any()), here[:0])
+        order = np.argsort(step_of_frame, kind="stable")
+        for here in np.split(frames[order], np.nonzero(np.diff(step_of_frame[order]))[0] + 1):
+            step = int(self._passes.step[here[0]])
+            entries = next((of_step[step] for of_step in ran if step in of_step), here[:0])
             if len(entries) == len(here):
                 self.entry[here] = entries
+            elif step not in with_rows:
+                self.entry[here] = self._add_frame(here, outer)
+
+    def _add_frame(self, inner: Ints, loop: int) -> Ints:
+        """Adds the frame of a loop without rows, and returns its passes: one for each frame of the loop in it."""
+        frame = self._passes.add_frame(int(inner[0]), len(inner))
+        (parent, _) = list(self._sites.loop_ops)[loop]
+        is_outermost = self._loop[parent] < 0
+        self.entry = np.append(self.entry, self.outer_pass[self._passes.step[frame]] if is_outermost else -1)
+        self._frame_loop = np.append(self._frame_loop, loop)
+        self._last_body = np.append(self._last_body, len(inner) - 1)
+        return self._passes.start[frame] + np.arange(len(inner))
 
     def _closed(self, keys: Ints) -> Ints:
         """Returns visits with those of their callers, of all iterations of a body, and of functions without rows."""
@@ -204,6 +221,14 @@ class Visits:
             keys = np.concatenate([keys, outer[is_known] * self._num_sites + self._parent[site][is_known]])
             keys = distinct(keys)
         return keys
+
+
+def _by_step(passes: Passes, ran: Ints) -> dict[int, Ints]:
+    """Returns the given passes of each step, in their order."""
+    step = passes.step[passes.frame_of(ran)]
+    order = np.argsort(step, kind="stable")
+    parts = np.split(ran[order], np.nonzero(np.diff(step[order]))[0] + 1) if len(ran) else []
+    return {int(passes.step[passes.frame_of(part[:1])][0]): part for part in parts}
 
 
 class _PassesOfSites:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 
 from tfdbg_arrow.link.graph_sources import KINDS
@@ -35,11 +34,11 @@ class LogdirTables:
         self._logdir.rows(statement, parameters)
 
 
-def _array(column: pa.ChunkedArray) -> np.ndarray[tuple[int], np.dtype[np.generic]]:
+def _array(column: pa.ChunkedArray) -> Any:
     if pa.types.is_boolean(column.type):
         return column.fill_null(False).to_numpy()
     if pa.types.is_integer(column.type):
-        return column.fill_null(-1).to_numpy().astype(np.int64)
+        return column.fill_null(-1).to_numpy().astype("int64")
     return column.to_numpy()
 
 

@@ -277,7 +277,9 @@ def _source(parts: Sequence[str], *, unite: bool) -> str:
 def _uncomputed(view: View) -> str:
     """Returns the SELECT of a computed view that was not computed yet. Reading the view is an error."""
     message = sql_literal(f"the view {view.name} was not computed: use the methods of Logdir, such as sql()")
-    return f"SELECT computed.* FROM range(1) LEFT JOIN ({view.select}) AS computed ON true WHERE error({message}) IS NULL"
+    return (
+        f"SELECT computed.* FROM range(1) LEFT JOIN ({view.select}) AS computed ON true WHERE error({message}) IS NULL"
+    )
 
 
 def _typed(column: Column, value: str) -> str:
