@@ -130,6 +130,8 @@ class Flow:
         seen = self._seen[context]
         while (level := self._level_of(context)) and (is_in_loop or level[0]["attribute"] not in _LOOP):
             context, _ = self._caller(context)
+            if context.iteration is None:
+                return
             if context not in self._seen:
                 self._seen[context] = seen
                 self._sites[context.step_id][context.call_site].append(context)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tfdbg_arrow.link.arrays import Ints, KeySet, distinct, ints, joined, place_of
+from tfdbg_arrow.link.arrays import Ints, KeySet, distinct, has, ints, joined, place_of
 from tfdbg_arrow.link.border_edges import BorderEdges
 from tfdbg_arrow.link.eager import Eager
 from tfdbg_arrow.link.graph_sources import NOT_RECORDED, TENSOR, VARIABLE, GraphSources, Sources
@@ -165,12 +165,13 @@ class LinkedRun:
         rows = self._tables.columns(
             f"SELECT event_index FROM tensor_health AS h WHERE event_index >= 0 AND {condition}"
         )
-        lost = np.setdiff1d(rows["event_index"], events)
+        lost = rows["event_index"][~has(rows["event_index"], np.sort(events))]
         return lost, _with_unknown(_none(), np.ones(len(lost), bool))
 
     def _between(self, keys: Ints) -> Ints:
         """Returns the tensors without a row that are to be followed: those that can hold a bad value."""
         keys = distinct(keys[keys >= 0])
+        keys = np.concatenate([keys[keys < CONTENT], self._variables.with_earlier(keys[keys >= CONTENT])])
         keys = keys[place_of(keys, self._keys) < 0]
         graph = is_graph(keys)
         is_never_bad = np.zeros(len(keys), bool)
@@ -221,7 +222,8 @@ def _none() -> Sources:
 
 def _distinct(found: Sources) -> Sources:
     """Returns each input once: an edge of the program may also be one that ran."""
-    found = Sources(*(column[np.lexsort(found[::-1])] for column in found))
+    order = np.lexsort((found.kind, found.key, found.input_index, found.item))
+    found = Sources(*(column[order] for column in found))
     is_new = np.ones(len(found.item), bool)
     is_new[1:] = np.any([column[1:] != column[:-1] for column in found[:3]], axis=0)
     return found.where(is_new)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tfdbg_arrow.link.arrays import Ints
+from tfdbg_arrow.link.arrays import Ints, distinct
 from tfdbg_arrow.link.tables import Tables
 
 MAX_PASSES = 100_000_000
@@ -91,7 +91,7 @@ class Passes:
         self.num_passes, self.frame_id, self.root = rows["num_passes"], rows["frame_id"], rows["root"]
         self.started, self.execution = rows["started"], rows["execution_index"]
         self.executed_graph = rows["executed_graph_id"]
-        self.step: Ints = np.unique(rows["step_id"], return_inverse=True)[1].astype(np.int64)
+        self.step: Ints = np.searchsorted(distinct(rows["step_id"]), rows["step_id"])
 
     def __len__(self) -> int:
         return int(self.start[-1] + self.num_passes[-1]) if len(self.start) else 0

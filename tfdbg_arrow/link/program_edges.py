@@ -92,7 +92,7 @@ def read_program_edges(tables: Tables, ops: Ops) -> ProgramEdges:
     graphs = distinct(has_node["executed"])
     ran, unclear, absorbed = tables.columns(_RAN), tables.columns(_UNCLEAR), tables.columns(_ABSORBED)
     nodes = distinct(_pairs(has_node["op"], has_node["executed"], graphs))
-    replaced = np.setdiff1d(nodes, _pairs(unclear["op"], unclear["executed"], graphs))
+    replaced = nodes[~has(nodes, distinct(_pairs(unclear["op"], unclear["executed"], graphs)))]
     # The edges of the program lead resources to the handle of the variable.
     is_kept = ops.is_resource[source] & ~ops.is_made[owner]
     plain, kept = ~is_call & ~is_kept, ~is_call & is_kept

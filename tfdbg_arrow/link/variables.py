@@ -87,6 +87,14 @@ class Variables:
         parts.append(Sources(at, np.full(len(at), -1), np.full(len(at), -1), np.full(len(at), NOT_RECORDED)))
         return Sources(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
+    def with_earlier(self, keys: Ints) -> Ints:
+        """Returns contents with all that they can have been made from by adding to the content before."""
+        write = distinct(keys - CONTENT)
+        first = self._chain_start[write]
+        is_last = np.ones(len(write), bool)
+        is_last[:-1] = first[1:] != first[:-1]
+        return CONTENT + ranges(first[is_last], write[is_last] + 1)[1]
+
     def _values(self, write: Ints) -> Sources:
         """Returns the values that writes took: all inputs that are not resources."""
         key = self._writer[write]
@@ -120,7 +128,9 @@ class Variables:
             if not len(at):
                 break
             sources = self._graph.of(keys)
-            item, first = np.unique(sources.item, return_index=True)
+            item = distinct(sources.item)
+            by_item = np.argsort(sources.item, kind="stable")
+            first = by_item[np.searchsorted(sources.item[by_item], item)]
             at, keys = at[item], sources.key[first]
         return found
 
@@ -169,6 +179,10 @@ class Variables:
         self._is_unknown = np.concatenate([is_unknown, np.zeros(len(place), bool)])[by_order]
         replaces = np.concatenate([self._ops.is_replacing[op] & ~is_unknown, self._eager.is_replacing[place]])
         self._replaces = replaces[by_order]
+        begins = self._replaces.copy()
+        begins[:1] = True
+        begins[1:] |= self._handle[1:] != self._handle[:-1]
+        self._chain_start = np.maximum.accumulate(np.where(begins, np.arange(len(begins)), 0))
         self._handles = distinct(self._handle[self._handle >= 0])
 
     def _graph_writes(self, writers: Ints, passes: Ints, sites: Ints) -> Ints:
@@ -180,7 +194,12 @@ class Variables:
         is_resource = ~is_eager(sources.key)
         is_resource &= self._ops.is_resource[np.where(is_resource, sources.key % self._ops.num_tensors, 0)]
         sources = sources.where(is_resource)
-        return np.unique(np.stack([key[sources.item], self.handles(sources.key)]), axis=1)
+        writes = np.stack([key[sources.item], self.handles(sources.key)])
+        writes = writes[:, np.lexsort(writes)]
+        is_new = np.ones(writes.shape[1], bool)
+        is_new[1:] = np.any(writes[:, 1:] != writes[:, :-1], axis=0)
+        found: Ints = writes[:, is_new]
+        return found
 
 
 def _position(ops: Ops, op: int) -> int:

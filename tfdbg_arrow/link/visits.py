@@ -84,7 +84,7 @@ class Visits:
     def of_sites(self, sites: Ints) -> tuple[Ints, Ints]:
         """Returns (passes, sites) of all visits of the given sites."""
         passes, site = np.divmod(self.keys, self._num_sites)
-        wanted = np.isin(site, sites)
+        wanted = has(site, sites)
         return passes[wanted], site[wanted]
 
     def last_pass(self, passes: Ints, loops: Ints) -> Ints:
@@ -116,7 +116,7 @@ class Visits:
                 continue
             callers = of_site.get(parent)
             has_run = joined([of_site.get(child) for child in children])
-            silent = callers[~np.isin(callers, has_run)]
+            silent = callers[~has(callers, distinct(has_run))]
             inside = self._below(maybe) if len(silent) else []
             found_passes.append(np.repeat(silent, len(inside)))
             found_sites.append(np.tile(ints(inside), len(silent)))
@@ -210,7 +210,7 @@ class Visits:
             if call is not None and not call.is_loop and call.attribute not in BRANCHES:
                 callers = of_site.get(parent)
                 has_run = joined([of_site.get(child) for child in children])
-                of_site.add(children[0], callers[~np.isin(callers, has_run)])
+                of_site.add(children[0], callers[~has(callers, distinct(has_run))])
         return of_site.keys()
 
     def _with_callers(self, keys: Ints) -> Ints:
