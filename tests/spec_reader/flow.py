@@ -103,6 +103,11 @@ class Flow:
             for context in list(self._seen):
                 self._add_callers(context, is_in_loop=is_in_loop)
 
+    @property
+    def has_sessions(self) -> bool:
+        """Whether the program ran sessions of graph mode."""
+        return any(row["session_index"] is not None for row in self.rows("graph_function"))
+
     def rows(self, table: str) -> list[Row]:
         """Returns the rows of a table."""
         return self._tables[table].to_dicts() if table in self._tables else []

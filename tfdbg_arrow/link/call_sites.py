@@ -15,8 +15,11 @@ LOOP = ("cond", "body")
 BRANCHES = ("then_branch", "else_branch", "branches")
 _SUFFIXES = {"then_branch": "/then", "else_branch": "/else", "cond": "/cond", "body": "/body"}
 _MAX_DEPTH = 50
-"""Calls within calls, and characters of a text below. Deeper ones are only in a hostile logdir."""
+"""Calls within calls; here and below, more are only in a hostile logdir."""
 _MAX_TEXT = 20_000
+"""Characters of a call site."""
+_MAX_SITES = 200_000
+"""Call sites, before those without rows are left out."""
 
 
 class Call(NamedTuple):
@@ -108,19 +111,28 @@ class CallSites:
         """
         left = max_ops - sum(num_ops.get(place.graph_id, 0) for place in self.places)
         for site, place in enumerate(self.places):  # which grows
-            for call in self.calls_of_graph[place.graph_id] if self.depths[site] < _MAX_DEPTH else ():
-                is_there = any(self.calls[child] == call for child in self.children.get((site, call.op_name), ()))
-                left -= 0 if is_there or call.is_loop else num_ops.get(call.callee_graph_id, 0) + 1
-                if left < 0:
-                    return
+            for call in self.calls_of_graph[place.graph_id]:
                 text = f"{place.text}/{call.op_name}" if place.text else call.op_name
                 inner = Place(place.root, call.callee_graph_id, text + call.suffix)
-                if not is_there and not call.is_loop and inner not in self.by_place:
-                    self._append(inner, call, site)
+                is_there = any(self.calls[child] == call for child in self.children.get((site, call.op_name), ()))
+                if is_there or call.is_loop or inner in self.by_place or self._is_inside(site, call.callee_graph_id):
+                    continue
+                left -= num_ops.get(call.callee_graph_id, 0)
+                if left < 0 or len(self) >= _MAX_SITES:
+                    return
+                self._append(inner, call, site)
 
     def outermost(self, graph_id: int) -> int:
         """Returns the site of a graph that eager code called, -1 if there is none."""
         return self.by_place.get(Place(graph_id, graph_id, ""), -1)
+
+    def _is_inside(self, site: int, graph_id: int) -> bool:
+        """Returns whether a site is of a graph, or in a call of it. TensorFlow inlines no function into itself."""
+        while site >= 0:
+            if self.places[site].graph_id == graph_id:
+                return True
+            site = self.parents[site]
+        return False
 
     def _append(self, place: Place, call: Call | None, parent: int) -> int:
         site = self.by_place[place] = len(self.places)

@@ -359,6 +359,10 @@ class Logdir(Statements, Answers):
             limit=limit,
         )
 
+    def prepare(self, query: str) -> None:
+        """Creates the views that a statement reads, and computes those that are computed."""
+        self._run(lambda: self._need(query))
+
     def _need(self, query: str) -> None:
         """Fetches the tables that a statement reads, and creates its views."""
         if query.startswith(("SET ", "RESET ")):
