@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -102,6 +103,30 @@ class Flow:
         for is_in_loop in (False, True):
             for context in list(self._seen):
                 self._add_callers(context, is_in_loop=is_in_loop)
+        waiting = list(self._seen)
+        for context in waiting:  # which grows
+            waiting += self._add_silent_callees(context)
+
+    def _add_silent_callees(self, context: Context) -> list[Context]:
+        """Adds the contexts of functions without rows that a context called, and returns them."""
+        found = []
+        calls = (call for key, calls in self._calls.items() if key[0] == context.graph_id for call in calls)
+        for call in calls:
+            if call["attribute"] not in _LOOP | _BRANCHES and not self._own_callees(context, call):
+                callee = self._silent_callee(context, call)
+                self._seen[callee] = self._seen[context]
+                self._sites[callee.step_id][callee.call_site].append(callee)
+                found.append(callee)
+        return found
+
+    def _own_callees(self, context: Context, call: Row) -> list[Context]:
+        return [other for other in self._callees(context, call) if self._caller(other) == (context, call)]
+
+    @staticmethod
+    def _silent_callee(context: Context, call: Row) -> Context:
+        """Returns the context of a function or branch that an op called, if it has no rows."""
+        site = f"{context.call_site}/{call['op_name']}" if context.call_site else str(call["op_name"])
+        return context._replace(call_site=site + _suffix(call), graph_id=call["callee_graph_id"])
 
     @property
     def has_sessions(self) -> bool:
@@ -249,6 +274,9 @@ class Flow:
             return self.health[tensor]["dtype"]
         if tensor.context is None:
             return self._made.get(tensor[1:], {}).get("dtype")
+        if (tensor.context.graph_id, tensor.op) not in self._ops:
+            dtypes = json.loads((self._node(tensor) or {}).get("output_dtypes") or "[]")
+            return dtypes[tensor.slot] if tensor.slot < len(dtypes) else None
         return self._outputs.get((tensor.context.graph_id, *tensor[1:]), {}).get("dtype")
 
     def _edge_inputs(self, context: Context, op: str | int) -> list[Tensor]:
@@ -274,6 +302,8 @@ class Flow:
         program = self._edge_inputs(tensor.context, of_op)
         if is_known:  # resources are followed to their handles by the edges of the program
             program = [source for source in program if self._dtype(source) == "resource" and of_op == tensor.op]
+        if of_op == tensor.op:
+            ran = [source for source in ran if self._dtype(source) != "resource"]
         return ran + program
 
     def _node_inputs(self, tensor: Tensor) -> tuple[list[Tensor], bool]:
@@ -386,10 +416,9 @@ class Flow:
         body = [call for call in calls if call["attribute"] == "body"]
         found = []
         for call in body or calls:
-            callees = [other for other in self._callees(context, call) if self._caller(other) == (context, call)]
+            callees = self._own_callees(context, call)
             if not callees and call["attribute"] not in _LOOP | _BRANCHES:  # it ran and left no rows
-                site = f"{context.call_site}/{op}" if context.call_site else str(op)
-                callees = [context._replace(call_site=site + _suffix(call), graph_id=call["callee_graph_id"])]
+                callees = [self._silent_callee(context, call)]
             if body and not callees:
                 if any(self._is_lost(self._caller(other)) for other in self._callees(context, call)):
                     return []  # one of these frames may have been entered here

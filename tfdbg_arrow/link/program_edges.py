@@ -93,8 +93,10 @@ def read_program_edges(tables: Tables, ops: Ops) -> ProgramEdges:
     ran, unclear, absorbed = tables.columns(_RAN), tables.columns(_UNCLEAR), tables.columns(_ABSORBED)
     nodes = distinct(_pairs(has_node["op"], has_node["executed"], graphs))
     replaced = nodes[~has(nodes, distinct(_pairs(unclear["op"], unclear["executed"], graphs)))]
-    # The edges of the program lead resources to the handle of the variable.
+    # Resources are followed to the handle of the variable by the edges of the program.
     is_kept = ops.is_resource[source] & ~ops.is_made[owner]
+    is_tensor = ~ops.is_resource[ran["source"]] | ops.is_made[ran["op"]]
+    ran = {name: column[is_tensor] for name, column in ran.items()}
     plain, kept = ~is_call & ~is_kept, ~is_call & is_kept
     is_absorbed = ~has(_pairs(absorbed["op"], absorbed["executed"], graphs), nodes)
     return ProgramEdges(
