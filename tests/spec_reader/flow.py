@@ -237,7 +237,8 @@ class Flow:
         for source in sources:
             dtype = self._dtype(source)
             if dtype == "resource" or (dtype is None and self._handle(source) in self._writes):
-                found += self._content(self._handle(source), self._order(context, op))
+                is_placed = context is None or self._is_placed(context)
+                found += self._content(self._handle(source), self._order(context, op)) if is_placed else [_UNKNOWN]
             elif not _NEVER_BAD.fullmatch(dtype or ""):
                 found.append(source)
         return found
@@ -563,6 +564,11 @@ class Flow:
             here = (other for other in self._sites[step_id].get(site, ()) if other.graph_id == graph_id)
             passes = dict.fromkeys((other.frame_id, other.iteration) for other in here)
             level = self._level_of(Context(step_id, None, None, site, graph_id))
+            if level and level[0]["attribute"] == "body":  # it ran in all iterations until its last one
+                last: dict[int | None, int] = {}
+                for frame_id, iteration in passes:
+                    last[frame_id] = max(iteration or 0, last.get(frame_id, 0))
+                passes = dict.fromkeys((frame_id, i) for frame_id in last for i in range(last[frame_id] + 1))
             if not level or level[0]["attribute"] in _LOOP:
                 break
             graph_id, site = level[0]["graph_id"], level[1]
@@ -604,6 +610,11 @@ class Flow:
             return (execution["event_index"] if execution is not None else self._step_start(context.step_id), position)
         return (*self._order(caller[0], caller[1]["op_name"]), context.iteration or 0, position)
 
+    def _is_placed(self, context: Context) -> bool:
+        """Returns whether it is known in which iteration each loop around a context was entered."""
+        caller = self._caller(context)
+        return caller is None or (not self._is_lost(caller) and self._is_placed(caller[0]))
+
     def _step_start(self, step_id: int | None) -> int:
         """Returns the smallest `event_index` of a step that no recorded execution started."""
         sites = self._sites[step_id].values() if step_id in self._sites else ()
@@ -633,7 +644,12 @@ class Flow:
             for row in writers.get(context.graph_id, ()):
                 inputs = self._op_inputs(Tensor(context, row["op_name"], 0))
                 places = [i for i, source in enumerate(inputs) if self._dtype(source) == "resource"]
-                self._note(found, self._order(context, row["op_name"]), row["op_type"], inputs, places)
+                order = self._order(context, row["op_name"])
+                if self._is_placed(context):
+                    self._note(found, order, row["op_type"], inputs, places)
+                else:
+                    handles = [inputs[i] for i in places]
+                    self._note(found, order, "", [*handles, _UNKNOWN], list(range(len(handles))))
         for context in self._silent_branches(set(writers)):
             for row in writers.get(context.graph_id, ()):
                 inputs = self._edge_inputs(context, row["op_name"])

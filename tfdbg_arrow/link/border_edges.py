@@ -157,18 +157,14 @@ class BorderEdges:
                 self.of_ops.append(Edge(op, index, source, Way.ARGUMENT, -1))
 
     def _add_loop_argument(self, op: int, index: int, source: int | None, loop: tuple[int, str]) -> None:
-        carried = []
-        is_invariant = True
-        for body, call in self._callees(*loop):
-            result = self._interfaces.results(call.callee_graph_id, call.function_name).get(index)
-            if call.attribute == "body" and result is not None:
-                carried.append((body, result))
-                is_invariant &= self._argument_behind(call, result[0]) == index
-        is_invariant &= bool(carried)
         if source is not None:
-            self.of_ops.append(Edge(op, index, source, Way.INVARIANT if is_invariant else Way.ENTER, -1))
-        for body, (name, slot) in () if is_invariant else carried:
-            tensor = self._tensor(body, name, slot)
+            self.of_ops.append(Edge(op, index, source, Way.ENTER, -1))
+        for body in self._sites.children[loop]:
+            call = self._sites.calls[body]
+            if call is None or call.attribute != "body":
+                continue
+            result = self._interfaces.results(call.callee_graph_id, call.function_name).get(index)
+            tensor = None if result is None else self._tensor(body, *result)
             if tensor is not None:
                 self.of_ops.append(Edge(op, index, tensor, Way.NEXT, body))
 
@@ -231,10 +227,6 @@ class BorderEdges:
                 if tensor is not None:
                     found[function_name, index] = tensor
         return found
-
-    def _callees(self, parent: int, op_name: str) -> list[tuple[int, Call]]:
-        children = self._sites.children[parent, op_name]
-        return [(child, call) for child in children if (call := self._sites.calls[child]) is not None]
 
     def _tensor(self, site: int, op_name: str, slot: int) -> int | None:
         op, base = self.calling_ops.get((site, op_name), (-1, -1))

@@ -22,19 +22,17 @@ class Way(IntEnum):
     """The same pass: the caller's tensor."""
     ENTER = 3
     """The pass that entered the loop, in iteration 0."""
-    INVARIANT = 4
-    """The pass that entered the loop, in each iteration."""
-    NEXT = 5
+    NEXT = 4
     """The iteration before."""
-    EAGER = 6
+    EAGER = 5
     """Input `detail` of the execution."""
-    RESULT = 7
+    RESULT = 6
     """The same pass, if the site `detail` ran in it."""
-    SILENT = 8
+    SILENT = 7
     """The same pass, if no callee left a row in it."""
-    EXIT = 9
+    EXIT = 8
     """The last pass of the loop `detail` that was entered here."""
-    SKIP = 10
+    SKIP = 9
     """The same pass, if the loop `detail` was not entered."""
 
 

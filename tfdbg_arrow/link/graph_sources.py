@@ -21,7 +21,7 @@ TENSOR, ARGUMENT, RESULT, VARIABLE, NOT_RECORDED = range(5)
 KINDS = ("tensor", "argument", "result", "variable", "not recorded")
 """What an input is: the tensor of another op, the caller's tensor, the callee's tensor, what a variable held; or no row
 says what it is."""
-_KIND_OF_WAY = ints([TENSOR, TENSOR, *[ARGUMENT] * 5, *[RESULT] * 4])
+_KIND_OF_WAY = ints([TENSOR, TENSOR, *[ARGUMENT] * 4, *[RESULT] * 4])
 
 
 class Sources(NamedTuple):
@@ -95,8 +95,8 @@ class GraphSources:
         at = np.nonzero((way == Way.PROGRAM) & (executed >= 0))[0]
         found[at[has(detail[at] * self._num_executed + executed[at], self._replaced)]] = -1
         is_first = passes == self._passes.start[frame]
-        at = (way == Way.ENTER) | (way == Way.INVARIANT)
-        found[at] = np.where(is_first[at] | (way[at] == Way.INVARIANT), self._visits.entry[frame[at]], -1)
+        at = np.nonzero(way == Way.ENTER)[0]
+        found[at] = np.where(is_first[at], self._visits.entry[frame[at]], -1)
         at = np.nonzero(way == Way.NEXT)[0]
         found[at] = np.where(~is_first[at] & self._visits.has(passes[at] - 1, detail[at]), passes[at] - 1, -1)
         at = np.nonzero(way == Way.RESULT)[0]

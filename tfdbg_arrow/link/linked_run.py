@@ -125,8 +125,9 @@ class LinkedRun:
         found = self._graph.of(keys)
         graph = np.nonzero(is_graph(found.key) & ~self._borders.is_argument[op[found.item]])[0]
         at = graph[self._ops.is_resource[found.key[graph] % self._ops.num_tensors]]
-        order = self._variables.order_of_graph(keys[found.item[at]])
-        found = _with_contents(found, at, self._variables.content(self._variables.handles(found.key[at]), order))
+        order, is_placed = self._variables.order_of_graph(keys[found.item[at]])
+        handles = np.where(is_placed, self._variables.handles(found.key[at]), -1)
+        found = _with_contents(found, at, self._variables.content(handles, order))
         is_found = np.zeros(len(keys), bool)
         is_found[found.item] = True
         return _with_unknown(found, (self._borders.is_border[op] & ~is_found) | self._ops.is_unlinked[op])

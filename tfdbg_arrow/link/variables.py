@@ -140,26 +140,30 @@ class Variables:
         columns[:, 0] = events + 1
         return columns
 
-    def order_of_graph(self, keys: Ints) -> Ints:
-        """Returns rows of numbers that order ops of graphs: (op_index, iteration) from the outermost graph on."""
+    def order_of_graph(self, keys: Ints) -> tuple[Ints, Bools]:
+        """Returns rows of numbers that order ops of graphs: (op_index, iteration) from the outermost graph on.
+
+        The second array tells which rows are known: it must be known where each loop around the op was entered.
+        """
         passes, tensor = np.divmod(keys, self._ops.num_tensors)
         op = self._ops.of_tensor[tensor]
         frame = self._passes.frame_of(passes)
         columns = self.order_of_eager(self._passes.started[frame])
         site, position = self._ops.site[op], self._ops.position[op]
-        row = np.arange(len(keys))
+        row, is_placed = np.arange(len(keys)), np.ones(len(keys), bool)
         while len(row):
             depth = self._depth[site]
             columns[row, 2 * depth + 1] = position + 1
             is_inner = self._parent[site] >= 0
             row, site, passes, frame = row[is_inner], site[is_inner], passes[is_inner], frame[is_inner]
-            is_known = passes >= 0
-            columns[row, 2 * self._depth[site]] = np.where(is_known, passes - self._passes.start[frame], 0) + 1
+            columns[row, 2 * self._depth[site]] = passes - self._passes.start[frame] + 1
             position = self._call_position[site]
-            passes = np.where(self._is_loop[site], np.where(is_known, self._visits.entry[frame], -1), passes)
-            frame = self._passes.frame_of(np.maximum(passes, 0))
+            passes = np.where(self._is_loop[site], self._visits.entry[frame], passes)
+            is_placed[row[passes < 0]] = False
+            passes = np.maximum(passes, 0)
+            frame = self._passes.frame_of(passes)
             site = self._parent[site]
-        return columns
+        return columns, is_placed
 
     def _read_writes(self, silent_sites: set[int]) -> None:
         writers = np.nonzero(self._ops.is_writer & ~self._ops.is_made)[0]
@@ -167,10 +171,11 @@ class Variables:
         maybe = self._graph_writes(writers, *self._visits.silent_branches(silent_sites))
         key, handle = np.concatenate([ran, maybe], axis=1)
         op = self._ops.of_tensor[key % self._ops.num_tensors]
-        is_unknown = np.arange(len(key)) >= ran.shape[1]
+        order, is_placed = self.order_of_graph(key)
+        is_unknown = (np.arange(len(key)) >= ran.shape[1]) | ~is_placed
         place = np.nonzero(self._eager.is_writer)[0]
         written = self._eager.argument(place, self._eager.is_iterator[place].astype(np.int64))
-        order = np.concatenate([self.order_of_graph(key), self.order_of_eager(self._eager.event[place])])
+        order = np.concatenate([order, self.order_of_eager(self._eager.event[place])])
         handle = np.concatenate([handle, written])
         sortable = _sortable(handle, order)
         by_order = np.argsort(sortable, kind="stable")

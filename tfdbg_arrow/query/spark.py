@@ -9,6 +9,7 @@ logdir.session.sql("SELECT kind, count(*) FROM alert GROUP BY kind").show()
 from __future__ import annotations
 
 import re
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -233,7 +234,10 @@ def _register_computed(spark: Any, path: Path | RemoteLocation, view: View) -> N
     runs = [(run_id,) for run_id in run_ids(path)]
     frame = spark.createDataFrame(runs, "run_id STRING").repartition(max(len(runs), 1))
     schema = spark.sql(view.select).schema
-    frame.mapInArrow(_Computed(str(path), view.name), schema).createOrReplaceTempView(view.name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # about versions of pandas, which is not used
+        rows = frame.mapInArrow(_Computed(str(path), view.name), schema)
+    rows.createOrReplaceTempView(view.name)
 
 
 class _Computed:

@@ -16,15 +16,15 @@
 --   source_graph_id, source_op_name, source_op_type, source_output_slot  the output of an op that the input is; NULL
 --                  if unknown, and for what a variable held
 SELECT
-    CAST(NULL AS VARCHAR) AS run_id,
+    CAST(NULL AS STRING) AS run_id,
     CAST(NULL AS BIGINT) AS node_id,
     CAST(NULL AS BIGINT) AS event_index,
     CAST(NULL AS INTEGER) AS input_index,
     CAST(NULL AS BIGINT) AS source_node_id,
     CAST(NULL AS BIGINT) AS source_event_index,
-    CAST(NULL AS VARCHAR) AS source_kind,
+    CAST(NULL AS STRING) AS source_kind,
     CAST(NULL AS BIGINT) AS source_graph_id,
-    CAST(NULL AS VARCHAR) AS source_op_name,
-    CAST(NULL AS VARCHAR) AS source_op_type,
+    CAST(NULL AS STRING) AS source_op_name,
+    CAST(NULL AS STRING) AS source_op_type,
     CAST(NULL AS INTEGER) AS source_output_slot
 WHERE 1 = 0
