@@ -10,8 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.query.builder import CLEAN, NAN, RunBuilder
-from tfdbg_arrow.link import linked_run
+from tfdbg_arrow.link import LINKED_TABLES, linked_run
 from tfdbg_arrow.query import export, open_logdir
+from tfdbg_arrow.query.logdir.live_views import mentioned_tables
 from tfdbg_arrow.query.sql_sandbox import Sandbox
 
 INPUTS = "SELECT node_id, input_index, source_event_index, source_kind, source_op_name FROM tensor_input ORDER BY ALL"
@@ -117,11 +118,15 @@ def test_the_view_is_computed_only_for_statements_that_name_it(tmp_path: Path, m
     logdir = called_twice(RunBuilder("run-a")).write(tmp_path)
     with open_logdir(logdir) as opened:
         with monkeypatch.context() as patched:
-            patched.setattr(linked_run, "LinkedRun", None)
+            patched.setattr("tfdbg_arrow.query.logdir.linked.LinkedRun", None)  # fails when called
             assert opened.rows("SHOW TABLES")
             with pytest.raises(duckdb.Error, match="the view tensor_input was not computed"):
                 opened.connection.execute("SELECT * FROM tensor_input")
         assert len(opened.rows(INPUTS)) == 8
+
+
+def test_all_tables_that_the_view_reads_are_fetched_from_a_url() -> None:
+    assert mentioned_tables(INPUTS) == set(LINKED_TABLES)
 
 
 def test_the_view_in_the_sandbox_and_in_an_export(tmp_path: Path) -> None:
@@ -153,8 +158,10 @@ def hostile(run: RunBuilder, *, iteration: int = 0, num_outputs: int = 1) -> Run
     return run
 
 
-@pytest.mark.parametrize("iteration", [0, 2**40, 2**63 - 1])
-@pytest.mark.parametrize("num_outputs", [-1, 1, 2**31 - 1])
+@pytest.mark.parametrize(
+    ("iteration", "num_outputs"),
+    [(0, -1), (0, 2**31 - 1), (20_000_000, 1), (2**40, 1), (2**63 - 1, 1)],
+)
 def test_numbers_and_cycles_of_a_hostile_logdir_do_no_harm(tmp_path: Path, iteration: int, num_outputs: int) -> None:
     logdir = hostile(RunBuilder("run-a"), iteration=iteration, num_outputs=num_outputs).write(tmp_path)
     found = rows(logdir, "SELECT DISTINCT event_index FROM tensor_input WHERE event_index IS NOT NULL ORDER BY 1")

@@ -6,6 +6,7 @@ import dataclasses
 import datetime
 import math
 import shutil
+import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.link.test_documented_queries import QUERIES
 from tests.programs.running import run_to_end
 from tfdbg_arrow.errors import BrokenPartError, LogdirError, QueryError
 from tfdbg_arrow.query import (
@@ -154,6 +156,7 @@ def spark() -> Iterator[Any]:
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": "512m",
+        "spark.pyspark.python": sys.executable,
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.sql.codegen.wholeStage": "false",
@@ -205,6 +208,11 @@ def test_tables(on_spark: SparkLogdir, on_duckdb: Logdir, name: str) -> None:
 @pytest.mark.parametrize("name", [view.name for view in public_views() if view.name != "alert"])
 def test_views(on_spark: SparkLogdir, on_duckdb: Logdir, name: str) -> None:
     assert assert_same_rows(on_spark, on_duckdb, f"SELECT * FROM {name}") > 0
+
+
+@pytest.mark.parametrize("heading", [name for name, query in QUERIES.items() if "RECURSIVE" not in query])
+def test_documented_queries_that_follow_values(on_spark: SparkLogdir, on_duckdb: Logdir, heading: str) -> None:
+    assert_same_rows(on_spark, on_duckdb, QUERIES[heading])
 
 
 IN_EVERY_RUN = ("gradient_norm_spike", "nonfinite_origin")

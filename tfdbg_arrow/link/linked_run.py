@@ -54,7 +54,7 @@ class LinkedRun:
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
         passes = Passes(tables)
-        sites = read_call_sites(tables, max_ops=MAX_TENSORS // 10)
+        sites = read_call_sites(tables, max_ops=MAX_TENSORS // 4)
         self._ops = ops = Ops(tables, sites)
         settings = tables.columns('SELECT count(*) AS num FROM run WHERE settings LIKE \'%"xla": "inside"%\'')
         visits = Visits(tables, sites, passes, skips_iterations=bool(settings["num"][0]))

@@ -27,8 +27,8 @@ _UNLINKED = (
 _BORDER_NODES = "('Identity', 'Switch', 'Merge', 'Enter', 'Exit', 'NextIteration')"
 _MAX_OUTPUTS = 65_536
 """Outputs of one op. More are only in a hostile logdir."""
-MAX_TENSORS = 100_000_000
-"""Outputs of all ops at all call sites. They take 0.5 GB, and a run of this size would not fit into a limit either."""
+MAX_TENSORS = 40_000_000
+"""Outputs of all ops at all call sites. They take 1 GB."""
 
 _SIZES = """
 CREATE OR REPLACE TEMP TABLE linked_size AS

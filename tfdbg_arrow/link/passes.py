@@ -11,8 +11,8 @@ import numpy as np
 from tfdbg_arrow.link.arrays import Ints, distinct
 from tfdbg_arrow.link.tables import Tables
 
-MAX_PASSES = 100_000_000
-"""Passes of all frames. A frame with an iteration beyond this is only in a hostile logdir, and is left out."""
+MAX_PASSES = 30_000_000
+"""Passes of all frames. Frames beyond them are left out; they would need 1 GB."""
 
 _SEEN = f"""
 CREATE OR REPLACE TEMP TABLE linked_seen AS

@@ -189,7 +189,8 @@ class Visits:
         self.entry = np.append(self.entry, self.outer_pass[self._passes.step[frame]] if is_outermost else -1)
         self._frame_loop = np.append(self._frame_loop, loop)
         self._last_body = np.append(self._last_body, len(inner) - 1)
-        return self._passes.start[frame] + np.arange(len(inner))
+        first = int(self._passes.start[frame])
+        return np.arange(first, first + len(inner))
 
     def _closed(self, keys: Ints) -> Ints:
         """Returns visits with those of their callers, of all iterations of a body, and of functions without rows."""
