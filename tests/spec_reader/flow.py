@@ -225,22 +225,27 @@ class Flow:
         A resource is replaced by the values that were written to it. A tensor at a border has one input: the tensor
         on the other side.
         """
+        return [source for _, source in self.numbered_inputs(tensor)]
+
+    def numbered_inputs(self, tensor: Tensor) -> list[tuple[int | None, Tensor]]:
+        """Returns the inputs of a tensor, each with the index of the input of the op; None at a border."""
         across = self._across(tensor)
         if across is not None:
-            return across
+            return [(None, source) for source in across]
         context, op, slot = tensor
         if context is None:
             sources = self._execution_inputs(op) if slot is not None else []
         else:
             sources = self._op_inputs(tensor)
-        found = []
-        for source in sources:
+        found: list[tuple[int | None, Tensor]] = []
+        for index, source in sources:
             dtype = self._dtype(source)
             if dtype == "resource" or (dtype is None and self._handle(source) in self._writes):
                 is_placed = context is None or self._is_placed(context)
-                found += self._content(self._handle(source), self._order(context, op)) if is_placed else [_UNKNOWN]
+                held = self._content(self._handle(source), self._order(context, op)) if is_placed else [_UNKNOWN]
+                found += [(index, each) for each in held]
             elif not _NEVER_BAD.fullmatch(dtype or ""):
-                found.append(source)
+                found.append((index, source))
         return found
 
     def is_known(self, tensor: Tensor) -> bool:
@@ -295,19 +300,19 @@ class Flow:
         executed_graph_id = self._executed_graphs.get(tensor.context.step_id)
         return self._nodes.get((executed_graph_id, tensor.context.graph_id, tensor.context.call_site, tensor.op))
 
-    def _op_inputs(self, tensor: Tensor) -> list[Tensor]:
+    def _op_inputs(self, tensor: Tensor) -> list[tuple[int, Tensor]]:
         """Returns the inputs of an op: those that ran, and unless these are all known, those of the program."""
         ran, is_known = self._node_inputs(tensor)
         node = self._node(tensor)
         of_op = tensor.op if node is None or node["op_name"] is not None else node["made_for"]
-        program = self._edge_inputs(tensor.context, of_op)
+        program = list(enumerate(self._edge_inputs(tensor.context, of_op)))
         if is_known:  # resources are followed to their handles by the edges of the program
-            program = [source for source in program if self._dtype(source) == "resource" and of_op == tensor.op]
+            program = [each for each in program if self._dtype(each[1]) == "resource" and of_op == tensor.op]
         if of_op == tensor.op:
-            ran = [source for source in ran if self._dtype(source) != "resource"]
+            ran = [each for each in ran if self._dtype(each[1]) != "resource"]
         return ran + program
 
-    def _node_inputs(self, tensor: Tensor) -> tuple[list[Tensor], bool]:
+    def _node_inputs(self, tensor: Tensor) -> tuple[list[tuple[int, Tensor]], bool]:
         """Returns the inputs of an op by the edges that ran, without borders, and whether these are all."""
         node = self._node(tensor)
         found = []
@@ -320,16 +325,18 @@ class Flow:
                 is_known = False
                 continue
             context = tensor.context._replace(call_site=source["call_site"], graph_id=source["graph_id"])
-            found.append(Tensor(context, source["op_name"] or source["node_name"], edge["source_output_slot"]))
+            made = Tensor(context, source["op_name"] or source["node_name"], edge["source_output_slot"])
+            found.append((edge["input_index"], made))
         if node is None:  # an absorbed op, perhaps computed by a node that was made for it
             executed_graph_id = self._executed_graphs.get(tensor.context.step_id)
-            made = self._nodes_made_for[executed_graph_id, tensor.context.graph_id, tensor.context.call_site, tensor.op]
-            found += [Tensor(tensor.context, other["node_name"], tensor.slot) for other in made]
+            place = executed_graph_id, tensor.context.graph_id, tensor.context.call_site
+            nodes = self._nodes_made_for[*place, tensor.op]
+            found += [(0, Tensor(tensor.context, other["node_name"], tensor.slot)) for other in nodes]
         return found, is_known
 
-    def _execution_inputs(self, index: int | str) -> list[Tensor]:
+    def _execution_inputs(self, index: int | str) -> list[tuple[int, Tensor]]:
         num_inputs = self._executions.get(index, {}).get("num_inputs", 0)
-        return [found for i in range(num_inputs) for found in self._eager(index, i)]
+        return [(i, found) for i in range(num_inputs) for found in self._eager(index, i)]
 
     def _eager(self, index: int | str | None, input_index: int) -> list[Tensor]:
         """Returns the tensor that is an input of an execution."""
@@ -636,13 +643,13 @@ class Flow:
         found: dict[int | None, list[tuple[tuple[int, ...], str, list[Tensor]]]] = defaultdict(list)
         for index, execution in self._executions.items():
             if _WRITER.fullmatch(execution["op_type"]):
-                inputs = self._execution_inputs(index)
+                inputs = [source for _, source in self._execution_inputs(index)]
                 places = [0] if execution["op_type"] != "MakeIterator" else [1]
                 self._note(found, self._order(None, index), execution["op_type"], inputs, places)
         writers = _grouped((row for row in self._ops.values() if _WRITER.fullmatch(row["op_type"])), "graph_id")
         for context in self._seen:
             for row in writers.get(context.graph_id, ()):
-                inputs = self._op_inputs(Tensor(context, row["op_name"], 0))
+                inputs = [source for _, source in self._op_inputs(Tensor(context, row["op_name"], 0))]
                 places = [i for i, source in enumerate(inputs) if self._dtype(source) == "resource"]
                 order = self._order(context, row["op_name"])
                 if self._is_placed(context):
