@@ -27,13 +27,14 @@ def differences(logdir: Path) -> list[str]:
         for run in open_logdir(logdir):
             if run.has_sessions:  # the view has no inputs of these
                 continue
-            ours, theirs = _edges_of_view(opened, run), _edges_of_reader(run)
+            ours, theirs = edges_of_view(opened, run), edges_of_reader(run)
             found += [f"{run.run_id}: only the view has {_named(run, edge)}" for edge in sorted(ours - theirs)]
             found += [f"{run.run_id}: only the reader has {_named(run, edge)}" for edge in sorted(theirs - ours)]
     return found
 
 
-def _edges_of_reader(run: Run) -> set[Edge]:
+def edges_of_reader(run: Run) -> set[Edge]:
+    """Returns the edges that the reader finds."""
     found = set()
     for tensor, row in run.health.items():
         for index, source in run.numbered_inputs(tensor):
@@ -46,7 +47,8 @@ def _edges_of_reader(run: Run) -> set[Edge]:
     return found
 
 
-def _edges_of_view(logdir: Logdir, run: Run) -> set[Edge]:
+def edges_of_view(logdir: Logdir, run: Run) -> set[Edge]:
+    """Returns the edges in the view."""
     dtypes = {row["event_index"]: row["dtype"] for row in run.health.values()}
     inputs: dict[int, set[tuple[int, int]]] = defaultdict(set)
     for node, index, kind, source in logdir.rows(
