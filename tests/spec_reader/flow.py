@@ -581,11 +581,20 @@ class Flow:
             graph_id, site = level[0]["graph_id"], level[1]
         if not passes:  # the outer loop has no rows
             return {frame_id: (None, iteration) for iteration, frame_id in enumerate(frames)}
-        if len(passes) != len(frames):
-            return {}
         order = {frame_id: place for place, (frame_id, _) in enumerate(reversed(passes))}
         entries = sorted(passes, key=lambda entry: (-order[entry[0]], entry[1]))
-        return dict(zip(frames, entries, strict=True))
+        in_order = dict(zip(frames, entries, strict=True)) if len(passes) == len(frames) else {}
+        if any(frame_id is None for frame_id, _ in entries):
+            return in_order
+        if in_order and len({_name_of(frame, entry) for frame, entry in in_order.items()}) == 1:
+            return in_order
+        if not frames:
+            return {}
+        names = set.intersection(*({_name_of(frame, entry) for entry in entries} for frame in frames))
+        if len(names) != 1:
+            return in_order
+        (name,) = names
+        return {frame: entry for frame in frames for entry in entries if _name_of(frame, entry) == name}
 
     # Variables
 
@@ -707,6 +716,14 @@ class Flow:
         values = [source for i, source in enumerate(inputs) if i not in handles]
         for handle in {self._handle(inputs[place]) for place in handles if place < len(inputs)}:
             found[handle].append((order, op_type, values))
+
+
+def _name_of(frame_id: int, entry: tuple[int, int]) -> int:
+    """Returns the hash of the name of a loop that got a frame at an entry: the inverse of two Hash64Combine."""
+    name = frame_id % 2**64
+    for first in (part % 2**64 for part in entry):
+        name = ((name ^ first) - 0x9E3779B97F4A7800 - (first << 10) - (first >> 4)) % 2**64
+    return name
 
 
 def _is_computing(node: Row) -> bool:

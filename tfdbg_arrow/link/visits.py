@@ -6,6 +6,7 @@ import numpy as np
 
 from tfdbg_arrow.link.arrays import Bools, Ints, distinct, grouped, has, ints, joined, place_of, ranges
 from tfdbg_arrow.link.call_sites import BRANCHES, Call, CallSites, Place
+from tfdbg_arrow.link.frame_entries import find_entries
 from tfdbg_arrow.link.passes import Passes
 from tfdbg_arrow.link.tables import Tables, rows_of
 
@@ -163,7 +164,7 @@ class Visits:
                 self.keys = self._closed(self.keys)
 
     def _enter(self, frames: Ints, parent: int) -> None:
-        """Pairs the frames of a loop in a loop with the passes of the calling graph, if there are as many."""
+        """Finds the passes of the calling graph in which the frames of a loop in a loop were entered."""
         callers = [parent]  # if it has no rows, those that call it, up to the next loop
         while self._parent[callers[-1]] >= 0 and not self._is_loop[callers[-1]]:
             callers.append(int(self._parent[callers[-1]]))
@@ -176,8 +177,12 @@ class Visits:
         for here in np.split(frames[order], np.nonzero(np.diff(step_of_frame[order]))[0] + 1):
             step = int(self._passes.step[here[0]])
             entries = next((of_step[step] for of_step in ran if step in of_step), here[:0])
-            if len(entries) == len(here):
-                self.entry[here] = entries
+            if len(entries):
+                outer_frame = self._passes.frame_of(entries)
+                iterations = entries - self._passes.start[outer_frame]
+                frame_ids = self._passes.frame_id
+                place = find_entries(frame_ids[here], frame_ids[outer_frame], iterations)
+                self.entry[here] = np.where(place >= 0, entries[place], -1)
             elif step not in with_rows:
                 self.entry[here] = self._add_frame(here, outer)
 
