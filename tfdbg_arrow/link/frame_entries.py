@@ -36,7 +36,7 @@ def find_entries(frame_ids: Ints, outer_ids: Ints, iterations: Ints) -> Ints:
             break
         names = names[np.isin(names, _names(frame, outer, iteration))]
     if len(set(names.tolist())) == 1:
-        made = _combined(outer, _combined(iteration, names[0]))
+        made = _combined(outer, _combined(iteration, names[:1]))
         order = np.argsort(made)
         place = order[np.minimum(np.searchsorted(made[order], frames), len(made) - 1)]
         if (made[place] == frames).all():
