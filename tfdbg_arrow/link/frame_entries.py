@@ -47,12 +47,13 @@ def find_entries(frame_ids: Ints, outer_ids: Ints, iterations: Ints) -> Ints:
 
 def _combined(first: _Hashes, second: _Hashes) -> _Hashes:
     """Returns Hash64Combine of each pair, modulo 2**64."""
-    return first ^ (second + _SALT + (first << np.uint64(10)) + (first >> np.uint64(4)))
+    combined: _Hashes = first ^ (second + _SALT + (first << np.uint64(10)) + (first >> np.uint64(4)))
+    return combined
 
 
 def _names(frames: _Hashes, outer: _Hashes, iteration: _Hashes) -> _Hashes:
     """Returns the hash of the name that a loop has if it got each frame at each place."""
-    found = np.broadcast_to(frames, outer.shape)
+    found: _Hashes = np.broadcast_to(frames, outer.shape)
     with np.errstate(over="ignore"):
         for first in (outer, iteration):
             found = (found ^ first) - _SALT - (first << np.uint64(10)) - (first >> np.uint64(4))
