@@ -18,8 +18,8 @@ WHERE execution_index >= 0 AND event_index >= 0
 ORDER BY execution_index"""
 _MADE = f"""
 SELECT
-    tensor_id, any_value(execution_index) AS execution_index, any_value(output_slot) AS slot,
-    any_value(dtype) = 'resource' AS is_resource, regexp_full_match(any_value(dtype), '{NEVER_BAD}') AS is_never_bad
+    tensor_id, min(execution_index) AS execution_index, arg_min(output_slot, execution_index) AS slot,
+    min(dtype) = 'resource' AS is_resource, regexp_full_match(min(dtype), '{NEVER_BAD}') AS is_never_bad
 FROM execution_output
 WHERE tensor_id >= 0
 GROUP BY tensor_id

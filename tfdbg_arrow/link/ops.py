@@ -51,8 +51,8 @@ WHERE graph_id IS NOT NULL AND call_site IS NOT NULL"""
 _MADE = """
 CREATE OR REPLACE TEMP TABLE linked_made AS
 SELECT
-    graph_id, call_site, op_name, any_value(op_type) AS op_type, any_value(made_for) AS made_for,
-    any_value(from_json(output_dtypes, '["VARCHAR"]')) AS dtypes
+    graph_id, call_site, op_name, min(op_type) AS op_type, min(made_for) AS made_for,
+    min(from_json(output_dtypes, '["VARCHAR"]')) AS dtypes
 FROM linked_node
 WHERE is_made AND NOT is_border
 GROUP BY graph_id, call_site, op_name"""

@@ -31,7 +31,7 @@ _STEPS = """
 CREATE OR REPLACE TEMP TABLE linked_step AS
 SELECT
     s.step_id, min(s.first) AS first, min(s.execution_index) AS execution_index,
-    any_value(coalesce(e.graph_id, -1)) AS root, any_value(e.event_index) AS started,
+    min(coalesce(e.graph_id, -1)) AS root, min(e.event_index) AS started,
     max(s.executed_graph_id) AS executed_graph_id
 FROM linked_seen AS s
 LEFT JOIN execution AS e ON e.execution_index = s.execution_index
