@@ -6,6 +6,7 @@ import dataclasses
 import datetime
 import math
 import shutil
+import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.link.test_documented_queries import QUERIES
 from tests.programs.running import run_to_end
 from tfdbg_arrow.errors import BrokenPartError, LogdirError, QueryError
 from tfdbg_arrow.query import (
@@ -161,7 +163,9 @@ def spark() -> Iterator[Any]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }
-    session = SparkSession.builder.master("local[1]").config(map=settings).getOrCreate()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("PYSPARK_PYTHON", sys.executable)  # the Python of Spark's workers
+        session = SparkSession.builder.master("local[1]").config(map=settings).getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()
@@ -205,6 +209,11 @@ def test_tables(on_spark: SparkLogdir, on_duckdb: Logdir, name: str) -> None:
 @pytest.mark.parametrize("name", [view.name for view in public_views() if view.name != "alert"])
 def test_views(on_spark: SparkLogdir, on_duckdb: Logdir, name: str) -> None:
     assert assert_same_rows(on_spark, on_duckdb, f"SELECT * FROM {name}") > 0
+
+
+@pytest.mark.parametrize("heading", [name for name, query in QUERIES.items() if "RECURSIVE" not in query])
+def test_documented_queries_that_follow_values(on_spark: SparkLogdir, on_duckdb: Logdir, heading: str) -> None:
+    assert_same_rows(on_spark, on_duckdb, QUERIES[heading])
 
 
 IN_EVERY_RUN = ("gradient_norm_spike", "nonfinite_origin")

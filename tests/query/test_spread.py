@@ -99,8 +99,9 @@ def test_a_recursive_query_finds_the_same_path_within_one_call(tmp_path: Path) -
     with open_logdir(logdir) as opened:
         way = opened.rows(
             "WITH RECURSIVE way(event_index, depth) AS (SELECT CAST(0 AS BIGINT), 0 UNION ALL "
-            "SELECT e.source_event_index, w.depth + 1 FROM way AS w "
-            "JOIN edge_health AS e ON e.run_id = 'run-a' AND e.event_index = w.event_index AND e.source_is_bad) "
+            "SELECT i.source_node_id, w.depth + 1 FROM way AS w "
+            "JOIN tensor_input AS i ON i.run_id = 'run-a' AND i.node_id = w.event_index "
+            "JOIN nonfinite_tensor AS n ON n.run_id = 'run-a' AND n.event_index = i.source_node_id) "
             "SELECT event_index, min(depth) FROM way GROUP BY event_index ORDER BY event_index"
         )
     assert way == [(0, 0), (1, 2), (2, 2), (3, 1)]

@@ -64,6 +64,8 @@ def test_the_script_for_other_clients_creates_views_with_the_same_rows(logdir: P
         plain.execute(views_sql(str(logdir)))
         for view in public_views():
             query = f"SELECT * FROM {view.name} ORDER BY ALL"
+            if view.is_computed:
+                continue
             assert plain.sql(query).fetchall() == opened.rows(query)
 
 
@@ -99,14 +101,6 @@ def test_op_health_sums_the_tensors_of_a_step(logdir: Path) -> None:
     ]
 
 
-def test_edge_health_joins_within_one_iteration(logdir: Path) -> None:
-    columns = "iteration, source_op_name, op_name, input_index, source_is_bad, is_bad, source_num_inf, num_inf, num_nan"
-    assert rows(logdir, f"SELECT {columns} FROM edge_health ORDER BY event_index") == [
-        (0, "x", "Log", 0, False, False, 0, 0, 0),
-        (1, "x", "Log", 0, False, True, 0, 2, 0),
-    ]
-
-
 def test_graph_tensor_has_the_columns_of_tensor_health_and_the_source_line(logdir: Path) -> None:
     with open_logdir(logdir) as opened:
         columns = set(opened.table("SELECT * FROM graph_tensor LIMIT 0")[0])
@@ -130,8 +124,6 @@ def test_layer_role_and_forward_op_are_in_the_views(tmp_path: Path) -> None:
         found = rows(logdir, f"SELECT {of_gradient} FROM {view} WHERE op_name = 'Grad'")
         assert found == [(*label, 0, "x")], view
     assert rows(logdir, "SELECT layer, role, num_bad FROM op_health WHERE op_name = 'Grad'") == [(*label, 1)]
-    edges = "SELECT source_layer, source_role, layer, role FROM edge_health WHERE op_name = 'Grad'"
-    assert rows(logdir, edges) == [(None, None, *label)]
 
 
 def test_layer_and_role_of_an_eager_op_are_in_the_views(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -87,7 +88,7 @@ class Flow:
             for row in self.rows("executed_op")
         }
         nodes = (row for row in self.rows("executed_op") if row["op_name"] is None)
-        computing = (row for row in nodes if row["op_type"] not in _BORDER_NODES)
+        computing = filter(_is_computing, nodes)
         self._nodes_made_for = _grouped(computing, "executed_graph_id", "graph_id", "call_site", "made_for")
         self._node_of_name = self._by("executed_op", "executed_graph_id", "node_name")
         self._node_edges = _grouped(self.rows("executed_op_input"), "executed_graph_id", "node_name")
@@ -102,6 +103,35 @@ class Flow:
         for is_in_loop in (False, True):
             for context in list(self._seen):
                 self._add_callers(context, is_in_loop=is_in_loop)
+        waiting = list(self._seen)
+        for context in waiting:  # which grows
+            waiting += self._add_silent_callees(context)
+
+    def _add_silent_callees(self, context: Context) -> list[Context]:
+        """Adds the contexts of functions without rows that a context called, and returns them."""
+        found = []
+        calls = (call for key, calls in self._calls.items() if key[0] == context.graph_id for call in calls)
+        for call in calls:
+            if call["attribute"] not in _LOOP | _BRANCHES and not self._own_callees(context, call):
+                callee = self._silent_callee(context, call)
+                self._seen[callee] = self._seen[context]
+                self._sites[callee.step_id][callee.call_site].append(callee)
+                found.append(callee)
+        return found
+
+    def _own_callees(self, context: Context, call: Row) -> list[Context]:
+        return [other for other in self._callees(context, call) if self._caller(other) == (context, call)]
+
+    @staticmethod
+    def _silent_callee(context: Context, call: Row) -> Context:
+        """Returns the context of a function or branch that an op called, if it has no rows."""
+        site = f"{context.call_site}/{call['op_name']}" if context.call_site else str(call["op_name"])
+        return context._replace(call_site=site + _suffix(call), graph_id=call["callee_graph_id"])
+
+    @property
+    def has_sessions(self) -> bool:
+        """Whether the program ran sessions of graph mode."""
+        return any(row["session_index"] is not None for row in self.rows("graph_function"))
 
     def rows(self, table: str) -> list[Row]:
         """Returns the rows of a table."""
@@ -130,6 +160,8 @@ class Flow:
         seen = self._seen[context]
         while (level := self._level_of(context)) and (is_in_loop or level[0]["attribute"] not in _LOOP):
             context, _ = self._caller(context)
+            if context.iteration is None:
+                return
             if context not in self._seen:
                 self._seen[context] = seen
                 self._sites[context.step_id][context.call_site].append(context)
@@ -193,21 +225,27 @@ class Flow:
         A resource is replaced by the values that were written to it. A tensor at a border has one input: the tensor
         on the other side.
         """
+        return [source for _, source in self.numbered_inputs(tensor)]
+
+    def numbered_inputs(self, tensor: Tensor) -> list[tuple[int | None, Tensor]]:
+        """Returns the inputs of a tensor, each with the index of the input of the op; None at a border."""
         across = self._across(tensor)
         if across is not None:
-            return across
+            return [(None, source) for source in across]
         context, op, slot = tensor
         if context is None:
             sources = self._execution_inputs(op) if slot is not None else []
         else:
-            sources = self._node_inputs(tensor) + self._edge_inputs(context, op)
-        found = []
-        for source in sources:
+            sources = self._op_inputs(tensor)
+        found: list[tuple[int | None, Tensor]] = []
+        for index, source in sources:
             dtype = self._dtype(source)
             if dtype == "resource" or (dtype is None and self._handle(source) in self._writes):
-                found += self._content(self._handle(source), self._order(context, op))
+                is_placed = context is None or self._is_placed(context)
+                held = self._content(self._handle(source), self._order(context, op)) if is_placed else [_UNKNOWN]
+                found += [(index, each) for each in held]
             elif not _NEVER_BAD.fullmatch(dtype or ""):
-                found.append(source)
+                found.append((index, source))
         return found
 
     def is_known(self, tensor: Tensor) -> bool:
@@ -242,6 +280,9 @@ class Flow:
             return self.health[tensor]["dtype"]
         if tensor.context is None:
             return self._made.get(tensor[1:], {}).get("dtype")
+        if (tensor.context.graph_id, tensor.op) not in self._ops:
+            dtypes = json.loads((self._node(tensor) or {}).get("output_dtypes") or "[]")
+            return dtypes[tensor.slot] if tensor.slot < len(dtypes) else None
         return self._outputs.get((tensor.context.graph_id, *tensor[1:]), {}).get("dtype")
 
     def _edge_inputs(self, context: Context, op: str | int) -> list[Tensor]:
@@ -259,28 +300,43 @@ class Flow:
         executed_graph_id = self._executed_graphs.get(tensor.context.step_id)
         return self._nodes.get((executed_graph_id, tensor.context.graph_id, tensor.context.call_site, tensor.op))
 
-    def _node_inputs(self, tensor: Tensor) -> list[Tensor]:
-        """Returns the inputs of an op by the edges that ran. Nodes at borders are left to the edges of the program."""
+    def _op_inputs(self, tensor: Tensor) -> list[tuple[int, Tensor]]:
+        """Returns the inputs of an op: those that ran, and unless these are all known, those of the program."""
+        ran, is_known = self._node_inputs(tensor)
+        node = self._node(tensor)
+        of_op = tensor.op if node is None or node["op_name"] is not None else node["made_for"]
+        program = list(enumerate(self._edge_inputs(tensor.context, of_op)))
+        if is_known:  # resources are followed to their handles by the edges of the program
+            program = [each for each in program if self._dtype(each[1]) == "resource" and of_op == tensor.op]
+        if of_op == tensor.op:
+            ran = [each for each in ran if self._dtype(each[1]) != "resource"]
+        return ran + program
+
+    def _node_inputs(self, tensor: Tensor) -> tuple[list[tuple[int, Tensor]], bool]:
+        """Returns the inputs of an op by the edges that ran, without borders, and whether these are all."""
         node = self._node(tensor)
         found = []
+        is_known = node is not None
         for edge in self._node_edges[node["executed_graph_id"], node["node_name"]] if node is not None else ():
             source = self._node_of_name.get((edge["executed_graph_id"], edge["source_node_name"]))
-            if edge["is_control"] or source is None or source["graph_id"] is None:
+            if edge["is_control"]:
                 continue
-            if source["op_name"] is not None or source["op_type"] not in _BORDER_NODES:
-                context = tensor.context._replace(call_site=source["call_site"], graph_id=source["graph_id"])
-                found.append(Tensor(context, source["op_name"] or source["node_name"], edge["source_output_slot"]))
+            if source is None or source["graph_id"] is None or not _is_computing(source):
+                is_known = False
+                continue
+            context = tensor.context._replace(call_site=source["call_site"], graph_id=source["graph_id"])
+            made = Tensor(context, source["op_name"] or source["node_name"], edge["source_output_slot"])
+            found.append((edge["input_index"], made))
         if node is None:  # an absorbed op, perhaps computed by a node that was made for it
             executed_graph_id = self._executed_graphs.get(tensor.context.step_id)
-            made = self._nodes_made_for[executed_graph_id, tensor.context.graph_id, tensor.context.call_site, tensor.op]
-            found += [Tensor(tensor.context, other["node_name"], tensor.slot) for other in made]
-        if node is not None and node["op_name"] is None and node["made_for"] is not None:
-            found += self._edge_inputs(tensor.context, node["made_for"])
-        return found
+            place = executed_graph_id, tensor.context.graph_id, tensor.context.call_site
+            nodes = self._nodes_made_for[*place, tensor.op]
+            found += [(0, Tensor(tensor.context, other["node_name"], tensor.slot)) for other in nodes]
+        return found, is_known
 
-    def _execution_inputs(self, index: int | str) -> list[Tensor]:
+    def _execution_inputs(self, index: int | str) -> list[tuple[int, Tensor]]:
         num_inputs = self._executions.get(index, {}).get("num_inputs", 0)
-        return [found for i in range(num_inputs) for found in self._eager(index, i)]
+        return [(i, found) for i in range(num_inputs) for found in self._eager(index, i)]
 
     def _eager(self, index: int | str | None, input_index: int) -> list[Tensor]:
         """Returns the tensor that is an input of an execution."""
@@ -357,6 +413,8 @@ class Flow:
             callees = (other for other in self._callees(outer, body) if other.frame_id == context.frame_id)
             before = {other._replace(iteration=context.iteration - 1) for other in callees}
             return self._result(before, position, body["function_name"])
+        if self._is_lost(caller):
+            return []
         position += call["attribute"] in _BRANCHES
         return self._edge_inputs(outer, call["op_name"])[position : position + 1]
 
@@ -366,11 +424,12 @@ class Flow:
         body = [call for call in calls if call["attribute"] == "body"]
         found = []
         for call in body or calls:
-            callees = [other for other in self._callees(context, call) if self._caller(other) == (context, call)]
+            callees = self._own_callees(context, call)
             if not callees and call["attribute"] not in _LOOP | _BRANCHES:  # it ran and left no rows
-                site = f"{context.call_site}/{op}" if context.call_site else str(op)
-                callees = [context._replace(call_site=site + _suffix(call), graph_id=call["callee_graph_id"])]
+                callees = [self._silent_callee(context, call)]
             if body and not callees:
+                if any(self._is_lost(self._caller(other)) for other in self._callees(context, call)):
+                    return []  # one of these frames may have been entered here
                 return self._edge_inputs(context, op)[slot : slot + 1] if slot is not None else []
             last = max((other.iteration or 0 for other in callees), default=0) if body else context.iteration
             found += self._result({other._replace(iteration=last) for other in callees}, slot, call["function_name"])
@@ -458,6 +517,11 @@ class Flow:
             outer = outer._replace(frame_id=frame_id, iteration=iteration)
         return outer, call
 
+    @staticmethod
+    def _is_lost(caller: tuple[Context, Row] | None) -> bool:
+        """Returns whether it is unknown in which iteration a caller called."""
+        return caller is not None and caller[0].iteration is None
+
     def _level_of(self, context: Context) -> tuple[Row, str] | tuple[()] | None:
         """Returns the call that led to a context and the call site of the calling op, () for an outermost graph."""
         root = self._executions.get(self._execution_of(context), {}).get("graph_id")
@@ -507,16 +571,30 @@ class Flow:
             here = (other for other in self._sites[step_id].get(site, ()) if other.graph_id == graph_id)
             passes = dict.fromkeys((other.frame_id, other.iteration) for other in here)
             level = self._level_of(Context(step_id, None, None, site, graph_id))
+            if level and level[0]["attribute"] == "body":  # it ran in all iterations until its last one
+                last: dict[int | None, int] = {}
+                for frame_id, iteration in passes:
+                    last[frame_id] = max(iteration or 0, last.get(frame_id, 0))
+                passes = dict.fromkeys((frame_id, i) for frame_id in last for i in range(last[frame_id] + 1))
             if not level or level[0]["attribute"] in _LOOP:
                 break
             graph_id, site = level[0]["graph_id"], level[1]
         if not passes:  # the outer loop has no rows
             return {frame_id: (None, iteration) for iteration, frame_id in enumerate(frames)}
-        if len(passes) != len(frames):
-            return {}
         order = {frame_id: place for place, (frame_id, _) in enumerate(reversed(passes))}
         entries = sorted(passes, key=lambda entry: (-order[entry[0]], entry[1]))
-        return dict(zip(frames, entries, strict=True))
+        in_order = dict(zip(frames, entries, strict=True)) if len(passes) == len(frames) else {}
+        if any(frame_id is None for frame_id, _ in entries):
+            return in_order
+        if in_order and len({_name_of(frame, entry) for frame, entry in in_order.items()}) == 1:
+            return in_order
+        if not frames:
+            return {}
+        names = set.intersection(*({_name_of(frame, entry) for entry in entries} for frame in frames))
+        if len(names) != 1:
+            return in_order
+        (name,) = names
+        return {frame: entry for frame in frames for entry in entries if _name_of(frame, entry) == name}
 
     # Variables
 
@@ -548,6 +626,11 @@ class Flow:
             return (execution["event_index"] if execution is not None else self._step_start(context.step_id), position)
         return (*self._order(caller[0], caller[1]["op_name"]), context.iteration or 0, position)
 
+    def _is_placed(self, context: Context) -> bool:
+        """Returns whether it is known in which iteration each loop around a context was entered."""
+        caller = self._caller(context)
+        return caller is None or (not self._is_lost(caller) and self._is_placed(caller[0]))
+
     def _step_start(self, step_id: int | None) -> int:
         """Returns the smallest `event_index` of a step that no recorded execution started."""
         sites = self._sites[step_id].values() if step_id in self._sites else ()
@@ -569,15 +652,20 @@ class Flow:
         found: dict[int | None, list[tuple[tuple[int, ...], str, list[Tensor]]]] = defaultdict(list)
         for index, execution in self._executions.items():
             if _WRITER.fullmatch(execution["op_type"]):
-                inputs = self._execution_inputs(index)
+                inputs = [source for _, source in self._execution_inputs(index)]
                 places = [0] if execution["op_type"] != "MakeIterator" else [1]
                 self._note(found, self._order(None, index), execution["op_type"], inputs, places)
         writers = _grouped((row for row in self._ops.values() if _WRITER.fullmatch(row["op_type"])), "graph_id")
         for context in self._seen:
             for row in writers.get(context.graph_id, ()):
-                inputs = self._edge_inputs(context, row["op_name"])
+                inputs = [source for _, source in self._op_inputs(Tensor(context, row["op_name"], 0))]
                 places = [i for i, source in enumerate(inputs) if self._dtype(source) == "resource"]
-                self._note(found, self._order(context, row["op_name"]), row["op_type"], inputs, places)
+                order = self._order(context, row["op_name"])
+                if self._is_placed(context):
+                    self._note(found, order, row["op_type"], inputs, places)
+                else:
+                    handles = [inputs[i] for i in places]
+                    self._note(found, order, "", [*handles, _UNKNOWN], list(range(len(handles))))
         for context in self._silent_branches(set(writers)):
             for row in writers.get(context.graph_id, ()):
                 inputs = self._edge_inputs(context, row["op_name"])
@@ -626,9 +714,21 @@ class Flow:
 
     def _note(self, found: Any, order: tuple[int, ...], op_type: str, inputs: list[Tensor], handles: list[int]) -> None:
         values = [source for i, source in enumerate(inputs) if i not in handles]
-        for handle in handles:
-            if handle < len(inputs):
-                found[self._handle(inputs[handle])].append((order, op_type, values))
+        for handle in {self._handle(inputs[place]) for place in handles if place < len(inputs)}:
+            found[handle].append((order, op_type, values))
+
+
+def _name_of(frame_id: int, entry: tuple[int, int]) -> int:
+    """Returns the hash of the name of a loop that got a frame at an entry: the inverse of two Hash64Combine."""
+    name = frame_id % 2**64
+    for first in (part % 2**64 for part in entry):
+        name = ((name ^ first) - 0x9E3779B97F4A7800 - (first << 10) - (first >> 4)) % 2**64
+    return name
+
+
+def _is_computing(node: Row) -> bool:
+    """Returns whether a node of an optimized graph is not at a border."""
+    return node["op_name"] is not None or node["op_type"] not in _BORDER_NODES
 
 
 def _key_of(row: Row, columns: tuple[str, ...]) -> Any:

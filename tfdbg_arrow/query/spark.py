@@ -9,17 +9,22 @@ logdir.session.sql("SELECT kind, count(*) FROM alert GROUP BY kind").show()
 from __future__ import annotations
 
 import re
+import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tfdbg_arrow.errors import BrokenPartError, LogdirError, MissingDependencyError, QueryError, install_command
 from tfdbg_arrow.query.engine import Answers
 from tfdbg_arrow.query.logdir.local_parts import list_parts
-from tfdbg_arrow.query.logdir.public_views import public_views
+from tfdbg_arrow.query.logdir.public_views import View, public_views
 from tfdbg_arrow.schema import TABLES, Table, Type
 from tfdbg_arrow.storage.location import RemoteLocation, parse_location
+from tfdbg_arrow.storage.manifest import run_ids
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _Result = TypeVar("_Result")
 
@@ -91,7 +96,7 @@ class SparkLogdir(Answers):
         self._kept: OrderedDict[tuple[object, ...], list[tuple[Any, ...]]] = OrderedDict()
         self._num_kept_rows = 0
         self.refresh()
-        _register_views(self.session)
+        _register_views(self.session, self.path)
 
     def __repr__(self) -> str:
         return f"SparkLogdir({str(self.path)!r})"
@@ -188,8 +193,9 @@ def register(spark: Any, logdir: str | Path) -> None:
         FormatVersionError: The logdir has a MAJOR format version that this package does not read.
         MissingDependencyError: PySpark is not installed.
     """
-    _register_tables(spark, _local(logdir))
-    _register_views(spark)
+    path = _local(logdir)
+    _register_tables(spark, path)
+    _register_views(spark, path)
 
 
 def _local(logdir: str | Path) -> Path:
@@ -214,9 +220,38 @@ def _register_tables(spark: Any, path: Path | RemoteLocation) -> Mapping[str, tu
     return parts
 
 
-def _register_views(spark: Any) -> None:
+def _register_views(spark: Any, path: Path | RemoteLocation) -> None:
     for view in public_views():
-        spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW {view.name} AS\n{view.select}")
+        if view.is_computed:
+            _register_computed(spark, path, view)
+        else:
+            spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW {view.name} AS\n{view.select}")
+
+
+def _register_computed(spark: Any, path: Path | RemoteLocation, view: View) -> None:
+    """Creates a computed view, whose rows Spark's workers compute when it is read, each for some runs."""
+    assert isinstance(path, Path)
+    runs = [(run_id,) for run_id in run_ids(path)]
+    frame = spark.createDataFrame(runs, "run_id STRING").repartition(max(len(runs), 1))
+    schema = spark.sql(view.select).schema
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # about versions of pandas, which is not used
+        rows = frame.mapInArrow(_Computed(str(path), view.name), schema)
+    rows.createOrReplaceTempView(view.name)
+
+
+class _Computed:
+    """Returns the rows of a computed view for batches of run ids, in Spark's worker."""
+
+    def __init__(self, logdir: str, view: str) -> None:
+        self._logdir, self._view = logdir, view
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from tfdbg_arrow.query.logdir import open_logdir
+
+        with open_logdir(self._logdir) as logdir:
+            for run_id in (run_id for batch in batches for run_id in batch.column(0).to_pylist()):
+                yield from logdir.of_run(run_id).arrow(f"SELECT * FROM {self._view}").to_batches()
 
 
 def _register_table(spark: Any, table: Table, path: Path, parts: Sequence[str]) -> None:

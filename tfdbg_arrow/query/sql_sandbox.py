@@ -189,12 +189,15 @@ def _answer(request: Mapping[str, Any]) -> Mapping[str, Any]:
     _check_is_select(query)
     with open_logdir(request["path"], skip_broken=request["skip_broken"]) as logdir:
         logdir.fetch(*mentioned_tables(query))
-        parts = _lock(logdir, memory_limit=request["memory_limit"])
+        parts = _parts(logdir)
+        _limit_memory(logdir, memory_limit=request["memory_limit"])
         _bound_process(request["timeout_s"], memory=request["memory_limit"] + _ADDRESS_SPACE)
         late = threading.Timer(request["timeout_s"], logdir.interrupt)
         late.daemon = True
         late.start()
         try:
+            logdir.prepare(query)
+            parts = _lock(logdir)
             return logdir.stream(query, lambda rows: _first(rows, request), batch_rows=_BATCH_ROWS)
         except QueryError as error:
             if not late.is_alive():
@@ -218,14 +221,20 @@ def _check_is_select(query: str) -> None:
         raise QueryError(f"expected one SELECT, found {found}; `tfdbg-arrow sql` runs other statements.")
 
 
-def _lock(logdir: Logdir, *, memory_limit: int) -> list[Path]:
-    """Restricts DuckDB to the live parts, so that no query can open another file. Returns the live parts."""
-    connection = logdir.connection
-    parts = _parts(logdir)
+def _limit_memory(logdir: Logdir, *, memory_limit: int) -> None:
     for setting in (
         f"memory_limit = '{memory_limit}B'",
         f"max_temp_directory_size = '{_MAX_SPILL}'",
         "threads = 2",
+    ):
+        logdir.connection.execute(f"SET {setting}")
+
+
+def _lock(logdir: Logdir) -> list[Path]:
+    """Restricts DuckDB to the live parts, so that no query can open another file. Returns the live parts."""
+    connection = logdir.connection
+    parts = _parts(logdir)
+    for setting in (
         "python_enable_replacements = false",
         "allow_community_extensions = false",
         f"allowed_paths = [{', '.join(sql_literal(str(part)) for part in parts)}]",

@@ -257,7 +257,8 @@ def _write(
     logdir: Logdir, writer: TableWriter, relation: Relation, *, run_id: str | None, told: _Told
 ) -> ExportedTable:
     told.begin()
-    if relation.view is not None and writer.keeps_views and writer.add_view(relation):
+    is_view = relation.view is not None and not relation.view.is_computed
+    if is_view and writer.keeps_views and writer.add_view(relation):
         return ExportedTable(name=relation.name, kind="view", num_rows=None)
 
     def consume(rows: pa.RecordBatchReader) -> None:

@@ -359,13 +359,23 @@ class Logdir(Statements, Answers):
             limit=limit,
         )
 
+    def prepare(self, query: str) -> None:
+        """Creates the views that a statement reads, and computes those that are computed."""
+        self._run(lambda: self._need(query))
+
     def _need(self, query: str) -> None:
         """Fetches the tables that a statement reads, and creates its views."""
         if query.startswith(("SET ", "RESET ")):
             return
         if self._remote is not None:
             self.fetch(*mentioned_tables(query) or {"run"})
-        self._views.need(query)
+        self._views.need(query, fill=self._fill)
+
+    def _fill(self, view: str, table: str) -> None:
+        """Inserts the rows of a computed view into a table."""
+        from tfdbg_arrow.query.logdir.linked import fill_tensor_input
+
+        fill_tensor_input(self, table)
 
     def _list(self) -> Mapping[str, tuple[str, ...]]:
         return self._without_refused((self._remote or self._local).refresh())

@@ -15,7 +15,7 @@ import duckdb
 from tfdbg_arrow.errors import BrokenPartError
 from tfdbg_arrow.query.database import hide_progress_bar, open_database
 from tfdbg_arrow.query.engine import sql_literal
-from tfdbg_arrow.query.logdir.public_views import View, public_views
+from tfdbg_arrow.query.logdir.public_views import COMPUTED, View, public_views
 from tfdbg_arrow.schema import TABLES, Column, Table
 
 _TABLES = {table.name: table for table in TABLES}
@@ -51,6 +51,7 @@ class LiveViews:
         self._connection = connection
         self._check = check
         self._run_id, self._max_loaded = run_id, max_loaded
+        self._computed: set[str] = set()
         self._loaded: set[str] = set()
         self._parts: Mapping[str, tuple[str, ...]] = {}
         self._unfetched: frozenset[str] = frozenset()
@@ -77,16 +78,22 @@ class LiveViews:
         }
         self._united -= changed
         self._forget(changed)
+        self._forget_computed(changed)
         self._parts, self._unfetched, self._cure = parts, lacking, cure
 
-    def need(self, query: str) -> None:
+    def need(self, query: str, *, fill: Callable[[str, str], None] = lambda view, table: None) -> None:
         """Creates the views that a statement may read.
+
+        Args:
+            query: The statement.
+            fill: Called with the name of a computed view, and the table into which it has to insert the rows.
 
         Raises:
             duckdb.Error: A part cannot be opened.
             BrokenPartError: A part lacks a column that it must have.
         """
         tables, views = mentioned(query)
+        computed = [view for view in computed_by(query) if view.name not in self._computed]
         for name in tables:
             self._asked.pop(name, None)
             self._asked[name] = None
@@ -96,8 +103,11 @@ class LiveViews:
                 self._load(name)
         for view in views:
             if view.name not in self._made:
-                self._connection.execute(f'CREATE OR REPLACE VIEW "{view.name}" AS {view.text}')
+                select = _uncomputed(view) if view.is_computed else view.text
+                self._connection.execute(f'CREATE OR REPLACE VIEW "{view.name}" AS {select}')
                 self._made.add(view.name)
+        for view in computed:
+            self._compute(view, fill)
 
     def parts(self) -> list[str]:
         """Returns the paths of all live parts, those of the most recently used tables first."""
@@ -139,6 +149,22 @@ class LiveViews:
         self._connection.execute(f'CREATE TABLE "loaded_{name}" AS SELECT {columns} FROM ({query})', parameters)
         self._connection.execute(f'CREATE OR REPLACE VIEW "{name}" AS SELECT {columns} FROM "loaded_{name}"')
         self._loaded.add(name)
+
+    def _compute(self, view: View, fill: Callable[[str, str], None]) -> None:
+        table = f"computed_{view.name}"
+        self._connection.execute(f'CREATE OR REPLACE TABLE "{table}" AS {view.select}')
+        ((schema,),) = self._connection.execute("SELECT current_schema()").fetchall()
+        fill(view.name, f'"{schema}"."{table}"')
+        self._connection.execute(f'CREATE OR REPLACE VIEW "{view.name}" AS SELECT * FROM "{table}"')
+        self._computed.add(view.name)
+
+    def _forget_computed(self, changed: Iterable[str]) -> None:
+        """Removes the rows of computed views after tables changed. They are computed again when needed."""
+        for name in list(self._computed):
+            if not COMPUTED[name].isdisjoint(changed):
+                self._computed.discard(name)
+                self._made.discard(name)
+                self._connection.execute(f'DROP TABLE "computed_{name}"')
 
     def _forget(self, names: Iterable[str]) -> None:
         for name in list(names):
@@ -216,9 +242,16 @@ def mentioned(query: str) -> tuple[tuple[str, ...], tuple[View, ...]]:
         if not named:
             break
         rest = [view for view in rest if view not in named]
-        texts += [view.select.lower() for view in named]
+        texts += [" ".join(COMPUTED.get(view.name, ())) or view.select.lower() for view in named]
     views = tuple(view for view in public_views() if view not in rest)
     return tuple(name for name in _TABLES if any(_names(text, name) for text in texts)), views
+
+
+@lru_cache(maxsize=1024)
+def computed_by(query: str) -> tuple[View, ...]:
+    """Returns the computed views whose rows a statement reads, directly or by another view."""
+    views = mentioned(_ASKS_THE_CATALOG.sub(" ", query.lower()))[1]
+    return tuple(view for view in views if view.is_computed)
 
 
 def mentioned_tables(query: str) -> frozenset[str]:
@@ -238,6 +271,14 @@ def _source(parts: Sequence[str], *, unite: bool) -> str:
     # can_have_nan: min/max statistics leave out NaN, and without this option DuckDB would prune by them.
     return (
         f"read_parquet([{files}], union_by_name = {str(unite).lower()}, can_have_nan = true, hive_partitioning = false)"
+    )
+
+
+def _uncomputed(view: View) -> str:
+    """Returns the SELECT of a computed view that was not computed yet. Reading the view is an error."""
+    message = sql_literal(f"the view {view.name} was not computed: use the methods of Logdir, such as sql()")
+    return (
+        f"SELECT computed.* FROM range(1) LEFT JOIN ({view.select}) AS computed ON true WHERE error({message}) IS NULL"
     )
 
 

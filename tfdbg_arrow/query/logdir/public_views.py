@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from graphlib import TopologicalSorter
 from importlib import resources
 
+from tfdbg_arrow.link import LINKED_TABLES
 from tfdbg_arrow.query.alert_rules.rules import alert_view, builtin_rules
 from tfdbg_arrow.query.engine import sql_literal
 from tfdbg_arrow.schema import TABLES, Table
 from tfdbg_arrow.storage.layout import PART_GLOB
 
+COMPUTED: Mapping[str, frozenset[str]] = {"tensor_input": frozenset(LINKED_TABLES)}
+"""The views that `link` computes, and the tables from which it does."""
 _ALERT = """\
 -- One row is one finding of one built-in alert rule, with the rule's default parameters.
 --   kind           the rule
@@ -41,6 +45,11 @@ class View:
         lines = [line for line in self.text.splitlines() if line.startswith("--")]
         return "\n".join(line.removeprefix("--").removeprefix(" ") for line in lines)
 
+    @property
+    def is_computed(self) -> bool:
+        """Whether `link` computes the rows; the SELECT then returns none, and gives the types of the columns."""
+        return self.name in COMPUTED
+
     @cached_property
     def select(self) -> str:
         """The SELECT alone."""
@@ -68,6 +77,7 @@ def views_sql(logdir: str) -> str:
     """Returns a SQL script that creates all tables and views of a logdir in a plain DuckDB client.
 
     The script finds the parts by their paths and does not read the manifests: use it on a logdir that nobody writes to.
+    It lacks the views that this package computes; `export` writes their rows.
 
     Args:
         logdir: The logdir's path, as seen by the client.
@@ -75,7 +85,11 @@ def views_sql(logdir: str) -> str:
     statements = [
         "-- Reads a logdir of tfdbg_arrow in any DuckDB client. Example:  duckdb -init views.sql",
         *(_table_sql(logdir, table) for table in TABLES),
-        *(f'CREATE OR REPLACE VIEW "{view.name}" AS\n{view.select.strip()};' for view in public_views()),
+        *(
+            f'CREATE OR REPLACE VIEW "{view.name}" AS\n{view.select.strip()};'
+            for view in public_views()
+            if not view.is_computed
+        ),
     ]
     return "\n\n".join(statements) + "\n"
 

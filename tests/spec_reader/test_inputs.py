@@ -1,0 +1,44 @@
+"""Test that the view `tensor_input` has the inputs that a reader written from the specification alone finds."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.culprit.corpus import programs
+from tests.spec_reader.inputs import differences
+from tests.spec_reader.test_random_programs import chosen_seeds
+from tests.spec_reader.test_spec_reader import LOGDIRS, REPOSITORY
+
+SAMPLE_STEP = 12
+NUM_SEEDS = 10
+
+
+def record(module: str, *arguments: object) -> None:
+    command = [sys.executable, "-m", f"tests.spec_reader.{module}", *map(str, arguments)]
+    done = subprocess.run(command, cwd=REPOSITORY, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
+@pytest.mark.parametrize("logdir", LOGDIRS, ids=[f"{path.parent.name}-{path.name}" for path in LOGDIRS])
+def test_the_inputs_in_a_golden_logdir_are_the_same(logdir: Path) -> None:
+    assert differences(logdir) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("graphs", ["traced", "executed"])
+def test_the_inputs_in_a_sample_of_the_corpus_are_the_same(tmp_path: Path, graphs: str) -> None:
+    names = [program.name for program in programs()][::SAMPLE_STEP]
+    record("record", tmp_path, graphs, *names)
+    assert [each for name in names for each in differences(tmp_path / name / "logdir")] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("graphs", ["traced", "executed"])
+def test_the_inputs_in_random_programs_are_the_same(tmp_path: Path, graphs: str) -> None:
+    for seeds in chosen_seeds(NUM_SEEDS):
+        record("record_programs", tmp_path, graphs, *seeds)
+        assert [each for seed in seeds for each in differences(tmp_path / str(seed) / "logdir")] == []

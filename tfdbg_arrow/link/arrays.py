@@ -1,0 +1,88 @@
+"""Relations as NumPy arrays of int64: groups of rows, ranges of numbers, and sets of keys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+NO_INTS: Ints = np.empty(0, np.int64)
+
+
+def ints(values: Any) -> Ints:
+    """Returns values as an array of int64."""
+    return np.asarray(values, np.int64).reshape(-1)
+
+
+def joined(parts: list[Ints]) -> Ints:
+    """Returns the concatenation of arrays, also of none."""
+    return np.concatenate([NO_INTS, *parts])
+
+
+def grouped(owner: Ints, size: int) -> tuple[Ints, Ints]:
+    """Groups the rows of a relation by their owner.
+
+    Args:
+        owner: The owner of each row, from 0 to `size` - 1.
+        size: The number of owners.
+
+    Returns:
+        The order of the rows that makes groups, and where each group starts in it (`size` + 1 numbers).
+    """
+    order = np.argsort(owner, kind="stable")
+    return order, np.searchsorted(owner[order], np.arange(size + 1))
+
+
+def ranges(first: Ints, last: Ints) -> tuple[Ints, Ints]:
+    """Returns (index of the range, number) for each number of the ranges `first[i]` to `last[i]` - 1."""
+    count = np.maximum(last - first, 0)
+    item = np.repeat(np.arange(len(first)), count)
+    return item, np.arange(len(item)) - np.repeat(np.cumsum(count) - count, count) + first[item]
+
+
+def distinct(values: Ints) -> Ints:
+    """Returns the distinct values, sorted. `np.unique` hashes them, which takes several times as long."""
+    values = np.sort(values)
+    return values[np.concatenate([[True], values[1:] != values[:-1]])] if len(values) else values
+
+
+def place_of(keys: Ints, sorted_keys: Ints) -> Ints:
+    """Returns the place of each key among sorted keys, -1 for a key that is not there."""
+    if not len(sorted_keys):
+        return np.full(len(keys), -1)
+    place = np.minimum(np.searchsorted(sorted_keys, keys), len(sorted_keys) - 1)
+    return np.where(sorted_keys[place] == keys, place, -1)
+
+
+def has(keys: Ints, sorted_keys: Ints) -> Bools:
+    """Returns which keys are among sorted keys."""
+    return place_of(keys, sorted_keys) >= 0
+
+
+class KeySet:
+    """A set of keys that grows by arrays.
+
+    It consists of sorted arrays, each more than twice as long as the next, so that adding few keys to many is cheap.
+    """
+
+    def __init__(self) -> None:
+        self._parts: list[Ints] = []
+
+    def add(self, keys: Ints) -> Ints:
+        """Adds keys, and returns those that were not there, sorted and distinct."""
+        new = distinct(keys)
+        for part in self._parts:
+            new = new[~has(new, part)]
+        if len(new):
+            self._parts.append(new)
+            while len(self._parts) > 1 and len(self._parts[-2]) < 2 * len(self._parts[-1]):
+                last = self._parts.pop()
+                self._parts[-1] = np.sort(np.concatenate([self._parts[-1], last]), kind="stable")
+        return new
+
+    def __len__(self) -> int:
+        return sum(map(len, self._parts))

@@ -1,0 +1,23 @@
+"""Keys: one int64 for each tensor that a program computed, and for what a variable held after each write.
+
+pass * number of tensors + tensor      a tensor of a graph
+EAGER + tensor_id                      an eager tensor; that of a variable's handle is the variable's first value
+CONTENT + number of the write          what a variable holds after a write
+"""
+
+from __future__ import annotations
+
+from tfdbg_arrow.link.arrays import Bools, Ints
+
+EAGER = 1 << 60
+CONTENT = 1 << 61
+
+
+def is_graph(keys: Ints) -> Bools:
+    """Returns which keys are tensors of graphs."""
+    return (keys >= 0) & (keys < EAGER)
+
+
+def is_eager(keys: Ints) -> Bools:
+    """Returns which keys are eager tensors."""
+    return (keys >= EAGER) & (keys < CONTENT)

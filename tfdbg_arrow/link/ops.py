@@ -1,0 +1,160 @@
+"""Ops: every op of every graph at every call site, and its outputs as dense numbers.
+
+Nodes that TensorFlow's optimizer made count as ops of the graph in which they ran, except those at borders.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tfdbg_arrow.errors import MemoryLimitError
+from tfdbg_arrow.link.arrays import Ints
+from tfdbg_arrow.link.call_sites import CallSites
+from tfdbg_arrow.link.tables import Tables, listed
+
+WRITER = (
+    r"Assign(Add|Sub)?VariableOp|Resource(Sparse)?Apply\w+|ResourceScatter\w+|ResourceStridedSliceAssign|MakeIterator"
+)
+"""Matches the types of ops that write to the resource that they take. Here and below: see "Following values"."""
+REPLACING = "('AssignVariableOp', 'MakeIterator')"
+NEVER_BAD = r"bool|string|q?u?int\d+"
+"""Matches dtypes whose tensors are followed only if they have a row."""
+_UNLINKED = (
+    r"(TensorArray(Read|Gather|Concat)|StackPop)(V\d)?"
+    r"|(Iterator|MultiDeviceIterator|OptionalGetValue|DatasetToSingleElement).*"
+)
+"""Matches the types of ops of whose outputs no row says where they come from."""
+_BORDER_NODES = "('Identity', 'Switch', 'Merge', 'Enter', 'Exit', 'NextIteration')"
+_MAX_OUTPUTS = 65_536
+"""Outputs of one op. More are only in a hostile logdir."""
+MAX_TENSORS = 40_000_000
+"""Outputs of all ops at all call sites. They take 1 GB."""
+
+_SIZES = """
+CREATE OR REPLACE TEMP TABLE linked_size AS
+SELECT graph_id, op_name, max(slot) + 1 AS num_outputs FROM (
+    SELECT graph_id, op_name, output_slot AS slot FROM graph_op_output
+    UNION ALL SELECT graph_id, op_name, num_outputs - 1 FROM graph_op
+    UNION ALL SELECT graph_id, source_op_name, source_output_slot FROM graph_op_input WHERE NOT is_control
+    UNION ALL SELECT graph_id, op_name, output_slot FROM graph_function_output
+    UNION ALL SELECT c.graph_id, c.op_name, r.output_index FROM graph_call AS c
+    JOIN graph_function AS f ON f.graph_id = c.callee_graph_id
+    JOIN graph_function_output AS r ON r.function_name = f.function_name
+) GROUP BY graph_id, op_name"""
+_NODES = f"""
+CREATE OR REPLACE TEMP TABLE linked_node AS
+SELECT
+    executed_graph_id, node_name, op_type, graph_id, coalesce(op_name, node_name) AS op_name, made_for, call_site,
+    op_name IS NULL AS is_made, op_name IS NULL AND op_type IN {_BORDER_NODES} AS is_border, output_dtypes
+FROM executed_op
+WHERE graph_id IS NOT NULL AND call_site IS NOT NULL"""
+_MADE = """
+CREATE OR REPLACE TEMP TABLE linked_made AS
+SELECT
+    graph_id, call_site, op_name, min(op_type) AS op_type, min(made_for) AS made_for,
+    min(from_json(output_dtypes, '["VARCHAR"]')) AS dtypes
+FROM linked_node
+WHERE is_made AND NOT is_border
+GROUP BY graph_id, call_site, op_name"""
+_OPS = f"""
+CREATE OR REPLACE TEMP TABLE linked_op AS
+SELECT *, CAST(sum(num_outputs) OVER (ORDER BY op) - num_outputs AS BIGINT) AS base FROM (
+    SELECT row_number() OVER (ORDER BY site, is_made, op_index, op_name) - 1 AS op, * REPLACE (
+        least(greatest(coalesce(num_outputs, 1), 1), {_MAX_OUTPUTS}) AS num_outputs
+    ) FROM (
+        SELECT
+            s.site, s.root, s.graph_id, s.text, g.op_name, g.op_type, g.op_index, z.num_outputs, false AS is_made,
+            CAST(NULL AS VARCHAR) AS made_for
+        FROM linked_site AS s
+        JOIN graph_op AS g ON g.graph_id = s.graph_id
+        LEFT JOIN linked_size AS z ON z.graph_id = g.graph_id AND z.op_name = g.op_name
+        UNION ALL
+        SELECT
+            s.site, s.root, s.graph_id, s.text, m.op_name, m.op_type, coalesce(g.op_index, 0), len(m.dtypes), true,
+            m.made_for
+        FROM linked_site AS s
+        JOIN linked_made AS m ON m.graph_id = s.graph_id AND m.call_site = s.text
+        LEFT JOIN graph_op AS g ON g.graph_id = m.graph_id AND g.op_name = m.made_for
+    )
+)"""
+_DTYPES = f"""
+SELECT tensor, dtype = 'resource' AS is_resource, regexp_full_match(dtype, '{NEVER_BAD}') AS is_never_bad FROM (
+    SELECT o.base + d.output_slot AS tensor, d.dtype FROM linked_op AS o
+    JOIN graph_op_output AS d ON d.graph_id = o.graph_id AND d.op_name = o.op_name
+    WHERE NOT o.is_made AND d.output_slot BETWEEN 0 AND o.num_outputs - 1
+    UNION ALL
+    SELECT base + place - 1, dtypes[place] FROM (
+        SELECT o.base, m.dtypes, unnest(range(1, least(len(m.dtypes), o.num_outputs) + 1)) AS place
+        FROM linked_op AS o JOIN linked_made AS m
+        ON m.graph_id = o.graph_id AND m.call_site = o.text AND m.op_name = o.op_name
+        WHERE o.is_made
+    )
+) WHERE dtype IS NOT NULL"""
+
+
+class Ops:
+    """The ops of a run by number. Output `s` of op `i` is the tensor `base[i] + s`.
+
+    It also creates the temporary tables `linked_node` (nodes that ran) and `linked_op` (the ops with their numbers).
+
+    Args:
+        tables: The tables of the run.
+        sites: The call sites.
+
+    Attributes:
+        site, base, num_outputs, position: Of each op; the position is `op_index`, or that of the op it was made for.
+        is_made: Whether the optimizer made the op.
+        is_writer, is_replacing, is_iterator: Whether it writes to a resource, and how.
+        is_unlinked: Whether no row says where its outputs come from.
+        is_passing: Whether it hands on a resource: Identity.
+        is_handle: Whether it makes the handle of a variable.
+        of_tensor: The op of each tensor.
+        is_resource, is_never_bad: By tensor, from its dtype.
+
+    Raises:
+        MemoryLimitError: The graphs have too many ops.
+    """
+
+    def __init__(self, tables: Tables, sites: CallSites) -> None:
+        listed(
+            tables,
+            "linked_site",
+            site=("BIGINT", range(len(sites))),
+            root=("BIGINT", [place.root for place in sites.places]),
+            graph_id=("BIGINT", [place.graph_id for place in sites.places]),
+            text=("VARCHAR", [place.text for place in sites.places]),
+        )
+        for statement in (_SIZES, _NODES, _MADE, _OPS):
+            tables.run(statement)
+        rows = tables.columns(
+            "SELECT site, base, num_outputs, op_index, is_made, "
+            f"regexp_full_match(op_type, '{WRITER}') AS is_writer, op_type IN {REPLACING} AS is_replacing, "
+            f"op_type = 'MakeIterator' AS is_iterator, regexp_full_match(op_type, '{_UNLINKED}') AS is_unlinked, "
+            "op_type = 'Identity' AS is_passing, op_type = 'VarHandleOp' AS is_handle FROM linked_op ORDER BY op"
+        )
+        self.site, self.base, self.num_outputs, self.position = (
+            rows[name] for name in ("site", "base", "num_outputs", "op_index")
+        )
+        self.is_made, self.is_writer, self.is_replacing, self.is_iterator, self.is_unlinked, self.is_passing = (
+            rows[name] for name in ("is_made", "is_writer", "is_replacing", "is_iterator", "is_unlinked", "is_passing")
+        )
+        self.is_handle = rows["is_handle"]
+        self.num_tensors = int(self.base[-1] + self.num_outputs[-1]) if len(self.base) else 1
+        if self.num_tensors > MAX_TENSORS:
+            raise MemoryLimitError(
+                f"the graphs have {self.num_tensors:,} outputs at all their call sites, expected at most "
+                f"{MAX_TENSORS:,}; ask for views that do not follow the data, such as tensor_health."
+            )
+        self.of_tensor: Ints = np.repeat(np.arange(len(self.base)), self.num_outputs)
+        self.is_resource, self.is_never_bad = np.zeros((2, self.num_tensors), bool)
+        dtypes = tables.columns(_DTYPES)
+        self.is_resource[dtypes["tensor"]] = dtypes["is_resource"]
+        self.is_never_bad[dtypes["tensor"]] = dtypes["is_never_bad"]
+
+    def __len__(self) -> int:
+        return len(self.base)
+
+
+def unlinked_types() -> str:
+    """Returns a regular expression for the types of ops of whose outputs no row says where they come from."""
+    return _UNLINKED
