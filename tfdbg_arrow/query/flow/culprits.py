@@ -293,7 +293,11 @@ class Culprits:
         roots = [other for other in self._origins.roots(earlier, set()) if not self._origins.is_literal(other)]
         proven = [other for other in roots if self._origins.verdict(other).is_origin]
         forward = [other for other in roots if not self._gradients.has_made(other)]
-        return forward if proven and all(map(self._gradients.has_made, proven)) and forward else proven
+        if proven:
+            return forward if forward and all(map(self._gradients.has_made, proven)) else proven
+        # What is in no call is in a function of tf.data, whose elements cannot be followed into the call either.
+        is_in_call = root.execution_index is not None
+        return self._read(condition, None, root.event_index) if is_in_call else []
 
     def _traced_within(self, graph_ids: Iterable[int]) -> list[int]:
         """Returns graphs and all that were traced while they were, at any depth: imported runs lack the calls."""
