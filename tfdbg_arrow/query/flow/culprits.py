@@ -280,11 +280,12 @@ class Culprits:
         )
 
     def _earlier_in_call(self, root: TensorEvent) -> list[TensorEvent]:
-        """Returns the proven origins before an unproven one in a call whose tensors are not linked to a step.
+        """Returns what may be behind an unproven origin in a call whose tensors are not linked to a step.
 
         Debugger V2 does not record steps. So a tensor cannot be followed into another graph of its call, such as a loop
-        or the gradient of a called function. If only gradients have proven origins, their forward ops may have made bad
-        values first, of inputs that cannot be followed.
+        or the gradient of a called function. These are the proven origins before it in the call. If only gradients have
+        proven origins, their forward ops may have made bad values first, of inputs that cannot be followed. Without a
+        proven origin, these are the bad tensors before the call that belong to no call.
         """
         if root.scope != "graph" or root.step_id is not None or self._origins.verdict(root).is_origin:
             return []
@@ -295,7 +296,7 @@ class Culprits:
         forward = [other for other in roots if not self._gradients.has_made(other)]
         if proven:
             return forward if forward and all(map(self._gradients.has_made, proven)) else proven
-        # What is in no call is in a function of tf.data, whose elements cannot be followed into the call either.
+        # A function of tf.data made them. Its elements cannot be followed into the call.
         is_in_call = root.execution_index is not None
         return self._read(condition, None, root.event_index) if is_in_call else []
 

@@ -10,6 +10,8 @@ from tfdbg_arrow.query.model_health.cells import RowKey
 from tfdbg_arrow.query.model_health.layer_rows import Node
 from tfdbg_arrow.query.model_health.origin import Origin
 
+_ROLES = {"input": "an input", "loss": "the loss", "metric": "a metric", "optimizer": "the optimizer"}
+"""What a row of the ops of a role stands for. Other ops outside all layers share a row."""
 MIN_FACTOR = 10.0
 """The least factor by which the largest magnitude of a layer changed for the sentence to name the layer."""
 MIN_ZERO_CHANGE = 0.5
@@ -212,8 +214,6 @@ def subject_of(key: RowKey) -> str:
         name = f"the layer {key.path}"
     elif key.kind == "line":
         name = f"line {key.name}"
-    elif key.path == "input":
-        name = "an input"
     else:
-        name = f"an op outside all layers and lines ({key.path})"
+        name = _ROLES.get(key.path, "an op outside all layers")
     return f"the gradient of {name}" if key.is_gradient else name
