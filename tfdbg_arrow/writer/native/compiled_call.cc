@@ -83,6 +83,7 @@ void summarize(void* result, const void** operands, const char* configuration, s
   if ((health.num_neg_inf | health.num_pos_inf | health.num_nan) == 0) return;
   BadPlace place;
   find_bad(dtype, operands[0], size, rank == 0 ? size : size / dims[0], &place);
+  if (place.first == size) return;  // another thread changed the elements after they were counted
   row[kColumnFirstBad] = static_cast<double>(place.first + 1);
   if (rank > 0) row[kColumnNumBadSlices] = static_cast<double>(place.num_slices + 1);
 }

@@ -247,9 +247,11 @@ void describe_tensor(Session& session, int dtype, int rank, const int64_t* dims,
     if ((record->flags & kBad) != 0) {
       BadPlace place;
       find_bad(dtype, data, size, rank == 0 ? size : size / dims[0], &place);
-      record->flags |= kPlaced;
-      record->tensor.first_bad_index = place.first;
-      record->tensor.num_bad_slices = rank == 0 ? kNoValue : place.num_slices;
+      if (place.first < size) {  // else another thread changed the elements after they were counted
+        record->flags |= kPlaced;
+        record->tensor.first_bad_index = place.first;
+        record->tensor.num_bad_slices = rank == 0 ? kNoValue : place.num_slices;
+      }
     }
     if (is_measured && session.histograms) {
       if (t_histogram == nullptr) t_histogram = std::make_unique<Histogram>();
