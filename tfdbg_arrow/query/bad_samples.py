@@ -168,7 +168,7 @@ class SampleFinder:
         """Returns the axes that a graph leaves open, by op and output slot."""
         rows = self._logdir.rows(
             "SELECT op_name, output_slot, static_shape FROM graph_op_output "
-            "WHERE run_id = ? AND graph_id = ? AND list_contains(static_shape, -1)",
+            "WHERE run_id = ? AND graph_id = ? AND array_contains(static_shape, -1)",
             [self._run_id, graph_id],
         )
         return {(name, slot): [axis for axis, size in enumerate(shape) if size < 0] for name, slot, shape in rows}

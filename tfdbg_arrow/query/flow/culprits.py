@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import TAKES_FROM_STORE, DataFlow
+from tfdbg_arrow.query.flow.graphs import reachable
 from tfdbg_arrow.query.flow.origins import Effect, Effects, Gradients, OrderKey, Origins
 from tfdbg_arrow.query.flow.sinks import EFFECTS, Sinks
 from tfdbg_arrow.query.flow.walk import PUTS_INTO_STORE
@@ -241,7 +242,7 @@ class Culprits:
             return []
         return self._read(
             "scope = 'graph' AND graph_id = ? AND execution_index IS NOT DISTINCT FROM ? AND event_index < ? "
-            "AND list_contains(?, op_name)",
+            "AND array_contains(?, op_name)",
             *(root.graph_id, root.execution_index, root.event_index, names),
         )
 
@@ -302,14 +303,12 @@ class Culprits:
 
     def _traced_within(self, graph_ids: Iterable[int]) -> list[int]:
         """Returns graphs and all that were traced while they were, at any depth: imported runs lack the calls."""
-        graphs = sorted(graph_ids)
-        rows = self._logdir.rows(
-            f"WITH RECURSIVE within AS (SELECT unnest([{', '.join('?' * len(graphs))}]::BIGINT[]) AS graph_id UNION "
-            "SELECT g.graph_id FROM within JOIN graph AS g ON g.outer_graph_id = within.graph_id WHERE g.run_id = ?) "
-            "SELECT graph_id FROM within ORDER BY graph_id",
-            [*graphs, self._run_id],
-        )
-        return [graph_id for (graph_id,) in rows]
+        inner: dict[int, list[int]] = {}
+        for graph_id, outer_graph_id in self._logdir.rows(
+            "SELECT graph_id, outer_graph_id FROM graph WHERE run_id = ? AND outer_graph_id IS NOT NULL", [self._run_id]
+        ):
+            inner.setdefault(outer_graph_id, []).append(graph_id)
+        return sorted(reachable(graph_ids, lambda outer: inner.get(outer, ())))
 
     def beside_constant(self, root: TensorEvent) -> list[TensorEvent]:
         """Returns the origins, other than constants, of the NaNs in the call of a constant NaN.
