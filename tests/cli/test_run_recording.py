@@ -29,7 +29,8 @@ class TestRecording:
             rf"loss, {re.escape(str(program))}:{LOG_LINE}: return -tf.reduce_mean\(labels \* tf.math.log\(probs\)\)",
             first,
         )
-        assert about == "tfdbg-arrow: role forward; reached the program"
+        where = "slice 0 along the first axis, the only bad one of 2"
+        assert about == f"tfdbg-arrow: role forward; reached the program; {where}"
         ((run_id,),) = rows(here / "tfdbg_logdir", "SELECT run_id FROM run")
         assert second == (
             f"tfdbg-arrow: for its inputs and stack: tfdbg-arrow first-nonfinite tfdbg_logdir --run {run_id}"
