@@ -81,13 +81,13 @@ def _computed(row: Row) -> Row:
 
 
 def _behind(row: Row, made_from: dict[Row, set[Row]]) -> set[Row]:
-    found: set[Row] = set()
-    waiting = [row]
-    while waiting:
-        new = made_from[waiting.pop()] - found
-        found |= new
-        waiting += new
-    return found
+    behind: set[Row] = set()
+    to_follow = [row]
+    while to_follow:
+        new = made_from[to_follow.pop()] - behind
+        behind |= new
+        to_follow += new
+    return behind
 
 
 @pytest.mark.slow

@@ -51,11 +51,11 @@ def distinct(values: Ints) -> Ints:
 
 
 def place_of(keys: Ints, sorted_keys: Ints) -> Ints:
-    """Returns the place of each key among sorted keys, -1 for a key that is not there."""
+    """Returns the candidate of each key among sorted keys, -1 for a key that is not there."""
     if not len(sorted_keys):
         return np.full(len(keys), -1)
-    place = np.minimum(np.searchsorted(sorted_keys, keys), len(sorted_keys) - 1)
-    return np.where(sorted_keys[place] == keys, place, -1)
+    candidate = np.minimum(np.searchsorted(sorted_keys, keys), len(sorted_keys) - 1)
+    return np.where(sorted_keys[candidate] == keys, candidate, -1)
 
 
 def has(keys: Ints, sorted_keys: Ints) -> Bools:

@@ -69,12 +69,12 @@ class Eager:
 
     def argument(self, places: Ints, index: Ints) -> Ints:
         """Returns the tensor_id of one input of each execution, -1 if it is unknown."""
-        found = np.full(len(places), -1)
-        known = np.nonzero(places >= 0)[0]
-        item, tensor_id, input_index = self.inputs(places[known])
-        is_it = input_index == index[known][item]
-        found[known[item[is_it]]] = tensor_id[is_it]
-        return found
+        arguments = np.full(len(places), -1)
+        at = np.nonzero(places >= 0)[0]
+        item, tensor_id, input_index = self.inputs(places[at])
+        is_it = input_index == index[at][item]
+        arguments[at[item[is_it]]] = tensor_id[is_it]
+        return arguments
 
     def maker(self, tensor_ids: Ints) -> tuple[Ints, Ints]:
         """Returns (place of the execution, output slot) that made tensors, -1 for tensors from outside."""

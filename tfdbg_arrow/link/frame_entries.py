@@ -18,12 +18,12 @@ _SALT = np.uint64(0x9E3779B97F4A7800)
 
 
 def find_entries(frame_ids: Ints, outer_ids: Ints, iterations: Ints) -> Ints:
-    """Returns the place where each frame of a loop was entered, -1 where that is unknown.
+    """Returns the entry where each frame of a loop was entered, -1 where that is unknown.
 
     Args:
         frame_ids: The frames in one step, in the order in which they began.
-        outer_ids: The frame of each place where the loop can have been entered.
-        iterations: The iteration of each place.
+        outer_ids: The frame of each entry where the loop can have been entered.
+        iterations: The iteration of each entry.
     """
     in_order = np.arange(len(frame_ids))
     is_paired = len(frame_ids) == len(outer_ids)
@@ -38,9 +38,9 @@ def find_entries(frame_ids: Ints, outer_ids: Ints, iterations: Ints) -> Ints:
     if len(set(names.tolist())) == 1:
         made = _combined(outer, _combined(iteration, names[:1]))
         order = np.argsort(made)
-        place = order[np.minimum(np.searchsorted(made[order], frames), len(made) - 1)]
-        if (made[place] == frames).all():
-            return place
+        entry = order[np.minimum(np.searchsorted(made[order], frames), len(made) - 1)]
+        if (made[entry] == frames).all():
+            return entry
     # These may be ids of another runtime. If there are as many frames as places, they most likely began in order.
     return in_order if is_paired else np.full(len(frame_ids), -1)
 
@@ -53,8 +53,8 @@ def _combined(first: _Hashes, second: _Hashes) -> _Hashes:
 
 def _names(frames: _Hashes, outer: _Hashes, iteration: _Hashes) -> _Hashes:
     """Returns the hash of the name that a loop has if it got each frame at each place."""
-    found: _Hashes = np.broadcast_to(frames, outer.shape)
+    names: _Hashes = np.broadcast_to(frames, outer.shape)
     with np.errstate(over="ignore"):
         for first in (outer, iteration):
-            found = (found ^ first) - _SALT - (first << np.uint64(10)) - (first >> np.uint64(4))
-    return found
+            names = (names ^ first) - _SALT - (first << np.uint64(10)) - (first >> np.uint64(4))
+    return names

@@ -8,7 +8,6 @@ import numpy as np
 
 from tfdbg_arrow.link.arrays import Bools, Ints, has, ints, place_of, ranges
 from tfdbg_arrow.link.border_edges import BorderEdges
-from tfdbg_arrow.link.call_sites import CallSites
 from tfdbg_arrow.link.eager import Eager
 from tfdbg_arrow.link.edges import Edges, Way
 from tfdbg_arrow.link.keys import EAGER
@@ -45,12 +44,18 @@ class Sources(NamedTuple):
 
 
 class GraphSources:
-    """Follows tensors of graphs one step back."""
+    """Follows tensors of graphs one step back.
+
+    Attributes:
+        passes: The passes of the run.
+        visits: Which call sites ran in them.
+        ops: The ops at all call sites.
+        eager: The executions.
+    """
 
     def __init__(
         self,
         *,
-        sites: CallSites,
         passes: Passes,
         visits: Visits,
         ops: Ops,
@@ -58,7 +63,7 @@ class GraphSources:
         program: ProgramEdges,
         borders: BorderEdges,
     ) -> None:
-        self._passes, self._visits, self._ops, self._eager = passes, visits, ops, eager
+        self.passes, self.visits, self.ops, self.eager = passes, visits, ops, eager
         self._of_op = Edges(program.of_ops, borders.of_ops, size=len(ops))
         self._of_tensor = Edges(program.of_tensors, borders.of_tensors, size=ops.num_tensors)
         self._replaced, self._num_executed = program.replaced, len(program.executed_graphs)
@@ -72,44 +77,44 @@ class GraphSources:
             keys: Tensors of graphs.
             of_op_only: Whether to return the inputs of the op alone, also if its output is that of a callee.
         """
-        passes, tensor = np.divmod(keys, self._ops.num_tensors)
+        passes, tensor = np.divmod(keys, self.ops.num_tensors)
         parts = []
-        for edges, owner in ((self._of_op, self._ops.of_tensor[tensor]), (self._of_tensor, tensor)):
+        for edges, owner in ((self._of_op, self.ops.of_tensor[tensor]), (self._of_tensor, tensor)):
             item, at = ranges(edges.starts[owner], edges.starts[owner + 1])
             parts.append((item, edges.input_index[at], edges.source[at], edges.way[at], edges.detail[at]))
         columns = parts[0] if of_op_only else [np.concatenate(pair) for pair in zip(*parts, strict=True)]
         item, input_index, source, way, detail = columns
         source_pass = self._source_pass(item, passes[item], source, way, detail)
-        key = source_pass * self._ops.num_tensors + source
+        key = source_pass * self.ops.num_tensors + source
         at = np.nonzero((way == Way.EAGER) & (source_pass >= 0))[0]
-        argument = self._eager.argument(self._execution[self._passes.frame_of(source_pass[at])], detail[at])
+        argument = self.eager.argument(self._execution[self.passes.frame_of(source_pass[at])], detail[at])
         key[at] = np.where(argument >= 0, EAGER + argument, -1)
         return Sources(item, input_index, key, _KIND_OF_WAY[way]).where((source_pass >= 0) & (key >= 0))
 
     def _source_pass(self, item: Ints, passes: Ints, source: Ints, way: Ints, detail: Ints) -> Ints:
         """Returns the pass in which the source of each edge was computed, -1 if the edge does not apply."""
-        frame = self._passes.frame_of(passes)
-        found = passes.copy()
+        frame = self.passes.frame_of(passes)
+        source_pass = passes.copy()
         executed = self._executed[frame]
-        found[(way == Way.SAME) & (detail >= 0) & (detail != executed)] = -1
+        source_pass[(way == Way.SAME) & (detail >= 0) & (detail != executed)] = -1
         at = np.nonzero((way == Way.PROGRAM) & (executed >= 0))[0]
-        found[at[has(detail[at] * self._num_executed + executed[at], self._replaced)]] = -1
-        is_first = passes == self._passes.start[frame]
+        source_pass[at[has(detail[at] * self._num_executed + executed[at], self._replaced)]] = -1
+        is_first = passes == self.passes.start[frame]
         at = np.nonzero(way == Way.ENTER)[0]
-        found[at] = np.where(is_first[at], self._visits.entry[frame[at]], -1)
+        source_pass[at] = np.where(is_first[at], self.visits.entry[frame[at]], -1)
         at = np.nonzero(way == Way.NEXT)[0]
-        found[at] = np.where(~is_first[at] & self._visits.has(passes[at] - 1, detail[at]), passes[at] - 1, -1)
+        source_pass[at] = np.where(~is_first[at] & self.visits.has(passes[at] - 1, detail[at]), passes[at] - 1, -1)
         at = np.nonzero(way == Way.RESULT)[0]
-        found[at[~self._visits.has(passes[at], detail[at])]] = -1
+        source_pass[at[~self.visits.has(passes[at], detail[at])]] = -1
         has_result = np.zeros(int(item.max(initial=-1)) + 1, bool)
-        has_result[item[at[found[at] >= 0]]] = True
-        found[(way == Way.SILENT) & has_result[item]] = -1
+        has_result[item[at[source_pass[at] >= 0]]] = True
+        source_pass[(way == Way.SILENT) & has_result[item]] = -1
         at = np.nonzero(way == Way.EXIT)[0]
-        last = self._visits.last_pass(passes[at], detail[at])
-        site = self._ops.site[self._ops.of_tensor[source[at]]]
-        found[at] = np.where((last >= 0) & self._visits.has(np.maximum(last, 0), site), last, -1)
+        last = self.visits.last_pass(passes[at], detail[at])
+        site = self.ops.site[self.ops.of_tensor[source[at]]]
+        source_pass[at] = np.where((last >= 0) & self.visits.has(np.maximum(last, 0), site), last, -1)
         at = np.nonzero(way == Way.SKIP)[0]
-        is_skipped = self._visits.last_pass(passes[at], detail[at]) < 0
-        is_skipped &= self._visits.has_known_entries(passes[at], detail[at])
-        found[at[~is_skipped]] = -1
-        return found
+        is_skipped = self.visits.last_pass(passes[at], detail[at]) < 0
+        is_skipped &= self.visits.has_known_entries(passes[at], detail[at])
+        source_pass[at[~is_skipped]] = -1
+        return source_pass

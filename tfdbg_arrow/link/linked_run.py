@@ -63,12 +63,8 @@ class LinkedRun:
         self._borders = borders = BorderEdges(
             tables, sites, ops, call_inputs=program.call_inputs, has_inputs=program.has_inputs
         )
-        self._graph = GraphSources(
-            sites=sites, passes=passes, visits=visits, ops=ops, eager=eager, program=program, borders=borders
-        )
-        self._variables = Variables(
-            sites=sites, passes=passes, visits=visits, ops=ops, eager=eager, borders=borders, graph=self._graph
-        )
+        self._graph = GraphSources(passes=passes, visits=visits, ops=ops, eager=eager, program=program, borders=borders)
+        self._variables = Variables(self._graph, sites=sites, borders=borders)
         self._outer_pass = np.full(len(eager.index), -1)
         at = np.nonzero(passes.frame_id == 0)[0][::-1]
         execution = eager.place_of(passes.execution[at])
@@ -116,43 +112,43 @@ class LinkedRun:
         ):
             at = np.nonzero(is_part)[0]
             if len(at):
-                found = follow(keys[at])
-                parts.append(found._replace(item=at[found.item]))
+                followed = follow(keys[at])
+                parts.append(followed._replace(item=at[followed.item]))
         return _distinct(Sources(*(joined(list(column)) for column in zip(*parts, strict=True)))) if parts else _none()
 
     def _of_graph(self, keys: Ints) -> Sources:
         op = self._ops.of_tensor[keys % self._ops.num_tensors]
-        found = self._graph.of(keys)
-        graph = np.nonzero(is_graph(found.key) & ~self._borders.is_argument[op[found.item]])[0]
-        at = graph[self._ops.is_resource[found.key[graph] % self._ops.num_tensors]]
-        order, is_placed = self._variables.order_of_graph(keys[found.item[at]])
-        handles = np.where(is_placed, self._variables.handles(found.key[at]), -1)
-        found = _with_contents(found, at, self._variables.content(handles, order))
+        sources = self._graph.of(keys)
+        graph = np.nonzero(is_graph(sources.key) & ~self._borders.is_argument[op[sources.item]])[0]
+        at = graph[self._ops.is_resource[sources.key[graph] % self._ops.num_tensors]]
+        order, is_placed = self._variables.order_of_graph(keys[sources.item[at]])
+        handles = np.where(is_placed, self._variables.handles(sources.key[at]), -1)
+        sources = _with_contents(sources, at, self._variables.content(handles, order))
         is_found = np.zeros(len(keys), bool)
-        is_found[found.item] = True
-        return _with_unknown(found, (self._borders.is_border[op] & ~is_found) | self._ops.is_unlinked[op])
+        is_found[sources.item] = True
+        return _with_unknown(sources, (self._borders.is_border[op] & ~is_found) | self._ops.is_unlinked[op])
 
     def _of_eager(self, keys: Ints) -> Sources:
-        place, slot = self._eager.maker(keys - EAGER)
-        is_made = place >= 0
+        execution, slot = self._eager.maker(keys - EAGER)
+        is_made = execution >= 0
         is_call = np.zeros(len(keys), bool)
-        is_call[is_made] = self._eager.graph[place[is_made]] >= 0
+        is_call[is_made] = self._eager.graph[execution[is_made]] >= 0
         at = np.nonzero(is_made & ~is_call)[0]
-        item, tensor_id, index = self._eager.inputs(place[at])
-        found = Sources(at[item], index, EAGER + tensor_id, np.full(len(item), TENSOR))
+        item, tensor_id, index = self._eager.inputs(execution[at])
+        sources = Sources(at[item], index, EAGER + tensor_id, np.full(len(item), TENSOR))
         is_resource = self._eager.is_resource(tensor_id) | self._variables.is_written(tensor_id)
         resource = np.nonzero(is_resource)[0]
-        order = self._variables.order_of_eager(self._eager.event[place[found.item[resource]]])
-        found = _with_contents(found, resource, self._variables.content(tensor_id[resource], order))
+        order = self._variables.order_of_eager(self._eager.event[execution[sources.item[resource]]])
+        sources = _with_contents(sources, resource, self._variables.content(tensor_id[resource], order))
         at = np.nonzero(is_call)[0]
-        result = self._result_of_call(place[at], slot[at])
+        result = self._result_of_call(execution[at], slot[at])
         is_known = result >= 0
         results = Sources(at[is_known], slot[at][is_known], result[is_known], np.full(int(is_known.sum()), 2))
-        found = Sources(*(np.concatenate(pair) for pair in zip(found, results, strict=True)))
+        sources = Sources(*(np.concatenate(pair) for pair in zip(sources, results, strict=True)))
         is_lost = np.zeros(len(keys), bool)
         is_lost[at[~is_known]] = True
-        is_lost[is_made] |= self._eager.is_unlinked[place[is_made]]
-        return _with_unknown(found, is_lost)
+        is_lost[is_made] |= self._eager.is_unlinked[execution[is_made]]
+        return _with_unknown(sources, is_lost)
 
     def _result_of_call(self, place: Ints, slot: Ints) -> Ints:
         """Returns the key of the result of each call, -1 if it is unknown."""
@@ -189,9 +185,11 @@ class LinkedRun:
         op[graph] = self._ops.of_tensor[tensor]
         slot[graph] = tensor - self._ops.base[op[graph]]
         eager = np.nonzero(is_eager(key))[0]
-        place, made_slot = self._eager.maker(key[eager] - EAGER)
-        slot[eager] = np.where(place >= 0, made_slot, -1)
-        type_[eager] = np.where(place >= 0, self._eager.type[np.maximum(place, 0)] if len(place) else -1, -1)
+        execution, made_slot = self._eager.maker(key[eager] - EAGER)
+        slot[eager] = np.where(execution >= 0, made_slot, -1)
+        type_[eager] = np.where(
+            execution >= 0, self._eager.type[np.maximum(execution, 0)] if len(execution) else -1, -1
+        )
         return {
             "node_id": owners[sources.item],
             "input_index": sources.input_index,
@@ -204,8 +202,8 @@ class LinkedRun:
 
     def _node_ids(self, keys: Ints) -> Ints:
         """Returns the `event_index` of tensors, a number below -1 for those without a row."""
-        place = place_of(keys, self._keys)
-        return np.where(place >= 0, self._events[np.maximum(place, 0)] if len(self._events) else -1, -2 - keys)
+        at = place_of(keys, self._keys)
+        return np.where(at >= 0, self._events[np.maximum(at, 0)] if len(self._events) else -1, -2 - keys)
 
     def _read_rows(self, condition: str) -> tuple[Ints, Ints]:
         """Returns (key, event_index) of the rows that a condition selects, by key."""
@@ -221,24 +219,24 @@ def _none() -> Sources:
     return Sources(*np.empty((4, 0), np.int64))
 
 
-def _distinct(found: Sources) -> Sources:
+def _distinct(sources: Sources) -> Sources:
     """Returns each input once: an edge of the program may also be one that ran."""
-    order = np.lexsort((found.kind, found.key, found.input_index, found.item))
-    found = Sources(*(column[order] for column in found))
-    is_new = np.ones(len(found.item), bool)
-    is_new[1:] = np.any([column[1:] != column[:-1] for column in found[:3]], axis=0)
-    return found.where(is_new)
+    order = np.lexsort((sources.kind, sources.key, sources.input_index, sources.item))
+    sources = Sources(*(column[order] for column in sources))
+    is_new = np.ones(len(sources.item), bool)
+    is_new[1:] = np.any([column[1:] != column[:-1] for column in sources[:3]], axis=0)
+    return sources.where(is_new)
 
 
-def _with_contents(found: Sources, at: Ints, content: Ints) -> Sources:
+def _with_contents(sources: Sources, at: Ints, content: Ints) -> Sources:
     """Replaces the keys of resources by those of their contents."""
-    key, kind = found.key.copy(), found.kind.copy()
+    key, kind = sources.key.copy(), sources.kind.copy()
     key[at], kind[at] = content, np.where(content >= 0, VARIABLE, NOT_RECORDED)
-    return found._replace(key=key, kind=kind)
+    return sources._replace(key=key, kind=kind)
 
 
-def _with_unknown(found: Sources, is_unknown: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Sources:
+def _with_unknown(sources: Sources, is_unknown: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Sources:
     """Adds an input that is not recorded to some tensors."""
     at = np.nonzero(is_unknown)[0]
     added = Sources(at, np.full(len(at), -1), np.full(len(at), -1), np.full(len(at), NOT_RECORDED))
-    return Sources(*(np.concatenate(pair) for pair in zip(found, added, strict=True)))
+    return Sources(*(np.concatenate(pair) for pair in zip(sources, added, strict=True)))

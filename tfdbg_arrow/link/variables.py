@@ -11,12 +11,9 @@ import numpy as np
 from tfdbg_arrow.link.arrays import Bools, Ints, distinct, grouped, has, ints, ranges
 from tfdbg_arrow.link.border_edges import BorderEdges
 from tfdbg_arrow.link.call_sites import CallSites
-from tfdbg_arrow.link.eager import Eager
 from tfdbg_arrow.link.graph_sources import NOT_RECORDED, VARIABLE, GraphSources, Sources
 from tfdbg_arrow.link.keys import CONTENT, EAGER, is_eager
 from tfdbg_arrow.link.ops import Ops
-from tfdbg_arrow.link.passes import Passes
-from tfdbg_arrow.link.visits import Visits
 
 _MAX_PATH = 10_000
 """How many borders a handle is followed over."""
@@ -29,18 +26,10 @@ class Variables:
     A resource is known by the `tensor_id` of its handle; if a graph made the handle, by -2 minus its tensor.
     """
 
-    def __init__(
-        self,
-        *,
-        sites: CallSites,
-        passes: Passes,
-        visits: Visits,
-        ops: Ops,
-        eager: Eager,
-        borders: BorderEdges,
-        graph: GraphSources,
-    ) -> None:
-        self._passes, self._visits, self._ops, self._eager, self._graph = passes, visits, ops, eager, graph
+    def __init__(self, graph: GraphSources, *, sites: CallSites, borders: BorderEdges) -> None:
+        self._graph, self._passes, self._visits = graph, graph.passes, graph.visits
+        self._ops = ops = graph.ops
+        self._eager = graph.eager
         self._is_passing = borders.is_border | ops.is_passing
         self._parent, self._depth = ints(sites.parents), ints(sites.depths)
         self._is_loop = np.array([call is not None and call.is_loop for call in sites.calls], bool)
@@ -99,9 +88,11 @@ class Variables:
         """Returns the values that writes took: all inputs that are not resources."""
         key = self._writer[write]
         at = np.nonzero(~is_eager(key) & ~self._is_unknown[write])[0]
-        found = self._graph.of(key[at], of_op_only=True)
-        found = found.where(~self._ops.is_resource[np.where(is_eager(found.key), 0, found.key % self._ops.num_tensors)])
-        of_graph = found._replace(item=at[found.item], kind=np.full(len(found.item), VARIABLE))
+        sources = self._graph.of(key[at], of_op_only=True)
+        sources = sources.where(
+            ~self._ops.is_resource[np.where(is_eager(sources.key), 0, sources.key % self._ops.num_tensors)]
+        )
+        of_graph = sources._replace(item=at[sources.item], kind=np.full(len(sources.item), VARIABLE))
         at = np.nonzero(is_eager(key))[0]
         item, tensor_id, index = self._eager.inputs(key[at] - EAGER)
         is_value = tensor_id != self._handle[write[at[item]]]
@@ -173,16 +164,16 @@ class Variables:
         op = self._ops.of_tensor[key % self._ops.num_tensors]
         order, is_placed = self.order_of_graph(key)
         is_unknown = (np.arange(len(key)) >= ran.shape[1]) | ~is_placed
-        place = np.nonzero(self._eager.is_writer)[0]
-        written = self._eager.argument(place, self._eager.is_iterator[place].astype(np.int64))
-        order = np.concatenate([order, self.order_of_eager(self._eager.event[place])])
+        execution = np.nonzero(self._eager.is_writer)[0]
+        written = self._eager.argument(execution, self._eager.is_iterator[execution].astype(np.int64))
+        order = np.concatenate([order, self.order_of_eager(self._eager.event[execution])])
         handle = np.concatenate([handle, written])
         sortable = _sortable(handle, order)
         by_order = np.argsort(sortable, kind="stable")
         self._sorted, self._handle = sortable[by_order], handle[by_order]
-        self._writer = np.concatenate([key, EAGER + place])[by_order]
-        self._is_unknown = np.concatenate([is_unknown, np.zeros(len(place), bool)])[by_order]
-        replaces = np.concatenate([self._ops.is_replacing[op] & ~is_unknown, self._eager.is_replacing[place]])
+        self._writer = np.concatenate([key, EAGER + execution])[by_order]
+        self._is_unknown = np.concatenate([is_unknown, np.zeros(len(execution), bool)])[by_order]
+        replaces = np.concatenate([self._ops.is_replacing[op] & ~is_unknown, self._eager.is_replacing[execution]])
         self._replaces = replaces[by_order]
         begins = self._replaces.copy()
         begins[:1] = True
@@ -203,8 +194,8 @@ class Variables:
         writes = writes[:, np.lexsort(writes)]
         is_new = np.ones(writes.shape[1], bool)
         is_new[1:] = np.any(writes[:, 1:] != writes[:, :-1], axis=0)
-        found: Ints = writes[:, is_new]
-        return found
+        distinct_writes: Ints = writes[:, is_new]
+        return distinct_writes
 
 
 def _position(ops: Ops, op: int) -> int:

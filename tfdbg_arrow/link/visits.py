@@ -181,8 +181,8 @@ class Visits:
                 outer_frame = self._passes.frame_of(entries)
                 iterations = entries - self._passes.start[outer_frame]
                 frame_ids = self._passes.frame_id
-                place = find_entries(frame_ids[here], frame_ids[outer_frame], iterations)
-                self.entry[here] = np.where(place >= 0, entries[place], -1)
+                entry = find_entries(frame_ids[here], frame_ids[outer_frame], iterations)
+                self.entry[here] = np.where(entry >= 0, entries[entry], -1)
             elif step not in with_rows:
                 self.entry[here] = self._add_frame(here, outer)
 

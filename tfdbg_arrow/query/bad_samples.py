@@ -90,18 +90,18 @@ class SampleFinder:
 
     def of(self, event: TensorEvent) -> BadSamples | None:
         """Returns the bad samples of a tensor, or None if the recording does not show that its first axis has some."""
-        place, num_bad = event.first_bad_place, event.num_bad_slices
-        if place is None or num_bad is None or event.shape is None or event.shape[0] < 2:
+        first_bad, num_bad = event.first_bad_place, event.num_bad_slices
+        if first_bad is None or num_bad is None or event.shape is None or event.shape[0] < 2:
             return None
         data_name = self._data_name(event)
         sources = [] if data_name is not None else self._batch_sources(event)
         if data_name is None and not sources:
             return None
-        rows = {self._row(source, place[0]) for source in sources}
+        rows = {self._row(source, first_bad[0]) for source in sources}
         inputs = self._inputs_beside(sources[0], event.execution_index) if sources else {}
         own = inputs.get(event.event_index)
         return BadSamples(
-            first=place[0],
+            first=first_bad[0],
             num_bad=num_bad,
             num_samples=event.shape[0],
             is_batch=data_name is None,
@@ -122,12 +122,12 @@ class SampleFinder:
             return []
         num_followed = 0
         carriers: dict[int, list[TensorEvent]] = {}
-        waiting = [event]
-        while waiting:
-            row = waiting[-1]
+        to_follow = [event]
+        while to_follow:
+            row = to_follow[-1]
             index = row.event_index
             if index in self._sources:
-                waiting.pop()
+                to_follow.pop()
                 continue
             if index not in carriers:
                 num_followed += 1
@@ -138,11 +138,11 @@ class SampleFinder:
                     self._sources[index] = frozenset([index])
                     continue
                 carriers[index] = self._carriers(row)
-                waiting += [each for each in carriers[index] if each.event_index not in carriers]
+                to_follow += [each for each in carriers[index] if each.event_index not in carriers]
                 continue
-            waiting.pop()
-            found = (self._sources.get(each.event_index, frozenset()) for each in carriers[index])
-            self._sources[index] = frozenset().union(*found)
+            to_follow.pop()
+            of_carriers = (self._sources.get(each.event_index, frozenset()) for each in carriers[index])
+            self._sources[index] = frozenset().union(*of_carriers)
         return [self._rows[index] for index in sorted(self._sources[event.event_index])]
 
     def _carriers(self, row: TensorEvent) -> list[TensorEvent]:

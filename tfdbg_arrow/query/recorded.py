@@ -77,11 +77,11 @@ class TensorHealth(Displayed):
         """The index in each dimension of the first bad element; None for a scalar, and if it was not measured."""
         if self.first_bad_index is None or not self.shape or not 0 <= self.first_bad_index < prod(self.shape):
             return None
-        place, rest = [], self.first_bad_index
+        indexes, rest = [], self.first_bad_index
         for size in reversed(self.shape):
             rest, index = divmod(rest, size)
-            place.append(index)
-        return tuple(reversed(place))
+            indexes.append(index)
+        return tuple(reversed(indexes))
 
     @property
     def num_bad(self) -> int | None:

@@ -302,8 +302,8 @@ class Gradients:
                 "USING (run_id, graph_id, source_op_name, source_output_slot) "
                 "WHERE run_id = ? AND graph_id = ? AND own.op_name = ?)"
             )
-            place = [root.graph_id, root.execution_index, root.event_index]
-            rows = self._read(takes_same, [*place, self._run_id, root.graph_id, root.op_name])
+            before_root = [root.graph_id, root.execution_index, root.event_index]
+            rows = self._read(takes_same, [*before_root, self._run_id, root.graph_id, root.op_name])
         return [row for row in rows if not self.has_made(row)]
 
     def created_by(self, event: TensorEvent) -> list[TensorEvent]:
