@@ -21,16 +21,17 @@ def path(tmp_path: Path) -> Path:
     return logdirs.healthy(tmp_path / "logdir")
 
 
-@pytest.fixture
-def served(path: Path) -> Iterator[Served]:
-    with serving(path) as server:
-        yield server
-
-
 @pytest.fixture(scope="module")
 def page() -> Iterator[Page]:
     with chromium() as browser, watched_page(browser) as opened:
         yield opened
+
+
+@pytest.fixture
+def served(path: Path, page: Page) -> Iterator[Served]:
+    with serving(path) as server:
+        yield server
+        page.goto("about:blank")  # the page asks its server for new data, and would log an error after its end
 
 
 def add_bad_run(path: Path) -> None:
