@@ -58,7 +58,7 @@ def test_each_query_runs_on_golden_logdirs(golden: Path) -> None:
 def test_the_answers_about_a_division(logdir: Path) -> None:
     neg, read, exp, div = 9, 12, 13, 14  # the tensors of the second call
     assert {heading: answer(logdir, heading) for heading in QUERIES} == {
-        "All tensors from which one was made": [
+        "All tensors from which a tensor was made": [
             (neg, "Neg", None, None, True),
             (read, "ReadVariableOp", "read", None, True),
             (exp, "Exp", "Exp", None, False),
