@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 import tfdbg_arrow
-from tfdbg_arrow.query import Hop, open_logdir, read_reasons
+from tfdbg_arrow.query import Hop, Logdir, open_logdir, read_reasons
 
 INF = float("inf")
 
@@ -189,22 +189,27 @@ def logdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def way_back(logdir: Path, name: str) -> tuple[Hop, ...]:
+@pytest.fixture(scope="module")
+def opened(logdir: Path) -> Iterator[Logdir]:
     with open_logdir(logdir) as opened:
-        ((begin, end),) = opened.rows(
-            "SELECT event_index, lead FROM (SELECT event_index, value, lead(event_index, 1, 9223372036854775807) "
-            "OVER (ORDER BY event_index) AS lead FROM mark) WHERE value = ?",
-            [name],
-        )
-        ((last,),) = opened.rows(
-            "SELECT max(event_index) FROM nonfinite_tensor WHERE event_index >= ? AND event_index < ?", [begin, end]
-        )
-        return opened.provenance(last).hops
+        yield opened
+
+
+def way_back(opened: Logdir, name: str) -> tuple[Hop, ...]:
+    ((begin, end),) = opened.rows(
+        "SELECT event_index, lead FROM (SELECT event_index, value, lead(event_index, 1, 9223372036854775807) "
+        "OVER (ORDER BY event_index) AS lead FROM mark) WHERE value = ?",
+        [name],
+    )
+    ((last,),) = opened.rows(
+        "SELECT max(event_index) FROM nonfinite_tensor WHERE event_index >= ? AND event_index < ?", [begin, end]
+    )
+    return opened.provenance(last).hops
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_the_explanation_of_each_case(logdir: Path, case: Case) -> None:
-    origins = [hop for hop in way_back(logdir, case.name) if hop.role == "origin"]
+def test_the_explanation_of_each_case(opened: Logdir, case: Case) -> None:
+    origins = [hop for hop in way_back(opened, case.name) if hop.role == "origin"]
     origin = min((hop for hop in origins if case.op in ("", hop.op_type)), key=lambda hop: hop.event_index)
     if case.sentence is None:
         assert (origin.why, origin.repair) == (None, None)
@@ -215,20 +220,18 @@ def test_the_explanation_of_each_case(logdir: Path, case: Case) -> None:
 
 
 @pytest.mark.slow
-def test_only_origins_and_candidates_are_explained(logdir: Path) -> None:
-    with open_logdir(logdir) as opened:
-        found = opened.rows("SELECT event_index FROM nonfinite_tensor ORDER BY event_index")
-        hops = [hop for (event_index,) in found for hop in opened.provenance(event_index).hops]
+def test_only_origins_and_candidates_are_explained(opened: Logdir) -> None:
+    found = opened.rows("SELECT event_index FROM nonfinite_tensor ORDER BY event_index")
+    hops = [hop for (event_index,) in found for hop in opened.provenance(event_index).hops]
     explained = {hop.role for hop in hops if hop.why is not None}
     assert "origin" in explained
     assert explained <= {"origin", "candidate"}
     assert {hop.role for hop in hops} - explained != set()
 
 
-def test_inf_minus_inf_is_traced_back_to_both_overflows(logdir: Path) -> None:
-    with open_logdir(logdir) as opened:
-        ((last,),) = opened.rows("SELECT min(event_index) FROM nonfinite_tensor WHERE op_type = 'Sub' AND num_nan > 0")
-        hops = opened.provenance(last).hops
+def test_inf_minus_inf_is_traced_back_to_both_overflows(opened: Logdir) -> None:
+    ((last,),) = opened.rows("SELECT min(event_index) FROM nonfinite_tensor WHERE op_type = 'Sub' AND num_nan > 0")
+    hops = opened.provenance(last).hops
     assert [(hop.op_type, hop.role) for hop in hops[:3]] == [("Sub", "origin"), ("Mul", "origin"), ("Mul", "origin")]
     assert hops[0].why is not None
     assert hops[0].why.startswith("Inf - Inf")

@@ -225,6 +225,7 @@ def dumped(dump_root: Path, program: Program) -> dict[str, Any]:
     return {"executions": executions, "traces": traces}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_first", [True, False])
 def test_debugger_v2_writes_the_same(is_first: bool, health_backend: str, tmp_path: Path) -> None:
     program = in_function(4.0)

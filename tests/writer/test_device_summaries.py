@@ -118,6 +118,7 @@ def graph_rows(logdir: Path) -> collections.Counter[tuple[Any, ...]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("knows_shapes", [True, False])
 @pytest.mark.parametrize("program", PLAIN)
 def test_a_program_keeps_its_numbers_and_has_the_rows_of_the_native_core(
@@ -197,6 +198,7 @@ def eager_rows(logdir: Path) -> list[tuple[Any, ...]]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["SHAPE", "CONCISE_HEALTH", "FULL_HEALTH", "FULL_NUMERICS"])
 def test_a_large_eager_tensor_has_the_row_of_the_native_core(mode: str, tmp_path: Path) -> None:
     """It is counted on its device; a smaller one is copied to the host."""
@@ -419,6 +421,7 @@ def summarized(edited: Any) -> tuple[list[str], dict[str, str]]:
     return own, {name: names[source] for name, source in zip(names, same_as, strict=True) if source >= 0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("knows_shapes", [True, False])
 @pytest.mark.parametrize("mode", MODES)
 def test_a_tensor_that_is_not_counted_again_has_the_row_of_the_native_core(

@@ -259,6 +259,7 @@ def convolutional(x: Any) -> Any:
     return step
 
 
+@pytest.mark.slow
 def test_a_training_runs_the_same_kernels(tmp_path: Path) -> None:
     """TensorFlow chooses some kernels after its optimizer, depending on a node's neighbors."""
     x = tf.random.stateless_normal([8, 16, 16, 3], [1, 2])

@@ -427,6 +427,7 @@ class TestNative:
         assert "baseline" in names
         assert len({numbers for _, numbers in results.values()}) == 1
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("kernel", ["avx2", "baseline"])
     @pytest.mark.parametrize("name", DTYPES)
     def test_older_instruction_sets_agree_with_the_twin(self, name: str, kernel: str, fallback_results: Any) -> None:

@@ -180,6 +180,7 @@ def passes(work: Failing, limit: int) -> bool:
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WORK)
 def test_the_program_recurses_as_deep_as_without_a_recording(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str

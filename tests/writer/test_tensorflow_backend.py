@@ -339,6 +339,7 @@ TWO_DEVICES = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("graphs", ["auto", "traced"])
 @pytest.mark.parametrize("mode", ["FULL_HEALTH", LONG_MODE])
 def test_a_program_on_two_devices_has_the_rows_of_the_native_backend(mode: str, graphs: str, tmp_path: Path) -> None:
