@@ -447,3 +447,41 @@ def row_of(values: np.ndarray) -> Any:
         np.isneginf(values), finite < 0, finite == 0, finite > 0, np.isposinf(values), np.isnan(values)
     )  # fmt: skip
     return SimpleNamespace(**{name: int(np.sum(number)) for name, number in zip(NUMBERS, numbers, strict=True)})
+
+
+CHAINS = [
+    # log(exp(x) - 1): an infinity of Exp or of the difference would become +Inf or NaN.
+    (("Exp", "Sub", "Log"), counts(neg_inf=1, neg=1, pos=1), "Log", "Log of 0: 1 of 3 elements is 0"),
+    (("Exp", "Sub", "Log"), counts(pos_inf=1, pos=2), "Exp", "All inputs are finite, so one of Exp, Sub created"),
+    (("Log", "Square"), counts(pos_inf=1, pos=2), "Log", None),
+    (("Sqrt", "Log", "Neg"), counts(nan=1, pos_inf=1, pos=1), "Log", "Log of 0: 1 of 3 elements is 0"),
+]
+
+
+@pytest.mark.parametrize(("op_types", "made", "op_type", "sentence"), CHAINS)
+def test_an_op_of_a_chain_that_cannot_make_the_kinds_of_its_bad_elements_is_not_named(
+    op_types: tuple[str, ...], made: dict[str, Any], op_type: str, sentence: str | None, tmp_path: Path
+) -> None:
+    run = RunBuilder("run-a")
+    graph = run.graph("f").op("x", "Placeholder").op("one", "Const")
+    before = "x"
+    for name in op_types:
+        graph.op(name.lower(), name, [before, "one"] if name == "Sub" else [before])
+        before = name.lower()
+    graph.function("f", ["x"], [before])
+    node = f"{before}/unary_ops_composition"
+    run.executed().node("x", "_Arg", of=graph, op="x", index=0).node(
+        node, "_UnaryOpsComposition", ["x"], of=graph, made_for=before
+    ).node("result", "_Retval", [node], index=0)
+    taken = counts(zero=1, pos=2)
+    index = call(run, graph, health=taken)
+    run.tensor(graph, "x", taken, execution=index)
+    graph.op_types[node] = "_UnaryOpsComposition"
+    event = run.tensor(graph, node, made, execution=index)
+    run.eager(index, made, tensor_id=2)
+    found = first(run, tmp_path)
+    explanation = read_reasons(tmp_path / "logdir", tensor=event, run_id=run.run_id).explanation
+    assert explanation is not None
+    assert found.op_type == op_type
+    if sentence is not None:
+        assert explanation.sentence.startswith(sentence)

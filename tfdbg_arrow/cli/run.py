@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 _EXIT_FINDINGS = 1
 _EXIT_ERROR = 2
 _EXIT_INTERRUPTED = 130
-_SUMMARY_S = 2.0
-"""Time limit of the queries for the closing summary. The program's process waits for them."""
+_SUMMARY_S = 10.0
+"""Time limit of the queries for the closing summary, which the program's process waits for. Only a run with bad values is
+searched; on a busy machine the search of a small one takes several seconds, and without it the exit code may be wrong."""
 
 
 class RunCommand(Command):
@@ -239,7 +240,7 @@ def run(
     TensorFlow's own dump.
 
     Exit codes: the program's own if it fails (1 for an exception). Otherwise 0 no bad values, or only values that did
-    no harm (see first-nonfinite), 1 a bad value was found, 2 an error. The search stops after 2 seconds. If it has
+    no harm (see first-nonfinite), 1 a bad value was found, 2 an error. The search stops after 10 seconds. If it has
     found nothing by then, the exit code is 1 if a NaN was written to a variable, else 0.
     """
     options = dict(locals())

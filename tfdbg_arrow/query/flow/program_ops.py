@@ -39,6 +39,8 @@ _OF_ONE = frozenset({"Inv", "Reciprocal"})
 """Types of nodes that TensorFlow runs for a division if the dividend is a constant of ones."""
 _FUSED = "_Fused"
 """Prefix of the types of nodes that multiply matrices or images, and then add a bias and apply an activation."""
+_CHAIN = "_UnaryOpsComposition"
+"""Type of a node that runs elementwise functions one after another."""
 _MAX_NAMES = 4
 """Number of op types that a text lists."""
 _MAX_DEPTH = 8
@@ -110,18 +112,19 @@ class ProgramOps:
         if not computed or own is None:
             return None
         op_types = [op.op_type for _, op in computed]
+        possible = _that_can_have_made(event, computed)
         constant = self._bad_constant(computed) if event.op_type == "Const" else None
         if constant is not None:
             return ProgramOp(*constant, others=(), is_output=False, ran_as=_ran_as(event.op_type, op_types))
         divided = self._division_by(own, event)
         if divided is not None:
             return ProgramOp(*divided, others=(), is_output=False, ran_as=_ran_as(event.op_type, op_types))
-        place, op = self._most_likely(own, event, computed)
+        place, op = self._most_likely(own, event, possible)
         is_itself = (place.graph_id, op.op_name, op.op_type) == (own.graph_id, own.op_name, event.op_type)
         ran_as = None if is_itself else _ran_as(event.op_type, op_types)
         after = self._after(place, op, computed)
         is_output = after is not None and all(later.op_type in _UNDONE for later in after)
-        others = sorted({other for other in op_types if other != op.op_type} - _KEEPING_FINITE)
+        others = sorted({other.op_type for _, other in possible} - {op.op_type} - _KEEPING_FINITE)
         return ProgramOp(place, op, others=tuple(others), is_output=is_output, ran_as=ran_as)
 
     def _after(self, place: GraphTensor, op: Op, computed: Sequence[tuple[GraphTensor, Op]]) -> list[Op] | None:
@@ -192,6 +195,11 @@ class ProgramOps:
         }
         if 0 not in rows and 1 in rows and event.op_type in _OF_ONE and made.op.op_type in _DIVISIONS:
             rows[0] = _at(_ones(rows[1]), made.place.of_op(*made.op.inputs[0]), "Const")
+        if not rows and made.op.op_type == "Log":
+            output = self.output(made, event)
+            logarithm_of = None if output is None else _counted(output, _logarithm_undone(output))
+            if logarithm_of is not None:
+                rows[0] = _at(logarithm_of, made.place.of_op(*made.op.inputs[0]), None)
         if 1 not in rows and not made.is_output and len(made.op.inputs) == 2 and made.op.op_type in _DIVISIONS:
             divisor = _counted(event, reciprocal(event))
             if divisor is not None:
@@ -232,6 +240,23 @@ class ProgramOps:
     def _computed(self, event: TensorEvent) -> tuple[tuple[GraphTensor, Op], ...]:
         own = event.graph_tensor
         return () if own is None else self._borders.computed_ops(own)
+
+
+def _that_can_have_made(
+    event: TensorEvent, computed: Sequence[tuple[GraphTensor, Op]]
+) -> Sequence[tuple[GraphTensor, Op]]:
+    """Returns the ops of a node that can have made its bad elements of finite ones, all ops if that is not known."""
+    if event.op_type != _CHAIN:
+        return computed
+    seen = {name for name in _BAD if getattr(event, name)}
+    possible = []
+    for place, (_, op) in enumerate(computed):
+        kinds = _MADE_OF_FINITE.get(op.op_type, _BAD)
+        for _, later in computed[place + 1 :]:
+            kinds = frozenset().union(*(_MADE_OF_BAD.get(later.op_type, {}).get(kind, _BAD) for kind in kinds))
+        if kinds & seen:
+            possible.append(computed[place])
+    return possible or computed
 
 
 def _ran_as(op_type: str | None, program_ops: Sequence[str]) -> str:
@@ -277,6 +302,14 @@ def _same(x: TensorEvent) -> _Counts:
 def _negative(x: TensorEvent) -> _Counts:
     swapped = ("num_pos_inf", "num_pos_finite", "num_zero", "num_neg_finite", "num_neg_inf", "num_nan")
     return {name: getattr(x, source) for name, source in zip(NUMBERS, swapped, strict=True)}
+
+
+def _logarithm_undone(x: TensorEvent) -> _Counts:
+    """Returns the counts of what x is the logarithm of; a NaN is that of a negative number or of a NaN."""
+    return {
+        **dict.fromkeys(NUMBERS, 0), "num_zero": x.num_neg_inf, "num_nan": None if x.num_nan else 0,
+        "num_pos_finite": _sum(x.num_neg_finite, x.num_zero, x.num_pos_finite), "num_pos_inf": x.num_pos_inf,
+    }  # fmt: skip
 
 
 def _sum(*numbers: int | None) -> int | None:
@@ -343,3 +376,31 @@ _UNDONE: dict[str, Callable[[TensorEvent], _Counts]] = {
 
 The finite elements before Abs and Relu are not known. Those of the result stand for them.
 """
+
+_NAN, _NEG_INF, _POS_INF = ({name} for name in ("num_nan", "num_neg_inf", "num_pos_inf"))
+_BAD = frozenset(_NAN | _NEG_INF | _POS_INF)
+_MADE_OF_FINITE: dict[str, frozenset[str]] = {
+    **dict.fromkeys(_KEEPING_FINITE, frozenset()),
+    **dict.fromkeys(("Cosh", "Exp", "Expm1", "Softplus", "Square"), frozenset(_POS_INF)),
+    **dict.fromkeys(("Add", "AddV2", "Mul", "Sinh", "Sub"), frozenset(_NEG_INF | _POS_INF)),
+    **dict.fromkeys(("Log", "Log1p"), frozenset(_NEG_INF | _NAN)),
+    **dict.fromkeys(("Inv", "Reciprocal"), frozenset(_NEG_INF | _POS_INF)),
+    "Rsqrt": frozenset(_POS_INF | _NAN),
+    "Sqrt": frozenset(_NAN),
+}
+"""The kinds of bad elements that an op can make of finite ones. Other types can make each kind."""
+_ROOT = {"num_nan": frozenset(_NAN), "num_neg_inf": frozenset(_NAN), "num_pos_inf": frozenset(_POS_INF)}
+_NO_LESS_THAN_0 = {"num_nan": frozenset(_NAN), "num_neg_inf": frozenset(_POS_INF), "num_pos_inf": frozenset(_POS_INF)}
+_FROM_BELOW = {"num_nan": frozenset(_NAN), "num_neg_inf": frozenset[str](), "num_pos_inf": frozenset(_POS_INF)}
+_EITHER_SIGN = {
+    "num_nan": frozenset(_NAN),
+    "num_neg_inf": frozenset(_NEG_INF | _POS_INF),
+    "num_pos_inf": frozenset(_NEG_INF | _POS_INF),
+}
+_MADE_OF_BAD: dict[str, dict[str, frozenset[str]]] = {
+    **dict.fromkeys(("Abs", "Cosh", "Square"), _NO_LESS_THAN_0),
+    **dict.fromkeys(("Exp", "Expm1", "Relu", "Softplus"), _FROM_BELOW),
+    **dict.fromkeys(("Log", "Log1p", "Sqrt"), _ROOT),
+    **dict.fromkeys(("Add", "AddV2", "Neg", "Sub"), _EITHER_SIGN),
+}
+"""The kinds of bad elements that an op makes of each kind. Other types can make each kind of each kind."""
