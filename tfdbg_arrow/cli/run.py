@@ -27,8 +27,8 @@ _EXIT_FINDINGS = 1
 _EXIT_ERROR = 2
 _EXIT_INTERRUPTED = 130
 _SUMMARY_S = 10.0
-"""Time limit of the queries for the closing summary, which the program's process waits for. Only a run with bad values is
-searched; on a busy machine the search of a small one takes several seconds, and without it the exit code may be wrong."""
+"""Time limit of the queries for the closing summary, which the program's process waits for. Only a run with bad values
+is searched. On a busy machine this takes seconds even for a small run, and without it the exit code may be wrong."""
 
 
 class RunCommand(Command):
