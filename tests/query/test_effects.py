@@ -8,7 +8,17 @@ import pytest
 from typer.testing import CliRunner
 
 from tfdbg_arrow.cli import app
-from tfdbg_arrow.query import CallSite, Forward, Frame, NonFinite, alerts, first_nonfinite, nonfinite, spread
+from tfdbg_arrow.query import (
+    CallSite,
+    Forward,
+    Frame,
+    NonFinite,
+    alerts,
+    first_nonfinite,
+    nonfinite,
+    read_reasons,
+    spread,
+)
 from tfdbg_arrow.query.flow.origins import FINITE_SINCE, LITERAL
 from tfdbg_arrow.query.flow.walk import ABSORBED, SKIPPED_BRANCH, SKIPPED_STEP, SKIPPED_UPDATE, UNUSED
 
@@ -277,6 +287,45 @@ def test_a_literal_infinity_is_not_to_blame(
     step = Training(RunBuilder("run-a")).op("mask", "Const", [], mask).op("logits", "AddV2", ["x", "mask"], mask)
     step.op("softmax", "Softmax", ["logits"], softmax).call("softmax")
     assert answer(step.run, tmp_path) == expected
+
+
+SCALAR_INF = {**counts(pos_inf=1), "rank": 0, "shape": []}
+
+
+def sentence(logdir: Path) -> str:
+    found = first_nonfinite(logdir)
+    assert found is not None
+    explanation = read_reasons(logdir, found).explanation
+    assert explanation is not None
+    return explanation.sentence
+
+
+def log_likelihood(run: RunBuilder, *, has_gradient: bool) -> RunBuilder:
+    """Returns a step that sums masked logits to a scalar, and takes its gradient or not."""
+    step = Training(run).op("mask", "Const", [], ALL_INF).op("logits", "AddV2", ["x", "mask"], ALL_INF)
+    step.op("sum", "Sum", ["logits"], SCALAR_INF).op("scaled", "Mul", ["sum"], SCALAR_INF)
+    if has_gradient:
+        for forward in ("sum", "scaled"):
+            step.op(f"gradient_of_{forward}", "Fill", [], CLEAN, role="gradient")
+            run.rows["graph_op"][-1] |= {"forward_graph_id": step.graph.graph_id, "forward_op_name": forward}
+    step.call("scaled")
+    return run
+
+
+def test_an_infinite_loss_of_a_mask_is_harmful_and_another_scalar_is_not(tmp_path: Path) -> None:
+    loss = log_likelihood(RunBuilder("run-a"), has_gradient=True)
+    assert answer(loss, tmp_path / "loss") == ("sum", "result", None)
+    assert sentence(tmp_path / "loss").startswith("Sum: the loss is infinite because of infinities that the program")
+    other = log_likelihood(RunBuilder("run-a"), has_gradient=False)
+    assert answer(other, tmp_path / "other") == ("mask", "absorbed", LITERAL)
+
+
+@pytest.mark.parametrize("op_type", ["SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits"])
+def test_a_masked_class_of_a_label_is_harmful(op_type: str, tmp_path: Path) -> None:
+    step = Training(RunBuilder("run-a")).op("mask", "Const", [], ALL_INF).op("logits", "AddV2", ["x", "mask"], ALL_INF)
+    step.op("loss", op_type, ["logits"], counts(pos_inf=1, pos=3)).op("mean", "Mean", ["loss"], SCALAR_INF).call("mean")
+    assert answer(step.run, tmp_path) == ("loss", "result", None)
+    assert sentence(tmp_path).startswith(f"{op_type}: the logit of a label is -Inf. In the logits, 2 of 5 elements are")
 
 
 def test_a_bad_forward_op_is_blamed_instead_of_its_gradient(tmp_path: Path) -> None:

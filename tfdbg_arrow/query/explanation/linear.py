@@ -262,7 +262,7 @@ class CrossEntropy:
                 f"{computed.op}: a label is not a class. The logits are finite, so a label is below 0 or too large.",
                 "Check that the labels run from 0 to the number of classes - 1.",
             )
-        if output.output_slot == 0 and output.num_pos_inf and not output.num_nan and self.is_sparse:
+        if output.output_slot == 0 and output.num_pos_inf and not output.num_nan:
             return self._masked_label(computed, logits)
         if not output.num_nan:
             return None

@@ -380,8 +380,21 @@ def explain(computed: Computed) -> Explanation | None:
     if found is None and computed.makers and len(computed.program_ops) > 1 and computed.has_finite_inputs:
         found = _of_fused_op(computed)
     if found is None:
-        return None
+        return _of_infinite_loss(computed)
     return with_mask(found, computed) if computed.forward_type is None else _of_gradient(computed.forward_type, found)
+
+
+def _of_infinite_loss(computed: Computed) -> Explanation | None:
+    """Returns the explanation of a scalar of infinities that the program wrote, which is an origin only in a loss."""
+    infinite = [event for event in computed.inputs.values() if event.has_inf_or_nan and event.num_nan == 0]
+    if not infinite or computed.output.num_nan != 0 or computed.output.shape != ():
+        return None
+    held = bad_text(infinite[0])
+    return Explanation(
+        f"{computed.op}: the loss is infinite because of infinities that the program wrote, such as a mask. The input "
+        f"holds {held}.",
+        "Leave masked elements out of the loss with tf.where, or mask with a large negative number such as -1e9.",
+    )
 
 
 def _of_optimizer(found: Explanation, computed: Computed) -> Explanation:

@@ -402,6 +402,7 @@ class Labels:
         self._run_id = run_id
         self._of_graph = lru_cache(maxsize=256)(self._read_graph)
         self._of_block = lru_cache(maxsize=64)(self._read_block)
+        self._has_gradient = lru_cache(maxsize=4096)(self._read_has_gradient)
 
     @cached_property
     def has_roles(self) -> bool:
@@ -432,6 +433,20 @@ class Labels:
     def execution(self, execution_index: int) -> Label:
         """Returns the label of an execution."""
         return self._of_block(execution_index // _LABEL_BLOCK).get(execution_index, NO_LABEL)
+
+    def is_of_loss(self, event: TensorEvent) -> bool:
+        """Returns whether an op of the loss made a tensor, or one whose gradient was computed."""
+        return self.of(event).role == "loss" or self._has_gradient(event.graph_id, event.op_name, event.execution_index)
+
+    def _read_has_gradient(self, graph_id: int | None, op_name: str | None, execution_index: int | None) -> bool:
+        if graph_id is not None and op_name is not None:
+            table, condition, key = "graph_op", "forward_graph_id = ? AND forward_op_name = ?", [graph_id, op_name]
+        else:
+            table, condition, key = "execution", "forward_execution_index = ?", [execution_index]
+        rows = self._logdir.rows(
+            f"SELECT 1 FROM {table} WHERE run_id = ? AND {condition} LIMIT 1", [self._run_id, *key]
+        )
+        return bool(rows)
 
     def forward_op(self, label: Label) -> ForwardOp | None:
         """Returns the op whose gradient an op with this label computes, or None if the recording names none.

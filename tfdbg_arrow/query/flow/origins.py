@@ -6,7 +6,8 @@ is proven. Such a row is a candidate for the first origin, and its `is_origin` i
 
 An infinity that the program wrote itself (a mask of -Inf, the initial value of a running minimum) is a *literal*. An op
 that makes a NaN from literals alone created it. An op that makes a NaN from an infinity that another op computed did
-not.
+not. The first op that makes an infinite loss from literals alone created it too: a mask of -Inf belongs to the classes
+that are not those of the labels.
 
 The badness of a tensor can end in these places, the most harmful first:
 
@@ -65,6 +66,8 @@ _POLE_INPUT = {
     "Div": 1, "RealDiv": 1, "Xdivy": 1, "Inv": 0, "Log": 0, "Pow": 0, "Reciprocal": 0, "Rsqrt": 0, "SqrtGrad": 0,
 }  # fmt: skip
 """Op types that make an infinity from a zero, and the index of the input that is zero."""
+_LOSSES = frozenset({"SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits"})
+"""Types of ops that compute the loss of each sample. Other losses are known by being scalars."""
 LITERAL = "the program wrote this infinity itself"
 _MAX_OF_GRADIENT = 256
 """Maximum number of bad tensors that are read of one op or its gradient."""
@@ -154,16 +157,31 @@ class Origins:
         self.kinds = kinds
         self._is_allowed = is_allowed
         self._is_literal: dict[int, bool] = {}
+        self._is_of_literals: dict[int, bool] = {}
         self.order = ProgramOrder(flow).key
 
     def verdict(self, event: TensorEvent) -> Verdict:
         """Returns whether a bad tensor is an origin, and otherwise which tensors made it bad."""
-        own = event.bad_kinds(self.kinds)
-        causes = [source for source in self._flow.recent_sources_of(event) if source.bad_kinds(own)]
-        brought = frozenset(kind for cause in causes for kind in cause.bad_kinds(own))
-        if own - brought:
+        causes = self._brought_by(event)
+        if not causes or self._is_loss_of_literals(event, causes):
             return Verdict((), is_origin=self._flow.sources_of(event).is_complete)
-        return Verdict(tuple(causes), is_origin=False)
+        return Verdict(causes, is_origin=False)
+
+    def _brought_by(self, event: TensorEvent) -> tuple[TensorEvent, ...]:
+        """Returns the inputs that hold all the kinds of bad values of a tensor, or none if one kind came from none."""
+        own = event.bad_kinds(self.kinds)
+        causes = tuple(source for source in self._flow.recent_sources_of(event) if source.bad_kinds(own))
+        brought = frozenset(kind for cause in causes for kind in cause.bad_kinds(own))
+        return () if own - brought else causes
+
+    def _is_loss_of_literals(self, event: TensorEvent, causes: tuple[TensorEvent, ...]) -> bool:
+        """Returns whether an op made an infinite loss of infinities that the program wrote, and of no other loss."""
+        if event.num_nan != 0 or not self._is_loss(event) or any(map(self._is_loss, causes)):
+            return False
+        return all(self._goes_back(cause, self._brought_by, self._is_of_literals) for cause in causes)
+
+    def _is_loss(self, event: TensorEvent) -> bool:
+        return event.op_type in _LOSSES or (event.shape == () and self._flow.labels.is_of_loss(event))
 
     def of(self, event: TensorEvent) -> TensorEvent:
         """Returns the origin of a bad tensor; if there are several, the first by `order`."""
@@ -206,27 +224,39 @@ class Origins:
 
     def is_literal(self, event: TensorEvent) -> bool:
         """Returns whether a tensor holds only infinities that the program wrote, or values that are allowed."""
+        return self._goes_back(event, lambda row: self.verdict(row).causes, self._is_literal)
+
+    def _goes_back(
+        self,
+        event: TensorEvent,
+        causes_of: Callable[[TensorEvent], tuple[TensorEvent, ...]],
+        known: dict[int, bool],
+    ) -> bool:
+        """Returns whether a bad tensor goes back to literals alone.
+
+        Args:
+            event: The tensor.
+            causes_of: Returns the tensors that made a tensor bad.
+            known: The results for other tensors, by event_index. Those that are found are added.
+        """
         takers: dict[int, int | None] = {event.event_index: None}
         waiting = [event]
         while waiting:
             row = waiting.pop()
-            known = self._is_literal.get(row.event_index)
-            causes = () if known is not None else self.verdict(row).causes
-            if known is False or (known is None and not causes and not self._is_base_literal(row)):
-                self._note_not_literal(row.event_index, takers)
+            result = known.get(row.event_index)
+            causes = () if result is not None else causes_of(row)
+            if result is False or (result is None and not causes and not self._is_base_literal(row)):
+                # Neither it nor what was computed from it goes back to literals alone.
+                at: int | None = row.event_index
+                while at is not None:
+                    known[at] = False
+                    at = takers[at]
                 return False
             new = [cause for cause in causes if cause.event_index not in takers]
             takers.update((cause.event_index, row.event_index) for cause in new)
             waiting += new
-        self._is_literal.update(dict.fromkeys(takers, True))
+        known.update(dict.fromkeys(takers, True))
         return True
-
-    def _note_not_literal(self, event_index: int, takers: Mapping[int, int | None]) -> None:
-        """Records that a tensor, and the tensors that were computed from it, are not literals."""
-        at: int | None = event_index
-        while at is not None:
-            self._is_literal[at] = False
-            at = takers[at]
 
     def _is_base_literal(self, origin: TensorEvent) -> bool:
         if self._is_allowed(origin):
