@@ -78,7 +78,7 @@ class TestWhy:
             "    Sum:0 (Sum) in loss\n"
             "        float32 [1]: 1 +Inf of 1 elements\n"
         )
-        assert "... 12 more tensors; --full shows them" in run_cli("why", chain, "Log", "--forward").stdout
+        assert "... 12 more tensors; --full shows all" in run_cli("why", chain, "Log", "--forward").stdout
         assert run_cli("why", chain, "Log", "--forward", "--full").stdout.count("(Neg)") == 30
         assert "The search stopped after 5 tensors" in run_cli("why", chain, "Log", "--forward", "--limit", "5").stdout
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tfdbg_arrow.query.recorded import TensorHealth
     from tfdbg_arrow.query.stacks import Frame
     from tfdbg_arrow.query.trace_back import TensorHop
+    from tfdbg_arrow.query.trace_forward import Spread
     from tfdbg_arrow.query.user_places import CallSite, Forward
 
 _COUNTS = (
@@ -282,7 +283,7 @@ def events_text(first: int | None, last: int | None, number: int) -> str:
     """Returns a range of events, such as `events 3 to 9, 2 tensors`; an empty text if there is none."""
     if first is None:
         return ""
-    return f"event {first}" if number == 1 else f"events {first} to {last}, {number:,} tensors"
+    return f"event {first}" if number == 1 else f"events {first} to {last}, {number_of(number, 'tensor')}"
 
 
 def steps_text(first: int | None, last: int | None) -> str:
@@ -316,6 +317,14 @@ def hop_place_text(hop: TensorHop) -> str:
     return ("" if hop.graph_name is None or not known else " ") + ", ".join(
         ["", *known] if hop.graph_name is None else known
     )
+
+
+def spread_text(found: Spread) -> str:
+    """Returns how many tensors a bad tensor spoiled, such as `1 tensor was computed from it and is bad`."""
+    number = len(found.hops) - 1
+    created = " or created by its gradient" if any(hop.how == "gradient" for hop in found.hops) else ""
+    computed = number_of(number, "tensor was computed", "tensors were computed")
+    return f"{computed} from it{created} and {'is' if number == 1 else 'are'} bad"
 
 
 def unobserved_text(group: UnobservedOps) -> str:
