@@ -102,7 +102,7 @@ class TestWhy:
     def test_an_unknown_tensor_gives_exit_code_2(self, chain: Path) -> None:
         result = run_cli("why", chain, "Nosuch")
         assert result.exit_code == 2
-        assert "has no recorded tensor named Nosuch; see " in result.stderr
+        assert "has no recorded tensor named Nosuch." in result.stderr
 
     @pytest.mark.slow
     def test_values_that_did_no_harm_give_exit_code_0(self, tmp_path: Path) -> None:

@@ -30,8 +30,8 @@ def diff(
     b: Annotated[
         str | None, typer.Argument(metavar="B", help="The logdir of another. Without it, two runs of A are compared.")
     ] = None,
-    run_a: Annotated[str | None, typer.Option("--run-a", metavar="ID", help="The run of A to compare.")] = None,
-    run_b: Annotated[str | None, typer.Option("--run-b", metavar="ID", help="The run of B to compare.")] = None,
+    run_a: Annotated[str | None, typer.Option("--run-a", metavar="RUN", help="The run of A to compare.")] = None,
+    run_b: Annotated[str | None, typer.Option("--run-b", metavar="RUN", help="The run of B to compare.")] = None,
     rtol: Annotated[
         float | None,
         typer.Option(

@@ -100,7 +100,8 @@ def why(
 
 def _find(logdir: Logdir, tensor: str, *, run_id: str | None) -> tuple[str, int] | None:
     """Returns (run id, event_index) of the bad tensor that `tensor` names; None if it was never bad."""
-    from tfdbg_arrow.query.asked_runs import asked_runs
+    from tfdbg_arrow.query.asked_runs import asked_runs, recorded_ops
+    from tfdbg_arrow.query.wording import similar_text
 
     condition, run_ids = asked_runs(logdir, run_id).condition()
     if tensor.isdecimal():
@@ -122,9 +123,8 @@ def _find(logdir: Logdir, tensor: str, *, run_id: str | None) -> tuple[str, int]
             [name, name, slot, slot, *run_ids],
         )
     if not rows:
-        raise QueryError(
-            f"{logdir.path} has no recorded tensor named {tensor}; see SELECT DISTINCT op_name FROM graph_op."
-        )
+        similar = similar_text(tensor, recorded_ops(logdir, run_id=run_id))
+        raise QueryError(f"{logdir.path} has no recorded tensor named {tensor}.{similar}")
     return (rows[0][0], rows[0][1]) if rows[0][2] else None
 
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from tfdbg_arrow.safe_text import number_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tfdbg_arrow.query.alert_rules.answer import Alert
     from tfdbg_arrow.query.bad_samples import BadSamples
     from tfdbg_arrow.query.bad_tensor import InputTensor, NonFinite, Producer
@@ -27,6 +29,7 @@ _COUNTS = (
     ("num_pos_finite", "positive"),
 )
 """Maximum number of op types that are listed for one op."""
+_NUM_SIMILAR = 3
 _BORDERS = {
     "graph": "",
     "argument": ", passed as an argument",
@@ -325,6 +328,28 @@ def spread_text(found: Spread) -> str:
     created = " or created by its gradient" if any(hop.how == "gradient" for hop in found.hops) else ""
     computed = number_of(number, "tensor was computed", "tensors were computed")
     return f"{computed} from it{created} and {'is' if number == 1 else 'are'} bad"
+
+
+def similar_text(text: str, names: Sequence[str]) -> str:
+    """Returns a sentence with the names that are similar to a text, such as ` Did you mean Log?`; '' if none is.
+
+    Names of ops and layers are paths. A text is similar to a path if it is to the path, or to the last part of it.
+
+    Args:
+        text: What somebody wrote.
+        names: The names that there are.
+    """
+    from difflib import get_close_matches
+
+    wanted = text.lower()
+    paths: dict[str, list[str]] = {}
+    for name in names:
+        for key in {name.lower(), name.lower().rpartition("/")[2]}:
+            paths.setdefault(key, []).append(name)
+    close = get_close_matches(wanted, paths, n=_NUM_SIMILAR)
+    inside = [key for key in paths if len(wanted) > 2 and wanted in key]
+    found = list(dict.fromkeys(name for key in (*close, *inside) for name in paths[key]))[:_NUM_SIMILAR]
+    return f" Did you mean {' or '.join(found)}?" if found else ""
 
 
 def unobserved_text(group: UnobservedOps) -> str:
