@@ -5,6 +5,7 @@
   const MAX_ROWS = 500;
   const PLACES = ["at", "before", "place", "step"];
   const NEAR = 600; // fetch more when the end is closer than this, in pixels
+  let hasPlace = false; // without a place in its address, the page opens at the first bad row
   let pane, table, slider, shown, moves, trouble, detailPlace; // set by begin()
 
   // A window is a tbody whose attributes give its position among all rows.
@@ -99,6 +100,7 @@
     if (!body) return false;
     for (const old of windows()) old.remove();
     table.append(body);
+    hasPlace = true;
     pane.scrollTop = 0;
     settle();
     return true;
@@ -153,9 +155,9 @@
   const follow = () => {
     const row = rowInSight();
     if (!row) return;
-    // Without a place in its address, the page opens at the first bad row.
-    const hasPlace = [...new URL(location.href).searchParams.keys()].some((name) => PLACES.includes(name));
-    history.replaceState(history.state, "", address(placeOf(row) ? { at: row.dataset.at } : hasPlace ? { place: 0 } : {}));
+    const place = placeOf(row);
+    hasPlace = hasPlace || place > 0;
+    history.replaceState(history.state, "", address(place ? { at: row.dataset.at } : hasPlace ? { place: 0 } : {}));
   };
   let timer = 0;
   const settle = () => {
@@ -282,6 +284,7 @@
   };
 
   const begin = () => {
+    hasPlace = PLACES.some((name) => new URL(location.href).searchParams.has(name));
     if (underWay) underWay.abort();
     [pane, slider, shown, moves, trouble, detailPlace] = ["pane", "place", "shown", "moves", "trouble", "executions"].map(
       (name) => document.querySelector(`[data-${name}]`));
