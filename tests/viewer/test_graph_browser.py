@@ -64,7 +64,9 @@ def test_links_of_calls_and_borders(browser: Browser, served: Served) -> None:
         opened(page, served, "?graph=0&op=while")
         page.get_by_role("link", name=re.compile("into the graph that While while")).click()
         page.wait_for_url("**graph=2&op=Mul**")
-        page.locator(".picture").get_by_role("link", name=re.compile("^argument; call; in step; argument 0 of while in step")).click()
+        page.locator(".picture").get_by_role(
+            "link", name=re.compile("^argument; call; in step; argument 0 of while in step")
+        ).click()
         page.wait_for_url("**graph=0&op=call**")
         expect(page.get_by_role("heading", level=1)).to_contain_text("call")
 
