@@ -1,6 +1,5 @@
 # Everything from a clean clone: `make demo`, `make test`. Only python3 (3.11 or newer, with venv) and a C++17
-# compiler have to be there; without a compiler the package is installed without its native core. The tests of Spark
-# want Java 17 or newer too, and say so where it is missing.
+# compiler have to be there. The tests of Spark want Java 17 or newer too, and say so where it is missing.
 #
 #   make demo      train a classifier to NaN under the recorder, and name the tensor that went bad first, also as a page
 #   make test      linters, types, layers, the specification's freshness, and the tests, in less than ten minutes
@@ -221,7 +220,4 @@ $(MODULES): FORCE | $(STAMPS)/venv
 
 $(STAMPS)/package: $(BUILD_SOURCES) $(MODULES) | $(STAMPS)/demo
 	$(PIP) install --quiet --no-build-isolation --no-deps --editable .
-	@$(BIN)/python -c 'import importlib.util as u, sys; u.find_spec("tfdbg_arrow.writer.native._core") or \
-		print("No native core was built (is there a C++17 compiler?): you can read logdirs, but not record. To see why:\n" \
-		"  $(PIP) install --verbose --no-build-isolation --no-deps --editable .", file=sys.stderr)'
 	@touch $@

@@ -155,27 +155,40 @@ def test_every_dependency_is_pinned() -> None:
     assert names - pins == set()
 
 
+def build_wheel(tmp_path: Path) -> subprocess.CompletedProcess[str]:
+    """Builds the wheel of the package in tmp_path / "dist"."""
+    build = ["wheel", "--no-build-isolation", "--no-deps", "--wheel-dir", str(tmp_path / "dist")]
+    # The contents do not depend on optimizations, and the build is faster without them.
+    build += [f"--config-settings=build-dir={tmp_path / 'build'}", "--config-settings=cmake.build-type=Debug"]
+    return subprocess.run([sys.executable, "-m", "pip", *build, str(ROOT)], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.slow
+def test_a_build_without_a_compiler_fails_and_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "/bin/false")
+    monkeypatch.setenv("CXX", "/bin/false")
+    done = build_wheel(tmp_path)
+    assert done.returncode != 0
+    for part in ("needs a C++17 compiler", "install tfdbg-arrow again", "TFDBG_ARROW_NO_CORE=1"):
+        assert part in done.stdout + done.stderr
+    assert not list(tmp_path.glob("dist/*.whl"))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "has_compiler",
     [
         pytest.param(True, id="with a compiler", marks=pytest.mark.exhaustive),  # the editable install has one
-        pytest.param(False, id="with a broken compiler"),
+        pytest.param(False, id="without the core"),
     ],
 )
 def test_the_wheel_contains_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_compiler: bool) -> None:
     if not has_compiler:
         monkeypatch.setenv("CC", "/bin/false")
         monkeypatch.setenv("CXX", "/bin/false")
-    build = ["wheel", "--no-build-isolation", "--no-deps", "--wheel-dir", str(tmp_path / "dist")]
-    # The contents do not depend on optimizations, and the build is faster without them.
-    build += [f"--config-settings=build-dir={tmp_path / 'build'}", "--config-settings=cmake.build-type=Debug"]
-    subprocess.run(
-        [sys.executable, "-m", "pip", *build, str(ROOT)],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+        monkeypatch.setenv("TFDBG_ARROW_NO_CORE", "1")
+    done = build_wheel(tmp_path)
+    assert done.returncode == 0, done.stderr
     (wheel,) = (tmp_path / "dist").glob("*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
 
@@ -188,6 +201,9 @@ def test_the_wheel_contains_the_package(tmp_path: Path, monkeypatch: pytest.Monk
     assert {"tfdbg_arrow/py.typed", "tfdbg_arrow/viewer/static/vendor/dagre/LICENSE"} <= sources
     assert sources - names == set()
     assert {name for name in names if name.endswith((".cc", ".h", ".inc", ".pyc"))} == set()
+    licenses = {name.partition(".dist-info/licenses/")[2] for name in names if "/licenses/" in name}
+    vendored = (f"tfdbg_arrow/viewer/static/vendor/{name}/LICENSE" for name in ("dagre", "uplot"))
+    assert licenses == {"LICENSE", "licenses/nanobind.txt", "licenses/robin_map.txt", *vendored}
     assert any(re.search(r"/native/_core\..*\.so$", name) for name in names) == has_compiler
     if not has_compiler:
         installed = tmp_path / "installed"
@@ -196,6 +212,30 @@ def test_the_wheel_contains_the_package(tmp_path: Path, monkeypatch: pytest.Monk
         # -S disables the site packages, and with them the import hook of the editable install.
         shown = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, check=True).stdout
         assert shown.strip() == str(installed / "tfdbg_arrow" / "__init__.py")
+
+
+def test_the_license_of_nanobind_is_that_of_the_installed_one() -> None:
+    (installed,) = (
+        file for file in importlib.metadata.files("nanobind") or () if file.as_posix().endswith("licenses/LICENSE")
+    )
+    assert (ROOT / "licenses" / "nanobind.txt").read_text() == installed.read_text()
+
+
+def test_the_description_for_an_index_has_no_relative_links() -> None:
+    spec = importlib.util.spec_from_file_location("index_page", ROOT / "tools" / "index_page.py")
+    assert spec is not None
+    assert spec.loader is not None
+    page = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(page)
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    links = re.compile(r"\]\(([^)]*)\)|src(?:set)?=\"([^\"]*)\"")
+    found = [link or image for link, image in links.findall(page.index_page(readme, "https://example.org/a/b"))]
+    assert "https://example.org/a/b/blob/HEAD/docs/guide.md" in found
+    assert "https://example.org/a/b/raw/HEAD/docs/images/overview-light.png" in found
+    assert [link for link in found if not link.startswith("https://")] == []
+    without_address = page.index_page(readme, None)
+    assert links.findall(without_address) == []
+    assert "The guide follows this bug" in without_address
 
 
 def test_the_command_for_missing_packages_names_the_packages_of_the_extra() -> None:

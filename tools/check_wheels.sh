@@ -18,17 +18,18 @@ export PIP_DISABLE_PIP_VERSION_CHECK=1 TF_CPP_MIN_LOG_LEVEL=2
 # Builds the sdist, and from it a wheel for each Python that is named.
 build() {
   "$1" -m venv "$work/build"
-  "$work/build/bin/python" -m pip install --quiet build
+  "$work/build/bin/python" -m pip install --quiet build twine
   "$work/build/bin/python" -m build --sdist --outdir "$work/dist" "$root"
   tar --list --file "$work"/dist/*.tar.gz >"$work/names"
   grep --quiet /tfdbg_arrow/writer/native/module.cc "$work/names"
-  if grep /benchmarks/results/ "$work/names"; then
-    echo "The sdist contains results of benchmarks." >&2
+  if grep --extended-regexp '^[^/]*/(benchmarks|docs|tests)/' "$work/names"; then
+    echo "The sdist contains files that a build does not need." >&2
     exit 1
   fi
   for python in "$@"; do
     "$python" -m pip wheel --quiet --no-deps --wheel-dir "$work/dist" "$work"/dist/*.tar.gz
   done
+  "$work/build/bin/python" -m twine check --strict "$work"/dist/*
   mkdir -p "$root/dist"
   cp "$work"/dist/* "$root/dist"
 }

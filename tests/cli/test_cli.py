@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from tfdbg_arrow._version import __version__
+from tfdbg_arrow.cli.app import GROUPS, app
 
 from ..query.builder import RunBuilder
 from .commands import run_cli
@@ -86,8 +88,26 @@ def test_reading_a_logdir_loads_neither_tensorflow_nor_the_writer(bad: Path) -> 
     assert found.stdout == "[]\n"
 
 
-def test_every_command_has_help() -> None:
-    for command in ("first-nonfinite", "sql", "info"):
-        result = run_cli(command, "--help")
-        assert result.exit_code == 0
-        assert "LOGDIR" in result.stdout
+def test_the_help_lists_each_command_once_by_group_with_a_whole_sentence() -> None:
+    text = run_cli("--help").stdout
+    assert [line for line in text.splitlines() if line.endswith(":") and " " not in line] == [
+        *("Options:", "Record:", "Find:", "Look:", "Keep:")
+    ]
+    _, _, commands = text.partition("Record:")
+    listed = re.findall(r"^  ([a-z][a-z-]*) ", commands, re.MULTILINE)
+    assert listed == [name for names in GROUPS.values() for name in names]
+    assert len(listed) == len(app.registered_commands)
+    assert "..." not in commands
+
+
+@pytest.mark.parametrize("name", [name for names in GROUPS.values() for name in names])
+def test_the_help_of_a_command_names_no_types(name: str) -> None:
+    result = run_cli(name, "--help")
+    assert result.exit_code == 0
+    assert re.findall(r"<(?!run id).*?>|\bTEXT\b|\bINTEGER\b|\bFLOAT\b|\{LOGDIR\}", result.stdout) == []
+
+
+def test_a_wrong_command_and_a_wrong_op_are_answered_with_similar_names(bad: Path) -> None:
+    assert "Did you mean 'alerts'?" in run_cli("alrets").stderr
+    assert "Did you mean Log?" in run_cli("why", bad, "Logg").stderr
+    assert run_cli("show", bad, "Lgo").stdout == "No recorded tensor matches Lgo. Did you mean Log?\n"

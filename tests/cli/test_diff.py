@@ -37,7 +37,7 @@ def other(tmp_path: Path) -> Path:
 def test_equal_runs_give_exit_code_0(healthy: Path) -> None:
     result = run_cli("diff", healthy, healthy)
     assert (result.exit_code, result.stderr) == (0, "")
-    assert "Nothing diverges: 1 tensor pair(s) were compared in 1 execution pair(s)." in result.stdout
+    assert "Nothing diverges: 1 pair of tensors was compared in 1 pair of executions." in result.stdout
 
 
 @pytest.mark.slow

@@ -7,6 +7,8 @@ import io
 import json
 from pathlib import Path
 
+import pytest
+
 from .commands import run_cli
 
 
@@ -64,3 +66,25 @@ class TestSql:
         assert line == r"    LINE 2: '\x1b[31m', '日',\tnothing FROM run"
         assert mark.strip() == "^" * len("nothing")
         assert mark.index("^") == line.index("nothing") + 1  # 日 is as wide as two letters
+
+    def test_expanded_rows_have_a_line_for_each_column(self, healthy: Path) -> None:
+        query = "SELECT 1 AS n, NULL AS nothing, 'a' AS text UNION ALL SELECT 2, NULL, 'b' ORDER BY n"
+        assert run_cli("sql", healthy, query, "--expanded").stdout.splitlines() == [
+            "row 1",
+            "n        1",
+            "nothing  NULL",
+            "text     a",
+            "row 2",
+            "n        2",
+            "nothing  NULL",
+            "text     b",
+        ]
+
+    def test_rows_are_expanded_if_they_are_wider_than_the_terminal(
+        self, healthy: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("tfdbg_arrow.cli.output._WIDTH_OF_A_FILE", 9)
+        assert run_cli("sql", healthy, "SELECT 'four' AS a, 'for' AS b").stdout.split() == ["a", "b", "four", "for"]
+        wide = "SELECT 'four' AS a, 'three' AS b"
+        assert run_cli("sql", healthy, wide).stdout == "row 1\na  four\nb  three\n"
+        assert run_cli("sql", healthy, wide, "--no-expanded").stdout.split()[:2] == ["a", "b"]

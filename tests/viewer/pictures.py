@@ -45,7 +45,7 @@ def targets(logdir: Path, bug: str, fixed: str) -> dict[str, str]:
         "overview": "/?" + urlencode({"run": bug, "wait": 1}),
         "model": "/model?" + urlencode({"run": bug}),
         "graph": "/graph?" + urlencode(tensor),
-        "timeline": "/executions?" + urlencode({"run": bug, "bad": 1}),
+        "executions": "/executions?" + urlencode({"run": bug, "bad": 1}),
         "history": "/history?" + urlencode(tensor),
         "diff": "/diff?" + urlencode({"run": bug, "other": fixed, "wait": 1}),
     }

@@ -47,7 +47,7 @@ def test_inputs_are_above_consumers_are_below_and_boxes_can_be_opened(browser: B
         opened(page, served, "?graph=0&op=call")
         top = tops(page)
         assert top["x"] < top["call"] < top["while"] < top["y"]
-        page.locator(".picture").get_by_role("link", name=re.compile("^While while; bad")).click()
+        page.locator(".picture").get_by_role("link", name=re.compile("^While while;")).click()
         page.wait_for_url("**/graph?**op=while**")
         expect(page.get_by_role("heading", level=1)).to_contain_text("while")
         page.locator(".picture .is-focus a").first.focus()
@@ -64,7 +64,9 @@ def test_links_of_calls_and_borders(browser: Browser, served: Served) -> None:
         opened(page, served, "?graph=0&op=while")
         page.get_by_role("link", name=re.compile("into the graph that While while")).click()
         page.wait_for_url("**graph=2&op=Mul**")
-        page.locator(".picture").get_by_role("link", name=re.compile("^argument 0 of while in step: call")).click()
+        page.locator(".picture").get_by_role(
+            "link", name=re.compile("^argument; call; in step; argument 0 of while in step")
+        ).click()
         page.wait_for_url("**graph=0&op=call**")
         expect(page.get_by_role("heading", level=1)).to_contain_text("call")
 

@@ -58,7 +58,7 @@ def test_a_gradient_has_its_forward_op_its_layer_and_its_calls(tmp_path: Path) -
     assert words(labels[1]) == (
         "gradient of Sqrt, train.py:8 in loss layer model/norm role gradient step 2 effect reached a variable"
     )
-    calls = re.search(r'aria-label="Called from">(.*?)</section>', html, re.DOTALL)
+    calls = re.search(r'<section class="card calls">(.*?)</section>', html, re.DOTALL)
     assert calls is not None
     assert words(calls[1]) == (
         "Called from innermost first "

@@ -54,7 +54,7 @@ def places(page: Page) -> list[int]:
 @pytest.mark.parametrize(("target", "step"), [("/tensors", 2), ("/executions", 1)])
 def test_scrolling_loads_rows_in_both_directions(browser: Browser, served: Served, target: str, step: int) -> None:
     with watched_page(browser) as page:
-        opened(page, served, f"{target}?limit=250")
+        opened(page, served, f"{target}?place=0&limit=250")
         first = int(page.locator("tr[data-at]").first.get_attribute("data-at") or 0)
         for before in (250, 500, 750):
             scroll(page, 100_000)
@@ -64,6 +64,20 @@ def test_scrolling_loads_rows_in_both_directions(browser: Browser, served: Serve
             scroll(page, -100_000)
             page.wait_for_selector(f"tbody[data-before='{before}']", state="attached")
         assert places(page) == [first + step * number for number in range(500)]
+
+
+@pytest.mark.parametrize(("target", "first_bad"), [("/tensors", 1401), ("/executions", 700)])
+def test_a_page_without_a_place_opens_at_the_first_bad_row(
+    browser: Browser, served: Served, target: str, first_bad: int
+) -> None:
+    with watched_page(browser) as page:
+        opened(page, served, target)
+        expect(page.locator(f"tr[data-at='{first_bad}']")).to_be_in_viewport()
+        page.get_by_role("link", name="first").click()
+        page.wait_for_url("**?place=0")
+        expect(page.get_by_text("1 to", exact=False).first).to_be_visible()
+        page.reload()
+        expect(page.locator("tr[data-at]").first).to_have_attribute("data-at", "1" if target == "/tensors" else "0")
 
 
 def test_visible_rows_do_not_move_when_rows_are_added_above(browser: Browser, served: Served) -> None:
@@ -90,7 +104,7 @@ def test_the_slider_jumps_to_a_place_and_changes_the_address(browser: Browser, s
         page.get_by_role("link", name="last").click()
         expect(page.get_by_text("2,999", exact=True)).to_be_in_viewport()
         page.get_by_role("link", name="first").click()
-        page.wait_for_url("**/executions?op_type=Mul")
+        page.wait_for_url("**/executions?op_type=Mul&place=0")
 
 
 @pytest.mark.parametrize(("target", "bad"), [("/tensors", [1401, 5001]), ("/executions", list(BAD))])
@@ -150,7 +164,7 @@ def test_details_of_an_execution_open_beside_the_list(browser: Browser, served: 
 
 def test_scrolling_works_after_new_data_replaced_the_page(browser: Browser, served: Served) -> None:
     with watched_page(browser) as page:
-        opened(page, served, "/executions")
+        opened(page, served, "/executions?place=0")
         page.evaluate(
             """async () => {
               const next = new DOMParser().parseFromString(await (await fetch(location.href)).text(), "text/html");

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import sys
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from tfdbg_arrow._version import __version__
 from tfdbg_arrow.cli import (
@@ -32,8 +34,58 @@ from tfdbg_arrow.cli import (
 )
 from tfdbg_arrow.cli.command import Command
 
+GROUPS: dict[str, dict[str, Callable[..., None]]] = {
+    "Record": {"run": run.run},
+    "Find": {
+        "first-nonfinite": first_nonfinite.first_nonfinite,
+        "why": why.why,
+        "zoom": zoom.zoom,
+        "repro": repro.repro,
+        "diff": diff.diff,
+        "alerts": alerts.alerts,
+        "check": alerts.check,
+        "coverage": coverage.coverage,
+    },
+    "Look": {
+        "view": view.view,
+        "report": view.report,
+        "show": show.show,
+        "info": info.info,
+        "sql": sql.sql,
+        "schema": schema.schema,
+    },
+    "Keep": {
+        "export": export.export,
+        "import": import_dump.import_dump,
+        "upload": upload.upload,
+        "verify": verify.verify,
+        "doctor": doctor.doctor,
+        "recover": recover.recover,
+    },
+}
+"""The commands by what they are for, in the order of the help."""
+
+
+class _Commands(TyperGroup):
+    """The commands, which the help lists by group, each with its whole first sentence."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Writes the commands."""
+        width = max(map(len, self.commands))
+        for group, names in GROUPS.items():
+            rows = [(name.ljust(width), _first_sentence(self.commands[name].help or "")) for name in names]
+            with formatter.section(group):
+                formatter.write_dl(rows)
+
+
+def _first_sentence(text: str) -> str:
+    sentence, stop, _ = " ".join(text.partition("\n\n")[0].split()).partition(". ")
+    return sentence if stop else sentence.removesuffix(".")
+
+
 app = typer.Typer(
     name="tfdbg-arrow",
+    cls=_Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -59,28 +111,13 @@ def _root(
     """
 
 
-app.command("first-nonfinite", cls=Command)(first_nonfinite.first_nonfinite)
-app.command("why", cls=Command)(why.why)
-app.command("zoom", cls=Command)(zoom.zoom)
-app.command("repro", cls=Command)(repro.repro)
-app.command("show", cls=Command)(show.show)
-app.command("diff", cls=Command)(diff.diff)
-app.command("alerts", cls=Command)(alerts.alerts)
-app.command("check", cls=Command)(alerts.check)
-app.command("sql", cls=Command)(sql.sql)
-app.command("schema", cls=Command)(schema.schema)
-app.command("coverage", cls=Command)(coverage.coverage)
-app.command("doctor", cls=Command)(doctor.doctor)
-app.command("info", cls=Command)(info.info)
-app.command("view", cls=Command)(view.view)
-app.command("report", cls=Command)(view.report)
-app.command("recover", cls=Command)(recover.recover)
-app.command("verify", cls=Command)(verify.verify)
-app.command("upload", cls=Command)(upload.upload)
-app.command("export", cls=Command)(export.export)
-app.command("import", cls=Command)(import_dump.import_dump)
-# The script's name and everything after it belong to the script.
-app.command("run", cls=run.RunCommand, context_settings={"allow_interspersed_args": False})(run.run)
+for _commands in GROUPS.values():
+    for _name, _function in _commands.items():
+        # The script's name and everything after it belong to the script.
+        if _name == "run":
+            app.command(_name, cls=run.RunCommand, context_settings={"allow_interspersed_args": False})(_function)
+        else:
+            app.command(_name, cls=Command)(_function)
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -26,6 +27,18 @@ class Command(TyperCommand):
 
     With --json, it also prints the error as a JSON object on stdout, so that stdout is JSON in any case.
     """
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        param: Any
+        for param in self.params:
+            if param.param_type_name == "argument":
+                # Its type, such as `<list[str]>`, says nothing that its name does not.
+                param.display_type_rich = _no_type
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Returns the pieces of the usage line, without braces around arguments."""
+        return [re.sub(r"^\{(.*)\}", r"\1", piece) for piece in super().collect_usage_pieces(ctx)]
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         """Parses the words of the command."""
@@ -52,6 +65,10 @@ class Command(TyperCommand):
     def print_error_json(self, type_: str, message: str, **more: object) -> None:
         """Prints an error as a JSON object."""
         print_json(error_object(type_, message, **more))
+
+
+def _no_type(ctx: Any) -> None:
+    """Stands in for the method of an argument that describes its type."""
 
 
 def error_object(type_: str, message: str, **more: object) -> dict[str, object]:

@@ -30,8 +30,8 @@ def diff(
     b: Annotated[
         str | None, typer.Argument(metavar="B", help="The logdir of another. Without it, two runs of A are compared.")
     ] = None,
-    run_a: Annotated[str | None, typer.Option("--run-a", metavar="ID", help="The run of A to compare.")] = None,
-    run_b: Annotated[str | None, typer.Option("--run-b", metavar="ID", help="The run of B to compare.")] = None,
+    run_a: Annotated[str | None, typer.Option("--run-a", metavar="RUN", help="The run of A to compare.")] = None,
+    run_b: Annotated[str | None, typer.Option("--run-b", metavar="RUN", help="The run of B to compare.")] = None,
     rtol: Annotated[
         float | None,
         typer.Option(
@@ -201,7 +201,8 @@ def print_diff(found: Diff, layers: LayerDifferences | None = None) -> None:
     if found.is_search_cut:
         out.print(styled(("There are too many candidates for the first divergence; not all were examined.", "bold")))
     for change in found.dtype_changes:
-        out.print(styled(f"{change.num_tensors:,} tensors are {change.a} in A and {change.b} in B."))
+        tensors = number_of(change.num_tensors, "tensor is", "tensors are")
+        out.print(styled(f"{tensors} {change.a} in A and {change.b} in B."))
     for text in found.incomparable:
         out.print(styled((text, "yellow")))
     _print_unaligned(found)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 def first_nonfinite(
     logdir: Annotated[str, typer.Argument(metavar="LOGDIR", help="The directory or URL that a recording wrote.")],
     kinds: Annotated[
-        str, typer.Option(help="The values to look for: nan, inf or both, separated by a comma.")
+        str, typer.Option(metavar="KINDS", help="The values to look for: nan, inf or both, separated by a comma.")
     ] = "nan,inf",
     run_id: RunOption = None,
     skip_broken: SkipBrokenOption = False,

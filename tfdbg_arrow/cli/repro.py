@@ -37,7 +37,8 @@ def repro(
     ] = None,
     run_id: RunOption = None,
     depth: Annotated[
-        int, typer.Option(min=0, help="Number of ops before the op, on each path, that the script runs as well.")
+        int,
+        typer.Option(metavar="N", min=0, help="Number of ops before the op, on each path, that the script runs too."),
     ] = 0,
     fix: Annotated[
         bool, typer.Option("--fix", help="Try standard repairs, and show which give finite results. Needs TensorFlow.")

@@ -20,6 +20,7 @@ from tfdbg_arrow.cli.output import (
     styled,
 )
 from tfdbg_arrow.errors import QueryError
+from tfdbg_arrow.safe_text import printable
 
 if TYPE_CHECKING:
     from tfdbg_arrow.query import HistoryRow, Logdir
@@ -58,6 +59,9 @@ def show(
 
     Exit codes: 0 success, 2 an error.
     """
+    from tfdbg_arrow.query.asked_runs import recorded_ops
+    from tfdbg_arrow.query.wording import similar_text
+
     steps = _parse_steps(step)
     with reading(logdir, skip_broken=skip_broken, memory_limit=memory_limit, what=None) as opened:
         if follow:
@@ -67,6 +71,7 @@ def show(
             return
         with progress("Reading …"):
             rows = opened.history(pattern, steps=steps, run_id=run_id, limit=limit + 1, num_values=values)
+            ops = () if rows else recorded_ops(opened, run_id=run_id)
             about = opened.about_runs(run_id=run_id)
     is_cut = len(rows) > limit
     rows = rows[:limit]
@@ -77,7 +82,7 @@ def show(
     for row in rows:
         _print_row(row)
     if not rows:
-        typer.echo(f"No recorded tensor matches {pattern}.")
+        typer.echo(printable(f"No recorded tensor matches {pattern}.{similar_text(pattern, ops)}"))
     if is_cut:
         typer.echo(f"There are more than {limit:,}; --limit raises the limit.")
 

@@ -32,7 +32,16 @@ class Format(StrEnum):
 def sql(
     logdir: Annotated[str, typer.Argument(metavar="LOGDIR", help="The directory or URL that a recording wrote.")],
     query: Annotated[str, typer.Argument(metavar="SQL", help="A statement in DuckDB's SQL.")],
-    format_: Annotated[Format, typer.Option("--format", help="How to print the result.")] = Format.TABLE,
+    format_: Annotated[
+        Format, typer.Option("--format", metavar="FORMAT", help="How to print the result: table, csv or json.")
+    ] = Format.TABLE,
+    expanded: Annotated[
+        bool | None,
+        typer.Option(
+            "--expanded/--no-expanded",
+            help="Print each column on a line of its own. Default: if a row is wider than the terminal.",
+        ),
+    ] = None,
     skip_broken: SkipBrokenOption = False,
     memory_limit: MemoryLimitOption = None,
     json: JsonOption = False,
@@ -45,17 +54,40 @@ def sql(
     elif format_ is Format.CSV:
         print_csv(columns, rows)
     else:
-        _print_table(columns, rows)
+        _print_table(columns, rows, is_expanded=expanded)
 
 
-def _print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+def _print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, is_expanded: bool | None) -> None:
+    from rich.cells import cell_len
     from rich.table import Table
+
+    if is_expanded is None:
+        texts = [columns, *([_text(value) for value in row] for row in rows)]
+        widths = [max(cell_len(styled(text).plain) for text in column) for column in zip(*texts, strict=True)]
+        is_expanded = sum(widths) + len(widths) - 1 > console().width
+    if is_expanded:
+        _print_expanded(columns, rows)
+        return
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for index, column in enumerate(columns):
         numbers = all(isinstance(row[index], (int, float)) or row[index] is None for row in rows)
         table.add_column(styled(column), justify="right" if numbers and rows else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(styled(("NULL", "dim") if value is None else cell_text(value)) for value in row))
+        table.add_row(*(styled(("NULL", "dim") if value is None else _text(value)) for value in row))
     if columns:
         console().print(table)
+
+
+def _print_expanded(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Prints each column on a line of its own, and the number of the row above."""
+    out = console()
+    width = max(map(len, columns), default=0)
+    for number, row in enumerate(rows, start=1):
+        out.print(styled((f"row {number:,}", "dim")))
+        for column, value in zip(columns, row, strict=True):
+            out.print(styled((f"{column:<{width}}", "bold"), "  ", ("NULL", "dim") if value is None else _text(value)))
+
+
+def _text(value: Any) -> str:
+    return "NULL" if value is None else cell_text(value)

@@ -20,7 +20,7 @@ from tfdbg_arrow.cli.output import (
     styled,
 )
 from tfdbg_arrow.errors import QueryError
-from tfdbg_arrow.safe_text import printable_line
+from tfdbg_arrow.safe_text import number_of, printable_line
 
 if TYPE_CHECKING:
     from tfdbg_arrow.query import Growth, Hop, Logdir, NonFinite, Provenance, Spread, SpreadHop, TensorHop
@@ -100,7 +100,8 @@ def why(
 
 def _find(logdir: Logdir, tensor: str, *, run_id: str | None) -> tuple[str, int] | None:
     """Returns (run id, event_index) of the bad tensor that `tensor` names; None if it was never bad."""
-    from tfdbg_arrow.query.asked_runs import asked_runs
+    from tfdbg_arrow.query.asked_runs import asked_runs, recorded_ops
+    from tfdbg_arrow.query.wording import similar_text
 
     condition, run_ids = asked_runs(logdir, run_id).condition()
     if tensor.isdecimal():
@@ -122,9 +123,8 @@ def _find(logdir: Logdir, tensor: str, *, run_id: str | None) -> tuple[str, int]
             [name, name, slot, slot, *run_ids],
         )
     if not rows:
-        raise QueryError(
-            f"{logdir.path} has no recorded tensor named {tensor}; see SELECT DISTINCT op_name FROM graph_op."
-        )
+        similar = similar_text(tensor, recorded_ops(logdir, run_id=run_id))
+        raise QueryError(f"{logdir.path} has no recorded tensor named {tensor}.{similar}")
     return (rows[0][0], rows[0][1]) if rows[0][2] else None
 
 
@@ -195,11 +195,10 @@ def print_spread(found: Spread, *, full: bool) -> None:
         found: The tensors that became bad.
         full: Whether to print every tensor, not only the first ones.
     """
+    from tfdbg_arrow.query.wording import spread_text
+
     out = console()
-    number = len(found.hops) - 1
-    created = " or created by its gradient" if any(hop.how == "gradient" for hop in found.hops) else ""
-    verb = "tensor was computed" if number == 1 else "tensors were computed"
-    parts = [f"{number:,} {verb} from it{created} and {'is' if number == 1 else 'are'} bad"]
+    parts = [spread_text(found)]
     if found.returned_by:
         parts.append("returned to eager code by " + _some(found.returned_by))
     if found.variables:
@@ -218,7 +217,7 @@ def print_spread(found: Spread, *, full: bool) -> None:
         num_shown += 1
         _print_hop(hop, note=_reach(hop), indent="  " * min(depths[hop.hop_index], _MAX_INDENT))
     if num_left_out:
-        out.print(styled((f"... {num_left_out:,} more tensors; --full shows them", "dim")))
+        out.print(styled((f"... {number_of(num_left_out, 'more tensor')}; --full shows all", "dim")))
     if found.is_cut:
         _print_cut(len(found.hops))
 

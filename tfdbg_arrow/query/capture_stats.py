@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from tfdbg_arrow.query.engine import Engine
+from tfdbg_arrow.safe_text import number_of
 
 
 @dataclass(frozen=True)
@@ -163,7 +164,7 @@ class CaptureStat:
     @property
     def sentence(self) -> str:
         """The row as a sentence, such as `step was traced before recording began (7 events)`."""
-        number = "" if self.num_events is None else f" ({self.num_events:,} events)"
+        number = "" if self.num_events is None else f" ({number_of(self.num_events, 'event')})"
         # The reason of a gap is a complete sentence. Other reasons begin with their verb.
         return f"{self.reason}{number}" if self.kind.is_gap else f"{self.subject}: {self.reason}{number}"
 

@@ -29,6 +29,7 @@ from tfdbg_arrow.query.wording import (
     nonfinite_facts,
     ops_text,
     producer_text,
+    spread_text,
     steps_text,
     unobserved_text,
 )
@@ -248,7 +249,7 @@ def _provenance(found: Provenance) -> Iterator[str]:
 
 
 def _spread(found: Spread) -> Iterator[str]:
-    yield _title(f"{len(found.hops) - 1:,} tensors were computed from it and are bad")
+    yield _title(spread_text(found))
     if found.returned_by:
         yield _line("returned to eager code by " + ", ".join(found.returned_by[:_MAX_LINES]))
     if found.variables:
@@ -365,7 +366,7 @@ def _diff(found: Diff) -> Iterator[str]:
             yield _table(("tensor", "difference"), inputs, len(divergence.inputs), max_bytes=3_000)
         yield _line(f"{aligned_text(found)}, {found.num_differing:,} differ by more than the tolerance.")
     for change in found.dtype_changes[:_MAX_LINES]:
-        yield _line(f"{change.num_tensors:,} tensors are {change.a} in A and {change.b} in B.")
+        yield _line(f"{number_of(change.num_tensors, 'tensor is', 'tensors are')} {change.a} in A and {change.b} in B.")
     yield from _lines(found.incomparable)
     if found.environment:
         yield _title("Other differences")

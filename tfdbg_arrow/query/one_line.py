@@ -11,6 +11,7 @@ from tfdbg_arrow.query.wording import (
     headline_text,
     hop_place_text,
     hop_text,
+    spread_text,
     steps_text,
 )
 from tfdbg_arrow.safe_text import number_of, printable_line
@@ -86,7 +87,7 @@ def _provenance(found: Provenance) -> str:
 
 def _spread(found: Spread) -> str:
     start = f"from {hop_text(found.hops[0])}: " if found.hops else ""
-    return f"{start}{len(found.hops) - 1:,} tensors were computed from it and are bad"
+    return f"{start}{spread_text(found)}"
 
 
 def _alert(alert: Alert) -> str:
@@ -133,7 +134,7 @@ def _diagnosis(found: Diagnosis) -> str:
 def verification_text(found: Verification) -> str:
     """Returns whether a logdir is intact, and what was checked."""
     size = f"runs: {found.num_runs:,}, parts: {found.num_parts:,}, rows: {found.num_rows:,}, bytes: {found.num_bytes:,}"
-    state = "nothing is damaged" if found.is_intact else f"damage in {found.num_damaged:,} places"
+    state = "nothing is damaged" if found.is_intact else f"damage in {number_of(found.num_damaged, 'place')}"
     return f"{state} ({size})"
 
 

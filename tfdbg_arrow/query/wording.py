@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from tfdbg_arrow.safe_text import number_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tfdbg_arrow.query.alert_rules.answer import Alert
     from tfdbg_arrow.query.bad_samples import BadSamples
     from tfdbg_arrow.query.bad_tensor import InputTensor, NonFinite, Producer
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from tfdbg_arrow.query.recorded import TensorHealth
     from tfdbg_arrow.query.stacks import Frame
     from tfdbg_arrow.query.trace_back import TensorHop
+    from tfdbg_arrow.query.trace_forward import Spread
     from tfdbg_arrow.query.user_places import CallSite, Forward
 
 _COUNTS = (
@@ -26,6 +29,7 @@ _COUNTS = (
     ("num_pos_finite", "positive"),
 )
 """Maximum number of op types that are listed for one op."""
+_NUM_SIMILAR = 3
 _BORDERS = {
     "graph": "",
     "argument": ", passed as an argument",
@@ -282,7 +286,7 @@ def events_text(first: int | None, last: int | None, number: int) -> str:
     """Returns a range of events, such as `events 3 to 9, 2 tensors`; an empty text if there is none."""
     if first is None:
         return ""
-    return f"event {first}" if number == 1 else f"events {first} to {last}, {number:,} tensors"
+    return f"event {first}" if number == 1 else f"events {first} to {last}, {number_of(number, 'tensor')}"
 
 
 def steps_text(first: int | None, last: int | None) -> str:
@@ -316,6 +320,36 @@ def hop_place_text(hop: TensorHop) -> str:
     return ("" if hop.graph_name is None or not known else " ") + ", ".join(
         ["", *known] if hop.graph_name is None else known
     )
+
+
+def spread_text(found: Spread) -> str:
+    """Returns how many tensors a bad tensor spoiled, such as `1 tensor was computed from it and is bad`."""
+    number = len(found.hops) - 1
+    created = " or created by its gradient" if any(hop.how == "gradient" for hop in found.hops) else ""
+    computed = number_of(number, "tensor was computed", "tensors were computed")
+    return f"{computed} from it{created} and {'is' if number == 1 else 'are'} bad"
+
+
+def similar_text(text: str, names: Sequence[str]) -> str:
+    """Returns a sentence with the names that are similar to a text, such as ` Did you mean Log?`; '' if none is.
+
+    Names of ops and layers are paths. A text is similar to a path if it is to the path, or to the last part of it.
+
+    Args:
+        text: What somebody wrote.
+        names: The names that there are.
+    """
+    from difflib import get_close_matches
+
+    wanted = text.lower()
+    paths: dict[str, list[str]] = {}
+    for name in names:
+        for key in {name.lower(), name.lower().rpartition("/")[2]}:
+            paths.setdefault(key, []).append(name)
+    close = get_close_matches(wanted, paths, n=_NUM_SIMILAR)
+    inside = [key for key in paths if len(wanted) > 2 and wanted in key]
+    found = list(dict.fromkeys(name for key in (*close, *inside) for name in paths[key]))[:_NUM_SIMILAR]
+    return f" Did you mean {' or '.join(found)}?" if found else ""
 
 
 def unobserved_text(group: UnobservedOps) -> str:

@@ -27,7 +27,10 @@ MAX_UNRECORDED = 16
 _MAX_OPS = 500
 _MAX_SEARCHED = 40
 """Maximum number of ops of a gradient that are searched for the gradient that the forward op's output got."""
-_HINT = 'record with on_nonfinite="keep", with values= for the op and those before it, or in mode FULL_TENSOR.'
+_HINT = (
+    "`tfdbg-arrow zoom LOGDIR -- SCRIPT` runs the program again and keeps them. Or record with "
+    'on_nonfinite="keep", with values= for the op and those before it, or in mode FULL_TENSOR.'
+)
 _FROM_OUTSIDE = frozenset({"Const", "Placeholder", "_Arg", "_Retval"})
 _FUSED_NAMES = {"Add": "BiasAdd", "AddV2": "BiasAdd", "FusedBatchNormV3": "FusedBatchNorm"}
 """How `fused_ops` names an op of the program. The optimizer also fuses additions of a vector."""

@@ -57,14 +57,14 @@ def bars(histogram: Histogram) -> tuple[Bar, ...]:
         found.append(Bar(kind, text, round(100 * at / num_slots, 3), round(90 / num_slots, 3), round(height, 2)))
 
     for kind, name, num in before:
-        add(kind, f"{name}: {num:,} elements", num)
+        add(kind, f"{name}: {number_of(num, 'element')}", num)
         at += 1 + _GAP
     for bin_ in histogram.bins:
-        add("finite", f"{bin_text(bin_)}: {bin_.num_elements:,} elements", bin_.num_elements)
+        add("finite", f"{bin_text(bin_)}: {number_of(bin_.num_elements, 'element')}", bin_.num_elements)
         at += 1
     for kind, name, num in after:
         at += _GAP
-        add(kind, f"{name}: {num:,} elements", num)
+        add(kind, f"{name}: {number_of(num, 'element')}", num)
         at += 1
     return tuple(found)
 

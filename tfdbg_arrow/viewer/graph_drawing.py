@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from tfdbg_arrow.query.display.graph_borders import Border, CalledGraph, Caller, Iterations
 from tfdbg_arrow.query.display.graph_ops import OpOutput, OutputHealth
 from tfdbg_arrow.query.display.graph_runs import GraphRun
-from tfdbg_arrow.query.display.graph_scopes import GRADIENT, ROOT, OpenScope, ScopeGraph, ScopeNode
+from tfdbg_arrow.query.display.graph_scopes import GRADIENT, ROOT, OpenScope, ScopeGraph, ScopeHealth, ScopeNode
 from tfdbg_arrow.query.display.neighbourhood import MAX_DEPTH, Neighbourhood, OpEdge, OpNode
-from tfdbg_arrow.safe_text import parse_json, printable
+from tfdbg_arrow.safe_text import number_of, parse_json, printable
 from tfdbg_arrow.viewer.charts import Pill
 from tfdbg_arrow.viewer.links import Links, Url
 from tfdbg_arrow.viewer.pages.graph import DEFAULT_DEPTH, GraphView
@@ -51,7 +51,7 @@ class Box:
         head: The first line: the op type.
         lines: The other lines.
         title: The full text, shown when the pointer is over the box.
-        label: The same on one line, for screen readers.
+        label: The texts of the box and the rest of the title on one line, for screen readers and control by voice.
         href: The URL that a click opens.
         into: The URL of the called graph.
         is_focus: Whether this is the op that the page shows.
@@ -169,7 +169,7 @@ def draw_model(model: ScopeGraph, links: GraphLinks) -> ModelDrawing:
                 text=f"{edge.num_tensors:,} tensors" if is_labelled and edge.num_tensors > 1 else "",
                 title=_cut(
                     f"{scope_title(model.nodes[edge.source])} to {scope_title(model.nodes[edge.target])}: "
-                    f"{edge.num_tensors:,} tensor{'' if edge.num_tensors == 1 else 's'} of the graph"
+                    f"{number_of(edge.num_tensors, 'tensor')} of the graph"
                     + (f", {edge.num_bad:,} of them bad" if edge.num_bad else "")
                 ),
                 is_control=False,
@@ -183,7 +183,7 @@ def draw_model(model: ScopeGraph, links: GraphLinks) -> ModelDrawing:
 def _scope_box(node: ScopeNode, model: ScopeGraph, links: GraphLinks, *, outer: int | None) -> ScopeBox:
     health = node.health
     is_scope = node.kind == "scope"
-    extra = [f"{node.num_ops:,} op{'' if node.num_ops == 1 else 's'}"] if is_scope else []
+    extra = [number_of(node.num_ops, "op")] if is_scope else []
     if health.num_bad:
         extra.append(f"✕ {health.num_bad:,} bad")
     extra += [_part(call) for call in node.calls[:2]]
@@ -192,6 +192,7 @@ def _scope_box(node: ScopeNode, model: ScopeGraph, links: GraphLinks, *, outer: 
         extra.append(f"✕ {num_bad_inside:,} bad inside")
     inner = next((call for call in node.calls if call.attribute == "body"), node.calls[0] if node.calls else None)
     title = scope_title(node)
+    names = [_shortened(node.op_type or title), *([_shortened(node.name)] if node.kind == "op" else [])]
     hrefs = {
         "op": links.op(node.op_name or ""),
         "scope": None if node.scope_id is None else links.unfolded(model, node.scope_id),
@@ -201,10 +202,10 @@ def _scope_box(node: ScopeNode, model: ScopeGraph, links: GraphLinks, *, outer: 
         kind="call" if node.calls else node.kind,
         state=health.state,
         mark="▸" if is_scope and health.state != "bad" else STATE_MARKS[health.state],
-        head=_shortened(node.op_type or title),
-        lines=(*([_shortened(node.name)] if node.kind == "op" else []), *extra),
+        head=names[0],
+        lines=(*names[1:], *extra),
         title=_cut(f"{node.op_name or title}: {scope_health_text(node)}"),
-        label=_cut(f"{node.op_name or title}; {scope_health_text(node)}"),
+        label=_cut("; ".join([" ".join(names), *extra, _tensors_text(health)])),
         href=hrefs[node.kind],
         into=None if inner is None else links.callee(inner),
         is_focus=False,
@@ -226,13 +227,17 @@ def scope_title(scope: ScopeNode | OpenScope) -> str:
 
 def scope_health_text(scope: ScopeNode | OpenScope) -> str:
     """Returns the number of ops and tensors of a scope in words."""
-    health = scope.health
-    ops = f"{scope.num_ops:,} op{'' if scope.num_ops == 1 else 's'}"
+    return f"{number_of(scope.num_ops, 'op')}, {_tensors_text(scope.health)}"
+
+
+def _tensors_text(health: ScopeHealth) -> str:
     if health.num_bad:
-        return f"{ops}, {health.num_bad:,} of {health.num_tensors:,} tensors bad"
+        return f"{health.num_bad:,} of {number_of(health.num_tensors, 'tensor')} bad"
     if not health.num_tensors:
-        return f"{ops}, no tensor was recorded"
-    return f"{ops}, {health.num_tensors:,} tensors, " + ("none bad" if health.num_measured else "health not measured")
+        return "no tensor was recorded"
+    return f"{number_of(health.num_tensors, 'tensor')}, " + (
+        "none bad" if health.num_measured else "health not measured"
+    )
 
 
 def draw(around: Neighbourhood, links: GraphLinks) -> Drawing:
@@ -298,6 +303,7 @@ def draw(around: Neighbourhood, links: GraphLinks) -> Drawing:
 
 
 def _box(node: OpNode, links: GraphLinks, *, is_focus: bool, num_hidden: int) -> Box:
+    names = [_shortened(node.op_type or "?"), _shortened(node.op_name)]
     extra = [_part(call) for call in node.calls[:3]]
     extra += [f"and {len(node.calls) - 3} more"] if len(node.calls) > 3 else []
     extra += [iterations_text(call.iterations) for call in node.calls if call.iterations is not None]
@@ -308,16 +314,17 @@ def _box(node: OpNode, links: GraphLinks, *, is_focus: bool, num_hidden: int) ->
         extra.append("not in the recording" if node.state == "unknown" else node.state)
     ran_as = [name for name in node.executed_types or () if name != node.op_type and name != "_Arg"]
     extra += [f"ran as {', '.join(ran_as)}"] if ran_as else []
+    extra = [_shortened(text) for text in extra]
     about = [f":{output.output_slot} {output_text(output)}, {health_text(output)}" for output in node.outputs[:8]]
     inner = next((call for call in node.calls if call.attribute == "body"), node.calls[0] if node.calls else None)
     return Box(
         kind="call" if node.calls else "op",
         state=node.state,
         mark=STATE_MARKS[node.state],
-        head=_shortened(node.op_type or "?"),
-        lines=(_shortened(node.op_name), *map(_shortened, extra)),
+        head=names[0],
+        lines=(*names[1:], *extra),
         title="\n".join(_cut(text) for text in (f"{node.op_type or '?'} {node.op_name}", *about, *extra)),
-        label=_cut("; ".join([f"{node.op_type or '?'} {node.op_name}", node.state, *about[:2], *extra])),
+        label=_cut("; ".join([" ".join(names), *extra, node.state, *about[:2]])),
         href=None if node.op_type is None else links.op(node.op_name),
         into=None if inner is None else links.callee(inner),
         is_focus=is_focus,
@@ -330,14 +337,16 @@ def _border_box(border: Border, links: GraphLinks, *, level: int) -> Box:
     where = f"in {border.other_graph_name or border.other_graph_id}"
     words = border_text(border)
     name = border.other_op_name or border.caller_op_name
+    head = "iteration before" if border.kind == "loop" else _shortened(border.kind)
+    lines = (_shortened(name), _shortened(where))
     return Box(
         kind="border",
         state=None,
         mark="↺" if border.kind == "loop" else "↧" if border.kind == "result" else "↥",
-        head=_shortened(border.kind if border.kind != "loop" else "iteration before"),
-        lines=(_shortened(name), _shortened(where)),
+        head=head,
+        lines=lines,
         title=_cut(f"{words}: {name} {where}"),
-        label=_cut(f"{words}: {name} {where}"),
+        label=_cut("; ".join([head, *lines, words])),
         href=links.border(border),
         into=None,
         is_focus=False,

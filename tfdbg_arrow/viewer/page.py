@@ -17,6 +17,8 @@ MAX_TEXT = 10_000
 """Maximum number of characters of a text."""
 _MAX_INTEGER = 2**63 - 1
 MAX_CHOICES = 500
+NUM_ABOVE = 8
+"""Number of rows above the one that a page with a window opens at."""
 
 
 class Parameters:

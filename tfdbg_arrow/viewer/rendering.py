@@ -26,7 +26,7 @@ from tfdbg_arrow.query.run_diff.answer import (
     setting_text,
     worst_text,
 )
-from tfdbg_arrow.safe_text import printable, printable_line, to_json
+from tfdbg_arrow.safe_text import number_of, printable, printable_line, to_json
 from tfdbg_arrow.viewer import naming
 from tfdbg_arrow.viewer.charts import bars, facts, histogram_text, pills, shares, sparkline
 from tfdbg_arrow.viewer.distribution_drawing import cell_paths, level_shares, picture_text
@@ -83,6 +83,7 @@ def _environment() -> Environment:
         file_name=naming.file_name,
         short_place=naming.short_place,
         number=lambda value: f"{value:,}",
+        counted=number_of,
         value=_value_text,
         whole=lambda text: escape("\n".join(map(printable_line, text.split("\n")))),
         typed=escape,

@@ -18,6 +18,7 @@ from markupsafe import Markup
 
 from tfdbg_arrow.errors import LogdirError
 from tfdbg_arrow.query import Frame, Logdir, open_logdir
+from tfdbg_arrow.safe_text import number_of
 from tfdbg_arrow.storage.disk import written_whole
 from tfdbg_arrow.viewer.links import ReportLinks
 from tfdbg_arrow.viewer.page import Shell, make_shell
@@ -195,7 +196,7 @@ def render_report(
         else:
             num_dropped = -(-len(tensors) // 2)
             del tensors[-num_dropped:]
-            left_out.append(f"the details of {num_dropped} tensors: they did not fit")
+            left_out.append(f"the details of {number_of(num_dropped, 'tensor')}: they did not fit")
 
 
 def _render(
@@ -301,7 +302,7 @@ def _without_libraries(report: Report) -> Report:
         )
         for section in report.tensors
     )
-    others = f"{num_others:,} frames of the framework and libraries in the stacks of the tensors"
+    others = f"{number_of(num_others, 'frame')} of the framework and libraries in the stacks of the tensors"
     return replace(report, tensors=tensors, left_out=(*report.left_out, *([others] if num_others else [])))
 
 

@@ -75,7 +75,7 @@ class MapWords:
 
 
 MAP_WORDS = {
-    "LayerHealth": MapWords(origin="began here", outline="where it began, and its way", bad="bad (Inf, NaN)"),
+    "LayerHealth": MapWords(origin="began here", outline="where it began; 2, 3 … its way", bad="bad (Inf, NaN)"),
     "LayerDifferences": MapWords(origin="parted here", outline="where the runs parted", bad="bad in one run only"),
 }
 """By the name of the class of the map."""
@@ -301,7 +301,7 @@ def map_svg(health: LayerMap, measure: str | None = None) -> Markup:
     parts += [f'<path d="{"".join(areas)}" fill="{colour}"/>' for colour, areas in paths.items()]
     if marks:
         parts.append(f'<path d="{"".join(marks)}" stroke="#fff" stroke-width="0.8" stroke-opacity="0.75" fill="none"/>')
-    parts.append(_way(small, rows, tops, lefts, cell))
+    parts.append(_way(small, rows, tops, lefts, cell, panel))
     bad = MAP_WORDS[type(small).__name__].bad if marks or LIGHT.bad in paths else None
     parts.append(_legend(scale, stops, shown, height - 4, width, bad=bad))
     parts.append("</svg>")
@@ -374,8 +374,14 @@ def _axis(columns: Sequence[Column], left: float, width: float, axis: str, y: fl
     return "".join(texts)
 
 
-def _way(health: LayerMap, rows: Sequence[MapRow], tops: dict[int, float], lefts: dict[str, float], cell: float) -> str:
-    """Returns the outline of the origin and the line through the rows of its way."""
+_LABEL = 74
+"""The width of the words beside the outlined cell."""
+
+
+def _way(
+    health: LayerMap, rows: Sequence[MapRow], tops: dict[int, float], lefts: dict[str, float], cell: float, panel: float
+) -> str:
+    """Returns the outline of the origin and the numbered cells of its way."""
     if health.origin is None:
         return ""
     row_of = {index: row for row in rows for index in (row.forward, row.gradient) if index is not None}
@@ -389,33 +395,30 @@ def _way(health: LayerMap, rows: Sequence[MapRow], tops: dict[int, float], lefts
             continue
         x = lefts[side] + (health.origin.column + 0.5) * cell
         point = (x, tops[getattr(row, side)] + _ROW / 2)
-        if not points or points[-1] != point:
+        if point not in points:
             points.append(point)
     if not points:
         return ""
-    drawn = ""
-    if len(points) > 1:
-        line = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-        drawn = (
-            f'<polyline points="{line}" fill="none" stroke="#fff" stroke-width="4" stroke-opacity="0.85"/>'
-            f'<polyline points="{line}" fill="none" stroke="#111" stroke-width="1.6"/>'
-            + "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.6" fill="#111" stroke="#fff"/>' for x, y in points[1:])
-        )
+    drawn = "".join(
+        f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{_ROW / 2:g}" fill="#111" stroke="#fff"/>'
+        f'<text x="{x:.1f}" y="{y + 3.5:.1f}" font-size="9" text-anchor="middle" fill="#fff">{number}</text>'
+        for number, (x, y) in enumerate(points[1:], start=2)
+    )
     x, y = points[0]
     size = max(cell, 6.0)
-    side = health.rows[health.origin.row].side
-    is_right = x - lefts[side] < 110
     label = MAP_WORDS[type(health).__name__].origin
-    label_x = x + size / 2 + 5 if is_right else x - size / 2 - 5
-    anchor = "start" if is_right else "end"
-    left = label_x - 3 if is_right else label_x - 71
+    # In the cell, or else beside it within the panel.
+    start = lefts[health.rows[health.origin.row].side]
+    right = x + size / 2 + 5
+    is_right = right + _LABEL <= start + panel
+    left = x - _LABEL / 2 if size > _LABEL else right if is_right else max(start, x - size / 2 - 5 - _LABEL)
     return (
         f'{drawn}<rect x="{x - size / 2 - 1:.1f}" y="{y - _ROW / 2 - 1:.1f}" width="{size + 2:.1f}" '
         f'height="{_ROW + 1}" fill="none" stroke="#fff" stroke-width="4"/>'
         f'<rect x="{x - size / 2 - 1:.1f}" y="{y - _ROW / 2 - 1:.1f}" width="{size + 2:.1f}" '
         f'height="{_ROW + 1}" fill="none" stroke="#111" stroke-width="2"/>'
-        f'<rect x="{left:.1f}" y="{y - 7:.1f}" width="74" height="14" rx="3" fill="#fff"/>'
-        f'<text x="{label_x:.1f}" y="{y + 4:.1f}" text-anchor="{anchor}" fill="#111" font-weight="650">'
+        f'<rect x="{left:.1f}" y="{y - 7:.1f}" width="{_LABEL}" height="14" rx="3" fill="#fff"/>'
+        f'<text x="{left + _LABEL / 2:.1f}" y="{y + 4:.1f}" text-anchor="middle" fill="#111" font-weight="650">'
         f"{label}</text>"
     )
 
@@ -503,9 +506,7 @@ def _curve(curve: Curve, curves: TrainingCurves) -> str:
     if curves.first_bad is not None:
         x = _LEFT + curves.first_bad * step
         anchor, away = ("end", -3) if x > _LEFT + _WIDE * 0.6 else ("start", 3)
-        column = columns[curves.first_bad]
-        steps = f" {column.first:,}" if column.first == column.last else f"s {column.first:,} to {column.last:,}"
-        text = f"bad from {curves.axis}{steps} on"
+        text = f"bad from {curves.axis} {columns[curves.first_bad].first:,} on"
         parts.append(
             f'<path d="M{x:.1f} {top}v{_TALL}" stroke="{DARK.bad}" stroke-dasharray="3 2"/>'
             f'<text x="{x + away:.1f}" y="{top + 10}" font-size="9" fill="{DARK.bad}" text-anchor="{anchor}">'

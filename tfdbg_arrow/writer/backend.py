@@ -341,7 +341,7 @@ def require_native_core() -> Any:
     if core is None:
         raise RecordingError(
             "tfdbg_arrow was installed without its native core, which recording needs; install a C++17 compiler, then "
-            "install tfdbg_arrow again (`pip install --verbose` shows why the core was not built)"
+            "install tfdbg_arrow again with `pip install --no-cache-dir`, without TFDBG_ARROW_NO_CORE"
         )
     return core
 

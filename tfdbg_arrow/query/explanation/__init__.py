@@ -28,6 +28,7 @@ from tfdbg_arrow.query.flow.origins import Origins
 from tfdbg_arrow.query.flow.program_ops import ProgramOp
 from tfdbg_arrow.query.logdir import opened
 from tfdbg_arrow.query.recorded import KINDS, TensorEvent
+from tfdbg_arrow.safe_text import number_of
 
 __all__ = ["Computed", "Explanation", "Growth", "Reasons", "explain", "explain_event", "find_growth", "read_reasons"]
 
@@ -335,7 +336,7 @@ def _speed(run: Sequence[_Point]) -> str:
     """Returns the speed and start of the growth, such as `about 9 times a step since step 3`."""
     first, last, num_calls = run[0], run[-1], len(run) - 1
     has_steps = first.step is not None and last.step is not None and last.step - first.step == num_calls
-    since = f"since step {first.step}" if has_steps else f"over {num_calls} calls"
+    since = f"since step {first.step}" if has_steps else f"over {number_of(num_calls, 'call')}"
     ratios = _ratios(run)
     if max(ratios) > min(ratios) * _MAX_SPREAD:
         return since

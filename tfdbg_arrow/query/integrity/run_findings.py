@@ -15,6 +15,7 @@ from tfdbg_arrow.query.capture_stats import STAT_KINDS, CaptureStat
 from tfdbg_arrow.query.coverage import Coverage
 from tfdbg_arrow.query.engine import Answers, Engine
 from tfdbg_arrow.query.info import MODES_WITHOUT_HEALTH, parse_settings
+from tfdbg_arrow.safe_text import number_of
 from tfdbg_arrow.storage.layout import SPOOL_DIRECTORY
 
 _FILTERS = frozenset({"op_regex", "tensor_dtypes"})
@@ -183,7 +184,8 @@ def _is_running(facts: _Facts) -> bool:
 
 
 def _of_what_is_there(facts: _Facts, say: _Say) -> Iterator[Finding]:
-    numbers = f"{facts.num_execution:,} executions, {facts.num_graph:,} graphs and {facts.num_tensor_health:,} tensors"
+    executions, graphs = number_of(facts.num_execution, "execution"), number_of(facts.num_graph, "graph")
+    numbers = f"{executions}, {graphs} and {number_of(facts.num_tensor_health, 'tensor')}"
     evidence = f"The run has {numbers}."
     if facts.num_execution == 0 and facts.num_tensor_health == 0:
         yield _nothing_there(facts, say, evidence)

@@ -9,6 +9,7 @@ from tfdbg_arrow.query.model_health.answers import MEASURES, Parting
 from tfdbg_arrow.query.model_health.cells import RowKey
 from tfdbg_arrow.query.model_health.layer_rows import Node
 from tfdbg_arrow.query.model_health.origin import Origin
+from tfdbg_arrow.safe_text import number_of
 
 _ROLES = {"input": "an input", "loss": "the loss", "metric": "a metric", "optimizer": "the optimizer"}
 """What a row of the ops of a role stands for. Other ops outside all layers share a row."""
@@ -64,7 +65,7 @@ def healthy_sentence(
         return "The recording does not tell whether tensors are bad."
     what = "No tensor is bad"
     if num_bad:
-        tensors = "1 tensor is" if num_bad == 1 else f"{num_bad:,} tensors are"
+        tensors = number_of(num_bad, "tensor is", "tensors are")
         what = f"No bad value is known to have done harm ({tensors} bad)"
     grown = _most_changed(
         nodes, max_abs, lambda first, last: max(first, last) / min(first, last) if first and last else 0

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tfdbg_arrow.query.displayed import Displayed
 from tfdbg_arrow.query.recorded import TensorHealth
 from tfdbg_arrow.query.stacks import Frame
-from tfdbg_arrow.safe_text import parse_json
+from tfdbg_arrow.safe_text import number_of, parse_json
 
 _KINDS = {
     "shape": "a different shape",
@@ -232,16 +232,17 @@ def outcome_text(found: Diff) -> str:
 
 def aligned_text(found: Diff) -> str:
     """Returns how much was compared, as the beginning of a sentence."""
-    pairs = f"{found.num_compared:,} tensor pair(s) were compared"
-    return f"{pairs} in {found.num_aligned_executions:,} execution pair(s)"
+    pairs = number_of(found.num_compared, "pair of tensors was", "pairs of tensors were")
+    return f"{pairs} compared in {number_of(found.num_aligned_executions, 'pair')} of executions"
 
 
 def differing_text(found: Diff) -> str | None:
     """Returns why tensors differ although nothing diverges, or None if none differ or if something diverges."""
     if found.divergence is not None or not found.num_differing:
         return None
+    differ = number_of(found.num_differing, "tensor differs", "tensors differ")
     return (
-        f"{found.num_differing:,} tensors differ by more than the tolerance, but no single op caused this: the "
+        f"{differ} by more than the tolerance, but no single op caused this: the "
         "differences grew from op to op, as rounding errors do."
     )
 
@@ -252,7 +253,7 @@ def difference_text(found: Divergence) -> str | None:
         return None
     if _is_counted(found):
         may = f", and {found.tolerance:.0f} may differ" if found.tolerance >= 1 else ""
-        return f"{found.difference:.6g} of {found.a.size:,} elements differ{may}"
+        return f"{found.difference:.6g} of {number_of(found.a.size, 'element')} differ{may}"
     return f"The greatest difference is {found.difference:.6g}, and the tolerance is {found.tolerance:.3g}"
 
 

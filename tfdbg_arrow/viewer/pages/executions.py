@@ -1,4 +1,4 @@
-"""The timeline page: a filtered window of the executions of a run, and one execution in detail."""
+"""The page of executions: a filtered window of the executions of a run, and one execution in detail."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from tfdbg_arrow.query.display.execution_window import (
 from tfdbg_arrow.query.display.graph_runs import user_names
 from tfdbg_arrow.query.stacks import StackReader
 from tfdbg_arrow.viewer.page import (
+    NUM_ABOVE,
     GraphChoice,
     NoSuchPageError,
     PageKind,
@@ -32,8 +33,6 @@ from tfdbg_arrow.viewer.strips import ExecutionStrip, read_execution_strip
 
 DEFAULT_LIMIT = 100
 MAX_LIMIT = 1000
-NUM_ABOVE_FOCUS = 8
-"""Number of executions above the one in focus, if the request does not choose a window."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +121,7 @@ def read_executions(
         filter_: The filter; None means all executions.
         run_id: The run; None if the logdir has no run.
         first: The window starts at the first matching execution from this execution_index on. None starts the window a
-            little above `focus`, or at the first execution.
+            little above `focus`, or else above the first bad execution, or at the first one.
         before: Instead, the window ends just before this execution_index.
         step: Instead, the window starts at this training step.
         place: Instead, the window starts after this number of matching executions.
@@ -141,13 +140,14 @@ def read_executions(
         # If the step has no executions, the window starts after the last one and is empty.
         found = first_execution_of_step(logdir, step, run_id=run_id)
         first, before = 2**63 - 1 if found is None else found, None
+    only_bad = replace(filter_, is_bad=True)
     detail = None if focus is None else _detail(logdir, filter_, focus, run_id=run_id)
-    if focus is not None and first is None and before is None and place is None:
-        here = execution_window(logdir, filter_, run_id=run_id, first=focus, limit=1)
-        place = max(0, here.num_before - NUM_ABOVE_FOCUS)
+    if first is None and before is None and place is None:
+        shown = next_execution(logdir, only_bad, -1, run_id=run_id) if focus is None else focus
+        here = execution_window(logdir, filter_, run_id=run_id, first=shown or 0, limit=1)
+        place = max(0, here.num_before - NUM_ABOVE)
     window = execution_window(logdir, filter_, run_id=run_id, first=first or 0, before=before, place=place, limit=limit)
     rows = window.rows
-    only_bad = replace(filter_, is_bad=True)
     return ExecutionsPage(
         run_id=run_id,
         start_ns=run.wall_time_ns,
@@ -214,5 +214,5 @@ def _read(logdir: Logdir, parameters: Parameters) -> ExecutionsPage:
 
 
 PAGE = PageKind(
-    name="executions", title="Timeline", key="x", read=_read, assets=("windows.css", "executions.css", "windows.js")
+    name="executions", title="Executions", key="x", read=_read, assets=("windows.css", "executions.css", "windows.js")
 )

@@ -273,8 +273,8 @@ def _unmeasured(series: TensorSeries, mode: str | None) -> list[str]:
             found.append(f"Not in the plot: {', '.join(missing)}. They were not measured {mode}{why}.")
     if series.num_without_step:
         found.append(
-            f"{series.num_without_step:,} tensors are left out because no training step was marked for them. Switch to "
-            "events to see them."
+            f"{number_of(series.num_without_step, 'tensor is', 'tensors are')} left out because no training step was "
+            "marked there. Switch to events to see all."
         )
     return found
 

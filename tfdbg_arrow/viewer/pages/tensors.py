@@ -14,7 +14,16 @@ from tfdbg_arrow.query.display.tensor_window import (
     next_bad,
     tensor_window,
 )
-from tfdbg_arrow.viewer.page import GraphChoice, PageKind, Parameters, one_run, read_graph_choices, read_texts
+from tfdbg_arrow.query.wording import similar_text
+from tfdbg_arrow.viewer.page import (
+    NUM_ABOVE,
+    GraphChoice,
+    PageKind,
+    Parameters,
+    one_run,
+    read_graph_choices,
+    read_texts,
+)
 
 DEFAULT_LIMIT = 100
 MAX_LIMIT = 1000
@@ -36,6 +45,7 @@ class TensorsPage:
         op_types: Types to choose from.
         dtypes: Dtypes to choose from.
         graphs: Graphs to choose from.
+        hint: If no tensor matches the filter, which names are similar to the layer and the op type in it.
     """
 
     run_id: str | None
@@ -49,6 +59,7 @@ class TensorsPage:
     op_types: tuple[str, ...]
     dtypes: tuple[str, ...]
     graphs: tuple[GraphChoice, ...]
+    hint: str = ""
 
     @property
     def num_after(self) -> int:
@@ -61,7 +72,7 @@ def read_tensors(
     filter_: TensorFilter | None = None,
     *,
     run_id: str | None,
-    first: int = 0,
+    first: int | None = 0,
     before: int | None = None,
     step: int | None = None,
     place: int | None = None,
@@ -73,7 +84,8 @@ def read_tensors(
         logdir: The logdir.
         filter_: The filter; None means all tensors.
         run_id: The run; None if the logdir has no run.
-        first: The window starts at the first matching tensor from this event_index on.
+        first: The window starts at the first matching tensor from this event_index on. None starts it a little above
+            the first one that is bad, or at the first one.
         before: Instead, the window ends just before this event_index.
         step: Instead, the window starts at this training step.
         place: Instead, the window starts after this number of matching tensors.
@@ -87,11 +99,29 @@ def read_tensors(
     if run_id is not None:
         if step is not None:
             first, before = first_of_step(logdir, step, run_id=run_id) or 0, None
-        window = tensor_window(logdir, filter_, run_id=run_id, first=first, before=before, place=place, limit=limit)
+        elif first is None and before is None and place is None:
+            first_bad = next_bad(logdir, filter_, -1, run_id=run_id)
+            if first_bad is not None:
+                here = tensor_window(logdir, filter_, run_id=run_id, first=first_bad, limit=1)
+                place = max(0, here.num_before - NUM_ABOVE)
+        window = tensor_window(
+            logdir, filter_, run_id=run_id, first=first or 0, before=before, place=place, limit=limit
+        )
         rows, num_matching, num_before = window.rows, window.num_matching, window.num_before
         if rows:
             after_bad = next_bad(logdir, filter_, rows[-1].event_index, run_id=run_id)
             before_bad = next_bad(logdir, filter_, rows[0].event_index, run_id=run_id, is_backwards=True)
+    op_types = read_texts(
+        logdir,
+        "SELECT op_type FROM graph_op WHERE run_id = ? UNION SELECT op_type FROM execution WHERE run_id = ?",
+        run_id,
+    )
+    hint = ""
+    if not num_matching and filter_.layer is not None:
+        layers = read_texts(logdir, "SELECT DISTINCT layer FROM graph_op WHERE run_id = ?", run_id)
+        hint = similar_text(filter_.layer, layers)
+    elif not num_matching and filter_.op_type is not None:
+        hint = similar_text(filter_.op_type, op_types)
     return TensorsPage(
         run_id=run_id,
         filter=filter_,
@@ -101,13 +131,10 @@ def read_tensors(
         limit=limit,
         next_bad_event_index=after_bad,
         previous_bad_event_index=before_bad,
-        op_types=read_texts(
-            logdir,
-            "SELECT op_type FROM graph_op WHERE run_id = ? UNION SELECT op_type FROM execution WHERE run_id = ?",
-            run_id,
-        ),
+        op_types=op_types,
         dtypes=read_texts(logdir, "SELECT DISTINCT dtype FROM tensor_health WHERE run_id = ?", run_id),
         graphs=read_graph_choices(logdir, run_id),
+        hint=hint,
     )
 
 
@@ -128,7 +155,7 @@ def _read(logdir: Logdir, parameters: Parameters) -> TensorsPage:
             is_bad=parameters.flag("bad"),
         ),
         run_id=one_run(logdir, parameters),
-        first=parameters.integer("at") or 0,
+        first=parameters.integer("at"),
         before=parameters.integer("before"),
         step=parameters.integer("step"),
         place=parameters.integer("place"),

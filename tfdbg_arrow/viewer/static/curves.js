@@ -71,8 +71,9 @@
         const isLeft = x > bbox.left + bbox.width * 0.55;
         ctx.font = `${11 * ratio}px ${colour("--sans")}`;
         ctx.textAlign = isLeft ? "right" : "left";
-        const label = `bad from ${from(firstBad)} on`, long = ctx.measureText(label).width;
-        const at = x + (isLeft ? -4 : 4) * ratio;
+        const label = `bad from ${axis} ${columns[firstBad].first.toLocaleString("en")} on`, long = ctx.measureText(label).width;
+        const room = isLeft ? x - bbox.left : bbox.left + bbox.width - x;
+        const at = x + (isLeft ? -4 : 4) * ratio + (isLeft ? 1 : -1) * Math.max(0, long + 4 * ratio - room);
         ctx.fillStyle = colour("--card");
         ctx.globalAlpha = 0.8;
         ctx.fillRect(isLeft ? at - long : at, bbox.top + 2 * ratio, long, 14 * ratio);
@@ -102,12 +103,14 @@
         { ...axisStyle, size: 30, values: (_, ticks) => ticks.map((tick) => (Number.isInteger(tick) ? tick.toLocaleString("en") : "")) },
         { ...axisStyle, size: 58, ...(isLog ? { splits: (_, __, low, high) => decades(low, high) } : {}), values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : text(tick))) },
       ],
-      hooks: { draw: [marks], setSelect: [(chart) => {
+      // The legend has numbers only for a place under the pointer.
+      hooks: { draw: [marks], setCursor: [(chart) => chart.root.classList.toggle("is-idle", (chart.cursor.idx ?? null) === null)], setSelect: [(chart) => {
         const { left, width } = chart.select;
         if (width < 4) return;
         const [first, last] = [chart.posToVal(left, "x"), chart.posToVal(left + width, "x")];
         open(`&first=${Math.max(0, Math.floor(first))}&last=${Math.max(0, Math.ceil(last))}`);
       }], ready: [(chart) => {
+        chart.root.classList.add("is-idle");
         let start = null;
         chart.over.addEventListener("mousedown", (event) => { start = event.clientX; });
         chart.over.addEventListener("click", (event) => { if (start === null || Math.abs(event.clientX - start) < 4) open(""); });

@@ -171,13 +171,13 @@
       if (isScope(box)) link.setAttribute("data-unfold", box.scope_id);
       if (box.outer !== undefined && box.outer !== null) link.setAttribute("data-frame", box.outer);
     }
-    make("title", {}, link).textContent = box.title;
+    make("title", {}, group).textContent = box.title;
     make("rect", { class: "outer", width: at.width, height: at.height, rx: box.kind === "border" ? 14 : 6 }, link);
     if (box.kind === "call") {
       make("rect", { x: 3.5, y: 3.5, width: at.width - 7, height: at.height - 7, rx: 4, fill: "none" }, link);
     }
     if (isScope(box)) {
-      const sign = make("g", { class: "unfold", "data-unfold-now": "" }, link);
+      const sign = make("g", { class: "unfold", "data-unfold-now": "", "aria-hidden": "true" }, link);
       make("rect", { x: at.width - SIGN - 5, y: 5, width: SIGN, height: SIGN, rx: 4 }, sign);
       say(sign, "+", { x: at.width - SIGN / 2 - 5, y: SIGN + 1, "text-anchor": "middle" });
     }
@@ -186,10 +186,12 @@
     const head = say(link, "", { ...middle, y, class: "head-line" });
     const mark = make("tspan", { class: "mark" }, head);
     mark.textContent = box.mark;
+    mark.setAttribute("aria-hidden", "true"); // the label has it in words
     head.append(` ${box.head}`);
     box.lines.forEach((text, index) => {
       y += LINE_HEIGHT;
       const look = text.startsWith("✕") ? "note is-warning" : index ? "note" : "op-name";
+      link.append(" "); // so that the texts are words of their own to those who read or say them
       say(link, text, { ...middle, y, class: look });
     });
     if (box.num_hidden) {
@@ -274,7 +276,7 @@
   const ACTIONS = [
     { key: "-", sign: "−", name: "smaller", act: () => zoom(now.scale / 1.25) },
     { key: "+", sign: "+", name: "larger", act: () => zoom(now.scale * 1.25) },
-    { key: "0", sign: "whole", name: "the whole picture", act: () => { zoom(whole()); centreOp(); } },
+    { key: "0", sign: "whole", name: "picture", act: () => { zoom(whole()); centreOp(); } },
     { key: "1", sign: "1:1", name: "in full size", act: () => { zoom(1); centreOp(); } },
   ];
 
@@ -296,7 +298,7 @@
       const button = document.createElement("button");
       button.type = "button";
       button.textContent = sign;
-      button.setAttribute("aria-label", `${name} (${key})`);
+      button.setAttribute("aria-label", `${sign} ${name} (${key})`);
       button.title = `${name} (${key})`;
       button.addEventListener("click", act);
       tools.append(button);

@@ -240,37 +240,31 @@
     }
   };
 
-  // The outline of the cell where it began, and the line through the rows of its way, with arrows.
+  // The outline of the cell where it began, and the numbered cells of its way. No line joins them: it would cross others.
   const drawWay = (context, card, text) => {
-    const { data, lefts, cell } = now;
+    const { data, lefts, cell, panel } = now;
     if (!data.origin) return;
     const points = [];
     for (const index of [data.origin.row, ...data.path]) {
       const found = drawnRow(index);
       if (!found) continue;
       const point = { x: lefts[found.side] + (data.origin.column + 0.5) * cell, y: middle(found.row), side: found.side };
-      const last = points[points.length - 1];
-      if (!last || last.x !== point.x || last.y !== point.y) points.push(point);
+      if (!points.some((other) => other.x === point.x && other.y === point.y)) points.push(point);
     }
     if (!points.length) return;
-    context.lineJoin = "round";
-    for (const [style, width] of [[card, 5], [text, 1.8]]) {
-      context.strokeStyle = context.fillStyle = style;
-      context.lineWidth = width;
+    context.font = `650 11px ${colour("--sans")}`;
+    points.slice(1).forEach((point, index) => {
+      context.fillStyle = text;
+      context.strokeStyle = card;
+      context.lineWidth = 2;
       context.beginPath();
-      points.forEach((point, index) => (index ? context.lineTo(point.x, point.y) : context.moveTo(point.x, point.y)));
+      context.arc(point.x, point.y, ROW / 2 - 1, 0, 2 * Math.PI);
+      context.fill();
       context.stroke();
-      for (let index = 1; index < points.length; index++) {
-        const [from, to] = [points[index - 1], points[index]];
-        const angle = Math.atan2(to.y - from.y, to.x - from.x), size = width > 2 ? 9 : 7;
-        context.beginPath();
-        context.moveTo(to.x, to.y);
-        for (const turn of [-0.45, 0.45]) context.lineTo(to.x - size * Math.cos(angle + turn), to.y - size * Math.sin(angle + turn));
-        context.closePath();
-        context.fill();
-        if (width > 2) context.stroke();
-      }
-    }
+      context.fillStyle = card;
+      context.textAlign = "center";
+      context.fillText(String(index + 2), point.x, point.y + 4);
+    });
     const [at] = points;
     const size = Math.max(cell, 7);
     for (const [style, width] of [[card, 5], [text, 2]]) {
@@ -278,10 +272,10 @@
       context.lineWidth = width;
       context.strokeRect(at.x - size / 2 - 1, at.y - ROW / 2, size + 2, ROW);
     }
-    context.font = `650 11px ${colour("--sans")}`;
+    // In the cell, or else beside it within the panel.
     const label = data.words.origin, long = context.measureText(label).width + 10;
-    const isRight = at.x - lefts[at.side] < long + 12;
-    const x = isRight ? at.x + size / 2 + 6 : at.x - size / 2 - 6 - long;
+    const right = at.x + size / 2 + 6, isRight = right + long <= lefts[at.side] + panel;
+    const x = long + 4 <= size ? at.x - long / 2 : isRight ? right : Math.max(lefts[at.side], at.x - size / 2 - 6 - long);
     context.fillStyle = text;
     context.beginPath();
     context.roundRect(x, at.y - 8, long, 16, 4);

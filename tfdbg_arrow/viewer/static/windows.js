@@ -3,7 +3,9 @@
 "use strict";
 (() => {
   const MAX_ROWS = 500;
+  const PLACES = ["at", "before", "place", "step"];
   const NEAR = 600; // fetch more when the end is closer than this, in pixels
+  let hasPlace = false; // without a place in its address, the page opens at the first bad row
   let pane, table, slider, shown, moves, trouble, detailPlace; // set by begin()
 
   // A window is a tbody whose attributes give its position among all rows.
@@ -18,7 +20,7 @@
 
   const address = (changes) => {
     const url = new URL(location.href);
-    for (const name of ["at", "before", "place", "step"]) url.searchParams.delete(name);
+    for (const name of PLACES) url.searchParams.delete(name);
     for (const [name, value] of Object.entries(changes)) {
       if (value === null) url.searchParams.delete(name);
       else url.searchParams.set(name, value);
@@ -98,6 +100,7 @@
     if (!body) return false;
     for (const old of windows()) old.remove();
     table.append(body);
+    hasPlace = true;
     pane.scrollTop = 0;
     settle();
     return true;
@@ -151,7 +154,10 @@
   const nextRow = (row) => row.nextElementSibling || (row.parentElement.nextElementSibling || { rows: [] }).rows[0];
   const follow = () => {
     const row = rowInSight();
-    if (row) history.replaceState(history.state, "", address(placeOf(row) ? { at: row.dataset.at } : {}));
+    if (!row) return;
+    const place = placeOf(row);
+    hasPlace = hasPlace || place > 0;
+    history.replaceState(history.state, "", address(place ? { at: row.dataset.at } : hasPlace ? { place: 0 } : {}));
   };
   let timer = 0;
   const settle = () => {
@@ -197,7 +203,7 @@
     focusIn(table.querySelector(`tr[data-at="${index}"]`), "[data-bad]");
   };
   const actions = {
-    first: () => jump({}),
+    first: () => jump({ place: 0 }),
     last: async () => {
       if (await jump({ before: "9223372036854775807" })) windows().at(-1).lastElementChild.scrollIntoView({ block: "nearest" });
     },
@@ -278,8 +284,9 @@
   };
 
   const begin = () => {
+    hasPlace = PLACES.some((name) => new URL(location.href).searchParams.has(name));
     if (underWay) underWay.abort();
-    [pane, slider, shown, moves, trouble, detailPlace] = ["pane", "place", "shown", "moves", "trouble", "timeline"].map(
+    [pane, slider, shown, moves, trouble, detailPlace] = ["pane", "place", "shown", "moves", "trouble", "executions"].map(
       (name) => document.querySelector(`[data-${name}]`));
     if (!pane) return;
     table = pane.querySelector("table");

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
+from tfdbg_arrow.safe_text import number_of
 from tfdbg_arrow.spool.journal import RunFiles
 from tfdbg_arrow.storage.layout import make_run_id, spool_paths
 from tfdbg_arrow.writer.backend import Handlers, OnNonFinite, choose_backend, compiled_calls
@@ -401,15 +402,18 @@ class Recording:
 
     def _say_waiting(self, num_parts: int, timeout_s: float) -> None:
         shown = self.settings.shown_logdir
-        sys.stderr.write(f"tfdbg_arrow: sending the last {num_parts} parts to {shown}, {timeout_s:.0f} s at most\n")
+        sys.stderr.write(
+            f"tfdbg_arrow: sending the last {number_of(num_parts, 'part')} to {shown}, {timeout_s:.0f} s at most\n"
+        )
 
     def _close_uploader(self, uploader: Uploader) -> None:
         shown = self.settings.shown_logdir
         unsent = uploader.close(on_wait=self._say_waiting)
         if unsent is not None:
+            parts = number_of(unsent.num_parts, "part was", "parts were")
             self._stats.warn_once(
-                f"{unsent.num_parts} parts ({unsent.size_bytes:,} bytes) of the run {self.run_id} were not sent to "
-                f"{shown}; they are kept in {unsent.directory}. When this process has ended, send them with: "
+                f"{parts} not sent to {shown} ({unsent.size_bytes:,} bytes of the run {self.run_id}), and "
+                f"{'is' if unsent.num_parts == 1 else 'are'} kept in {unsent.directory}. When this process has ended: "
                 f"tfdbg-arrow upload --remove {shlex.quote(str(unsent.directory))} {shlex.quote(shown)}"
             )
 
