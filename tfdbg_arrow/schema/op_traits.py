@@ -47,6 +47,7 @@ class Trait(Flag):
         MAKES_HANDLE: The output is the handle of a variable.
         READS: The output is the content of the variable that the op takes.
         READS_PART: The output is a part of that content.
+        GETS_ELEMENT: The outputs are the components of an element of a tf.data pipeline.
         ASKS_RESOURCE: The op takes a resource, but neither its content nor a value to write.
     """
 
@@ -80,6 +81,7 @@ class Trait(Flag):
     READS = auto()
     READS_PART = auto()
     ASKS_RESOURCE = auto()
+    GETS_ELEMENT = auto()
 
 
 _T = Trait
@@ -121,6 +123,9 @@ _ROWS: tuple[tuple[str, Trait], ...] = (
     ("ReadVariableOp ReadVariablesOp", _T.READS),
     ("ResourceGather ResourceGatherNd", _T.READS_PART),
     ("VarIsInitializedOp VariableShape", _T.ASKS_RESOURCE),
+    # Pipelines. Keras runs OptionalGetValue for several steps in one function.
+    ("IteratorGetNext IteratorGetNextSync", _T.GETS_ELEMENT),
+    ("OptionalGetValue", _T.CARRIES | _T.GETS_ELEMENT),
     # Elements in another order, some of them, or repeated.
     ("ExpandDims Reshape Squeeze", _T.RESHAPED | _T.CARRIES | _T.SHARES_MEMORY),
     ("Transpose", _T.RESHAPED | _T.CARRIES),
@@ -137,7 +142,7 @@ _ROWS: tuple[tuple[str, Trait], ...] = (
     ("TensorListGather TensorListGetItem TensorListLength TensorListPopBack TensorListPushBack", _T.CARRIES),
     ("TensorListPushBackBatch TensorListReserve TensorListResize TensorListScatter TensorListScatterV2", _T.CARRIES),
     ("TensorListScatterIntoExistingList TensorListSetItem TensorListSplit TensorListStack", _T.CARRIES),
-    ("OptionalFromValue OptionalGetValue StackPop StackPopV2 StackPush StackPushV2", _T.CARRIES),
+    ("OptionalFromValue StackPop StackPopV2 StackPush StackPushV2", _T.CARRIES),
     ("TensorArrayConcat TensorArrayConcatV2 TensorArrayConcatV3 TensorArrayGather TensorArrayGatherV2", _T.CARRIES),
     ("TensorArrayGatherV3 TensorArrayRead TensorArrayReadV2 TensorArrayReadV3 TensorArrayScatter", _T.CARRIES),
     ("TensorArrayScatterV2 TensorArrayScatterV3 TensorArraySplit TensorArraySplitV2 TensorArraySplitV3", _T.CARRIES),
@@ -162,6 +167,8 @@ REPEATED: Mapping[str, int] = MappingProxyType({"BroadcastTo": 0, "Fill": 1, "Ti
 """Types of ops whose output has the elements of one input, each equally often; the value is the index of the input."""
 
 
+READER = "ReadVariableOp"
+"""Type of the op whose output is the content of one resource."""
 WRITER = re.compile(
     r"Assign(Add|Sub)?VariableOp|Resource(Sparse)?Apply\w+|ResourceScatter\w+|ResourceStridedSliceAssign|MakeIterator"
 )

@@ -17,12 +17,12 @@ from functools import cached_property, lru_cache
 from itertools import zip_longest
 
 from tfdbg_arrow.query.engine import Engine
-from tfdbg_arrow.query.flow.borders import PASSING_OPS, REFERENCE_WRITER, is_in
-from tfdbg_arrow.query.flow.data_flow import CONTAINERS, DataFlow
+from tfdbg_arrow.query.flow.borders import PASSING_OPS, is_in
+from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.flow.executed_edges import TakenTensor
 from tfdbg_arrow.query.flow.graphs import DISCRETE, NEVER_BAD, Graph, Op
-from tfdbg_arrow.query.flow.resources import READER, WRITER
 from tfdbg_arrow.query.recorded import Execution, GraphTensor, TensorEvent, bad_condition, read_events
+from tfdbg_arrow.schema.op_traits import CONTAINERS, READER, REFERENCE_WRITER, WRITER
 
 CHECKS = frozenset({"IsFinite", "IsInf", "IsNan"})
 """Types of ops that only test whether a tensor is bad."""

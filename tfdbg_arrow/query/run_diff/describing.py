@@ -14,7 +14,9 @@ from tfdbg_arrow.query.run_diff.comparing import HARD, element_distance, read_el
 from tfdbg_arrow.query.run_diff.roots import Found, Pair
 from tfdbg_arrow.query.run_diff.workspace import SIDES, Side, Sides, Workspace
 from tfdbg_arrow.query.stacks import Frame
+from tfdbg_arrow.schema.op_traits import Trait, types_with
 
+_READS = types_with(Trait.READS | Trait.HOLDS_REFERENCE)
 _SEARCHED = 200
 """Maximum number of ops after a tensor that are searched for a random op."""
 _KEYS = ("StatelessRandomGetKeyCounter", "StatelessRandomGetAlg", "StatelessRandomGetKeyCounterAlg")
@@ -105,7 +107,7 @@ def _notes(found: Found, event_b: TensorEvent, sides: Sides) -> list[str]:
             notes.append(f"It is the seed of a {random_op}: the runs use different random numbers.")
         elif event.op_type == "Const" and not found.sources:
             notes.append("It is a constant: the programs themselves differ here.")
-        elif event.op_type in ("ReadVariableOp", "VariableV2") and not found.sources:
+        elif event.op_type in _READS and not found.sources:
             notes.append("It reads a variable whose last write was not recorded.")
     if event.dtype != event_b.dtype and found.pair.kind != "dtype":
         notes.append(f"A computes it in {event.dtype}, B in {event_b.dtype}.")
