@@ -120,7 +120,7 @@ _ROWS: tuple[tuple[str, Trait], ...] = (
     # Variables and other resources; WRITES has the ops that write to them.
     ("VarHandleOp", _T.MAKES_HANDLE),
     ("Variable VariableV2", _T.HOLDS_REFERENCE),
-    ("ReadVariableOp ReadVariablesOp", _T.READS),
+    ("ReadVariableOp _ReadVariablesOp", _T.READS),
     ("ResourceGather ResourceGatherNd", _T.READS_PART),
     ("VarIsInitializedOp VariableShape", _T.ASKS_RESOURCE),
     # Pipelines. Keras runs OptionalGetValue for several steps in one function.

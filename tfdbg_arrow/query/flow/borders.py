@@ -15,14 +15,11 @@ from tfdbg_arrow.query.recorded import Context, EagerValue, Execution, GraphTens
 from tfdbg_arrow.safe_text import parse_json
 from tfdbg_arrow.schema.op_traits import REFERENCE_WRITER, Trait, types_with
 
-PASSING_OPS = frozenset({
-    "CheckNumerics", "EnsureShape", "Enter", "Exit", "Identity", "IdentityN", "LoopCond", "NextIteration",
-    "PreventGradient", "RefEnter", "RefExit", "RefIdentity", "RefSwitch", "Snapshot", "StopGradient", "Switch",
-})  # fmt: skip
+PASSING_OPS = types_with(Trait.EQUAL)
 """Op types whose output equals their first input. An output of IdentityN equals the input of the same index."""
 _REFERENCE_VARIABLES = types_with(Trait.HOLDS_REFERENCE)
-_FED_OPS = frozenset({"Placeholder", "PlaceholderV2"})
-_PLACEHOLDERS = frozenset({"Placeholder", "PlaceholderWithDefault"})
+_FED_OPS = types_with(Trait.FED)
+_PLACEHOLDERS = types_with(Trait.FED | Trait.HAS_DEFAULT)
 _FRAME_OPS = ENTERS | EXITS | NEXT_ITERATIONS
 _MAX_FUSED = 100
 """The search for the ops of the program that one node computes stops at this number."""

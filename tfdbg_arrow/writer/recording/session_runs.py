@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from tfdbg_arrow.schema.op_traits import REFERENCE_WRITER
+from tfdbg_arrow.schema.op_traits import REFERENCE_WRITER, Trait, types_with
 from tfdbg_arrow.writer.backend import Backend, Handlers
 from tfdbg_arrow.writer.graphs.description import GraphDescriber
 from tfdbg_arrow.writer.graphs.executed import ExecutedGraphs
@@ -58,15 +58,9 @@ _OPTIMIZED = (
 )
 _ON_ACCELERATOR = "runs on a GPU: tensors on the GPU inside the loops and branches of its graph are not recorded"
 _FUNCTION_NAME = "Session.run"
-_PLACEHOLDERS = frozenset({"Placeholder", "PlaceholderV2"})
-_ENTERS = frozenset({"Enter", "RefEnter"})
-_ALIASES = frozenset({
-    "CheckNumerics", "EnsureShape", "Enter", "Exit", "ExpandDims", "Identity", "IdentityN", "Merge", "NextIteration",
-    "PlaceholderWithDefault", "PreventGradient", "RefEnter", "RefExit", "RefIdentity", "RefMerge", "RefNextIteration",
-    "RefSelect", "RefSwitch", "Reshape", "Slice", "Snapshot", "Split", "SplitV", "Squeeze", "StopGradient",
-    "StridedSlice", "Switch", "Unpack",
-})  # fmt: skip
-"""Op types whose output may share the memory of an input."""
+_PLACEHOLDERS = types_with(Trait.FED)
+_ENTERS = types_with(Trait.ENTERS)
+_ALIASES = types_with(Trait.SHARES_MEMORY)
 
 
 @dataclass
