@@ -1,4 +1,4 @@
-"""What the types of ops do: the facts on which all packages agree. One row of a table says all about its types.
+"""What the types of ops do: the facts on which all packages agree.
 
 A trait says what an op does, and not what a reader makes of it: that the output equals an input is one fact, and that
 the op is at the border of a loop is another.
@@ -48,6 +48,10 @@ class Trait(Flag):
         READS: The output is the content of the variable that the op takes.
         READS_PART: The output is a part of that content.
         GETS_ELEMENT: The outputs are the components of an element of a tf.data pipeline.
+        KEEPS_FINITE: The output is finite if all inputs are.
+        IS_SINGULAR: The op makes bad values of small numbers too. Others, such as Mul, make them of very large ones.
+        DIVIDES: The output is the first input divided by the second.
+        DIVIDES_ONE: The output is one divided by the input.
         ASKS_RESOURCE: The op takes a resource, but neither its content nor a value to write.
     """
 
@@ -82,6 +86,10 @@ class Trait(Flag):
     READS_PART = auto()
     ASKS_RESOURCE = auto()
     GETS_ELEMENT = auto()
+    KEEPS_FINITE = auto()
+    IS_SINGULAR = auto()
+    DIVIDES = auto()
+    DIVIDES_ONE = auto()
 
 
 _T = Trait
@@ -147,11 +155,31 @@ _ROWS: tuple[tuple[str, Trait], ...] = (
     ("TensorArrayGatherV3 TensorArrayRead TensorArrayReadV2 TensorArrayReadV3 TensorArrayScatter", _T.CARRIES),
     ("TensorArrayScatterV2 TensorArrayScatterV3 TensorArraySplit TensorArraySplitV2 TensorArraySplitV3", _T.CARRIES),
     ("TensorArrayWrite TensorArrayWriteV2 TensorArrayWriteV3", _T.CARRIES),
+    # Finite and bad values. These rows add to those above.
+    (
+        "Abs BroadcastTo Ceil ConcatV2 Cos Elu Erf ExpandDims Floor GatherV2 LeakyRelu Maximum Minimum Neg",
+        _T.KEEPS_FINITE,
+    ),
+    ("Pack Pad PadV2 Relu Relu6 Reshape Rint Round Selu Sigmoid Sign Sin Slice Softsign Squeeze", _T.KEEPS_FINITE),
+    ("StridedSlice Tanh Tile Transpose Unpack", _T.KEEPS_FINITE),
+    ("Div RealDiv", _T.IS_SINGULAR | _T.DIVIDES),
+    ("Inv Reciprocal", _T.IS_SINGULAR | _T.DIVIDES_ONE),
+    ("Acos Acosh Asin Atanh Betainc Cholesky Cosh Digamma Erfinv Exp Expm1 FloorDiv FloorMod Igamma", _T.IS_SINGULAR),
+    ("Igammac InvGrad Lgamma Log Log1p LogMatrixDeterminant LogSoftmax MatrixInverse MatrixSolve", _T.IS_SINGULAR),
+    ("MatrixTriangularSolve Mod Ndtri Pow ReciprocalGrad Rsqrt RsqrtGrad Sinh Softmax Sqrt SqrtGrad", _T.IS_SINGULAR),
+    ("Tan TruncateDiv TruncateMod Xdivy Xlog1py Xlogy Zeta", _T.IS_SINGULAR),
 )
 
-TRAITS: Mapping[str, Trait] = MappingProxyType(
-    {op_type: traits for names, traits in _ROWS for op_type in names.split()}
-)
+
+def _merged() -> dict[str, Trait]:
+    merged: dict[str, Trait] = {}
+    for names, traits in _ROWS:
+        for op_type in names.split():
+            merged[op_type] = merged.get(op_type, Trait(0)) | traits
+    return merged
+
+
+TRAITS: Mapping[str, Trait] = MappingProxyType(_merged())
 """The traits of each type of op that has any."""
 
 
@@ -217,5 +245,30 @@ TAKES_FROM_STORE = re.compile(r"(TensorArray(Read|Gather|Concat)|StackPop)(V\d)?
 """Types of ops that return a tensor from a TensorFlow 1 TensorArray or stack. The op that stored it is not recorded."""
 PIPELINE_ENDS = ("Iterator", "MultiDeviceIterator", "OptionalGetValue", "DatasetToSingleElement")
 """Prefixes of the types of ops that return elements of a tf.data pipeline."""
+POLES: Mapping[str, int] = MappingProxyType(
+    {
+        "Div": 1,
+        "RealDiv": 1,
+        "Xdivy": 1,
+        "Inv": 0,
+        "Log": 0,
+        "Pow": 0,
+        "Reciprocal": 0,
+        "Rsqrt": 0,
+        "SqrtGrad": 0,
+    }
+)
+"""Types of ops that make an infinity of a zero; the value is the index of the input that is zero."""
+RANDOM = re.compile(
+    r"(Multinomial|ParameterizedTruncatedNormal|Random(?!Dataset$)|Stateful(?!PartitionedCall$)|StatelessRandom"
+    r"|TruncatedNormal)\w*|StatelessMultinomial|StatelessTruncatedNormalV2"
+)
+"""Types of ops that draw random numbers, from a seed or a state."""
+RANDOM_KEYS = frozenset(
+    {
+        *("StatelessRandomGetAlg", "StatelessRandomGetKeyCounter", "StatelessRandomGetKeyCounterAlg"),
+    }
+)
+"""Types of these ops that only turn a seed into the key with which others draw."""
 COLLECTIVES = ("Collective", "Nccl")
 """Prefixes of the types of ops whose output depends on the inputs of the same op in other replicas or other runs."""

@@ -14,13 +14,11 @@ from tfdbg_arrow.query.run_diff.comparing import HARD, element_distance, read_el
 from tfdbg_arrow.query.run_diff.roots import Found, Pair
 from tfdbg_arrow.query.run_diff.workspace import SIDES, Side, Sides, Workspace
 from tfdbg_arrow.query.stacks import Frame
-from tfdbg_arrow.schema.op_traits import Trait, types_with
+from tfdbg_arrow.schema.op_traits import RANDOM, RANDOM_KEYS, Trait, types_with
 
 _READS = types_with(Trait.READS | Trait.HOLDS_REFERENCE)
 _SEARCHED = 200
 """Maximum number of ops after a tensor that are searched for a random op."""
-_KEYS = ("StatelessRandomGetKeyCounter", "StatelessRandomGetAlg", "StatelessRandomGetKeyCounterAlg")
-_RANDOM = ("Multinomial", "ParameterizedTruncatedNormal", "Random", "Stateful", "StatelessRandom", "TruncatedNormal")
 
 
 def describe_divergence(
@@ -126,7 +124,7 @@ def _random_op_after(side: Side, event: TensorEvent) -> str | None:
             op = graph.ops.get(user)
             if op is None or user in seen:
                 continue
-            if _is_random(op.op_type) and op.op_type not in _KEYS:
+            if _is_random(op.op_type) and op.op_type not in RANDOM_KEYS:
                 return op.op_type
             seen.add(user)
             waiting.append(user)
@@ -135,9 +133,7 @@ def _random_op_after(side: Side, event: TensorEvent) -> str | None:
 
 def _is_random(op_type: str | None) -> bool:
     """Returns whether an op draws random numbers, from a seed or a state."""
-    if op_type is None or op_type in ("RandomDataset", "StatefulPartitionedCall"):
-        return False
-    return op_type.startswith(_RANDOM) or op_type in ("StatelessMultinomial", "StatelessTruncatedNormalV2")
+    return op_type is not None and RANDOM.fullmatch(op_type) is not None
 
 
 def _only_one_has(
