@@ -78,8 +78,9 @@ def _filled(text: str) -> str:
     """Returns the text of a view with what it needs to know about types of ops."""
     if "{" not in text:
         return text
-    adding = ", ".join(
-        f"('{op_type}', {added.value}, {'NULL' if added.rate is None else added.rate})"
+    adding = " UNION ALL ".join(
+        f"SELECT '{op_type}' AS op_type, {added.value} AS value_index, "
+        f"CAST({'NULL' if added.rate is None else added.rate} AS INTEGER) AS rate_index"
         for op_type, added in sorted(ADDING.items())
     )
     is_optimizer = " OR ".join(f"substr(o.op_type, 1, {len(prefix)}) = '{prefix}'" for prefix in OPTIMIZERS)

@@ -13,7 +13,7 @@ WITH edge AS (
 changing AS (
     SELECT o.run_id, o.graph_id, o.op_name, o.op_type, t.value_index, t.rate_index
     FROM graph_op AS o
-    LEFT JOIN (VALUES {adding}) AS t(op_type, value_index, rate_index) ON t.op_type = o.op_type
+    LEFT JOIN ({adding}) AS t ON t.op_type = o.op_type
     WHERE t.op_type IS NOT NULL OR {is_optimizer}
 )
 SELECT
