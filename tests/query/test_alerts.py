@@ -86,6 +86,51 @@ def update(*, sizes: Iterable[float], of: float, role: str | None = None) -> Bui
     return build
 
 
+def descent(*, gradients: Iterable[float], rate: float, of: float) -> Build:
+    """Returns a program that applies gradients to a variable by ResourceApplyGradientDescent."""
+
+    def build(run: RunBuilder) -> None:
+        graph = run.graph("train").op("variable", "Placeholder", dtypes=["resource"]).op("rate", "Const")
+        graph.op("read", "ReadVariableOp", inputs=["variable"]).op("gradient", "Mul")
+        graph.op("apply", "ResourceApplyGradientDescent", inputs=["variable", "rate", "gradient"], dtypes=[])
+        for step, gradient in enumerate(gradients):
+            run.tensor(graph, "read", numbers(mean=of, stddev=0.0), step=step)
+            run.tensor(graph, "rate", numbers(mean=rate, stddev=0.0, size=1), step=step)
+            run.tensor(graph, "gradient", numbers(mean=gradient, stddev=0.0), step=step)
+
+    return build
+
+
+def adam(contents: Iterable[float], *, missing: str = "", is_capture: bool = True) -> Build:
+    """Returns a program that applies gradients by ResourceApplyAdam, with the means of the variable at each read.
+
+    Args:
+        missing: `execution` if an execution before the last is not recorded; `dropped` if tensors were dropped.
+        is_capture: Whether all calls read the same variable.
+    """
+
+    def build(run: RunBuilder) -> None:
+        graph = run.graph("train").op("variable", "Placeholder", dtypes=["resource"])
+        graph.op("read", "ReadVariableOp", inputs=["variable"])
+        graph.op("apply", "ResourceApplyAdam", inputs=["variable"], dtypes=[])
+        names = ["variable"]
+        graph.function("train", captures=names) if is_capture else graph.function("train", arguments=names)
+        for step, content in enumerate(contents):
+            call = run.execution("train", graph=graph)
+            run.tensor(graph, "read", numbers(mean=content, stddev=content), step=step, execution=call)
+        if missing == "execution":
+            del run.rows["execution"][call - 1]
+        elif missing:
+            run.add(
+                "capture_stat", event_index=0, wall_time_ns=1, stat=missing, subject="events", reason="", num_events=1
+            )
+
+    return build
+
+
+GROWING = [1.5**step for step in range(16)]
+
+
 def graphs(names: Iterable[str], *, num_calls: int = 1) -> Build:
     def build(run: RunBuilder) -> None:
         for number, name in enumerate(names):
@@ -233,6 +278,16 @@ CASES: list[tuple[str, Build, float, Build]] = [
         0.5,
         update(sizes=[2] * 15, of=4, role="optimizer"),
     ),
+    (
+        "weight_update_ratio",
+        descent(gradients=[-20] * 15, rate=0.1, of=4),
+        0.5,
+        descent(gradients=[-20] * 15, rate=0.09, of=4),
+    ),
+    ("weight_update_ratio", adam(GROWING), 0.5, adam([*GROWING[:-1], GROWING[-1] * 0.99])),
+    ("weight_update_ratio", adam(GROWING), 0.5, adam(GROWING, missing="execution")),
+    ("weight_update_ratio", adam(GROWING), 0.5, adam(GROWING, missing="dropped")),
+    ("weight_update_ratio", adam([1, -1] * 8), 2, adam([1, -1] * 8, is_capture=False)),
     ("poor_initialisation", series("MatMul", [numbers(stddev=1e4)]), 1e4, backward([numbers(stddev=1e4)])),
     ("shape_change", shapes([1, 2, 3, 4]), 4, shapes([1, 2, 3, 3])),
     ("retracing", graphs(["train"] * 6), 6, graphs(["train"] * 5)),

@@ -17,6 +17,7 @@ from functools import lru_cache
 from tfdbg_arrow.debugger_v2.export_tables import RunTables, read_stacks, to_rows
 from tfdbg_arrow.debugger_v2.file_sets import DumpFiles
 from tfdbg_arrow.debugger_v2.protos.debug_event_pb2 import CodeLocation, DebugEvent
+from tfdbg_arrow.schema.op_traits import Trait, types_with
 
 LeaveOut = Callable[[str, str], None]
 """A callback that receives the table and the reason for a row that was left out."""
@@ -24,10 +25,7 @@ _GRAPH_WINDOW = 16
 _LAST_INDEX = 2**63 - 1
 UNKNOWN = "<unknown>"
 """File path, function and id of the frame that replaces an unrecorded stack."""
-_HANDING_ON = frozenset({
-    "Enter", "Exit", "Identity", "IdentityN", "NextIteration", "RefEnter", "RefExit", "RefNextIteration", "RefSwitch",
-    "Switch", "_EagerConst", "_SwitchN",
-})  # fmt: skip
+_HANDING_ON = types_with(Trait.STANDS_FOR_CALL | Trait.ENTERS | Trait.EXITS | Trait.NEXT | Trait.SWITCHES)
 """Types of nodes that TensorFlow adds at the borders of calls, branches and loops, and that only forward a tensor."""
 _NodeKey = tuple[int, str]
 """The optimized graph and the name of a node in it."""

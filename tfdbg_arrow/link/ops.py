@@ -11,20 +11,17 @@ from tfdbg_arrow.errors import MemoryLimitError
 from tfdbg_arrow.link.arrays import Ints
 from tfdbg_arrow.link.call_sites import CallSites
 from tfdbg_arrow.link.tables import Tables, listed
+from tfdbg_arrow.schema import op_traits
 
-WRITER = (
-    r"Assign(Add|Sub)?VariableOp|Resource(Sparse)?Apply\w+|ResourceScatter\w+|ResourceStridedSliceAssign|MakeIterator"
-)
+WRITER = op_traits.WRITER.pattern
 """Matches the types of ops that write to the resource that they take. Here and below: see "Following values"."""
-REPLACING = "('AssignVariableOp', 'MakeIterator')"
+REPLACING = f"{tuple(sorted(op_traits.REPLACING))}"
 NEVER_BAD = r"bool|string|q?u?int\d+"
 """Matches dtypes whose tensors are followed only if they have a row."""
-_UNLINKED = (
-    r"(TensorArray(Read|Gather|Concat)|StackPop)(V\d)?"
-    r"|(Iterator|MultiDeviceIterator|OptionalGetValue|DatasetToSingleElement).*"
-)
+_UNLINKED = f"{op_traits.TAKES_FROM_STORE.pattern}|({'|'.join(op_traits.PIPELINE_ENDS)}).*"
 """Matches the types of ops of whose outputs no row says where they come from."""
 _BORDER_NODES = "('Identity', 'Switch', 'Merge', 'Enter', 'Exit', 'NextIteration')"
+"""Types of nodes at borders: those of "Optimized graphs" in the specification, which is what this package computes."""
 _MAX_OUTPUTS = 65_536
 """Outputs of one op. More are only in a hostile logdir."""
 MAX_TENSORS = 40_000_000

@@ -14,9 +14,9 @@ from functools import cached_property, lru_cache
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.recorded import Execution, TensorEvent, TensorHealth, health_facts, read_events
+from tfdbg_arrow.schema.op_traits import Trait, types_with
 
-_GETS_ELEMENT = frozenset({"IteratorGetNext", "IteratorGetNextSync", "OptionalGetValue"})
-"""Types of ops that return the components of an element of a data set. Keras runs the last one for several steps."""
+_GETS_ELEMENT = types_with(Trait.GETS_ELEMENT)
 _MAKES_BATCHES = frozenset({
     "BatchDataset", "BatchDatasetV2", "MapAndBatchDataset", "PaddedBatchDataset", "PaddedBatchDatasetV2",
     "ParallelBatchDataset",

@@ -14,11 +14,11 @@ from tfdbg_arrow.query.bad_tensor import BadTensorReader, NonFinite, TensorConte
 from tfdbg_arrow.query.displayed import Rows
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.culprits import Culprit
-from tfdbg_arrow.query.flow.data_flow import COLLECTIVES
 from tfdbg_arrow.query.flow.origins import Effect
 from tfdbg_arrow.query.flow.sinks import EFFECTS
 from tfdbg_arrow.query.logdir import opened
 from tfdbg_arrow.query.recorded import KINDS, TensorEvent
+from tfdbg_arrow.schema.op_traits import COLLECTIVES
 
 _MAX_TENSORS_OF_OP = 20
 """Number of bad tensors of an op whose effects are determined."""

@@ -169,15 +169,25 @@ def _place(row: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple((value is None, value) for value in values)
 
 
+def _with_views(rules: Sequence[Rule]) -> str:
+    """Returns the SELECTs of rules, and those of the views that they read."""
+    text = "\n".join(rule.select for rule in rules)
+    for view in reversed(public_views()):
+        if re.search(rf"\b(FROM|JOIN) {view.name}\b", text):
+            text += f"\n{view.select}"
+    return text
+
+
 def _wanted(runs: Logdir, rules: Sequence[Rule], run_ids: Sequence[str]) -> str:
     """Returns the SELECT of the candidates' tensors. Columns that none of the rules needs are NULL."""
     names = runs.rows(
         "SELECT DISTINCT op_name, op_type, graph_id IS NULL FROM derived.candidate WHERE run_id IN (SELECT unnest(?))",
         [run_ids],
     )
+    used = _with_views(rules)
     columns = ", ".join(
         f"h.{column.name}"
-        if column.name in _JOINED or any(re.search(rf"\b{column.name}\b", rule.select) for rule in rules)
+        if column.name in _JOINED or re.search(rf"\b{column.name}\b", used)
         else f"CAST(NULL AS {column.type.value}) AS {column.name}"
         for column in table("tensor_health").columns
     )
@@ -241,30 +251,12 @@ _SLOPE = "(mean_finite - mean_finite * mean_finite - stddev_finite * stddev_fini
 _IS_NORM = "(scope = 'graph' AND mean_finite IS NOT NULL AND NOT has_inf_or_nan)"
 _LOG = "ln(CASE WHEN max_abs_finite > 0 THEN max_abs_finite END)"
 _UPDATES = """\
-WITH input AS MATERIALIZED (
-    SELECT run_id, graph_id, op_name, input_index, source_op_name, source_output_slot
-    FROM graph_op_input
-    WHERE NOT is_control
-)
 SELECT DISTINCT
-    w.run_id, w.graph_id,
-    w_value.source_op_name AS u_name, w_value.source_output_slot AS u_slot,
-    r.op_name AS v_name
-FROM graph_op AS w
-JOIN input AS w_resource
-    ON w_resource.run_id = w.run_id AND w_resource.graph_id = w.graph_id AND w_resource.op_name = w.op_name
-    AND w_resource.input_index = 0
-JOIN input AS w_value
-    ON w_value.run_id = w.run_id AND w_value.graph_id = w.graph_id AND w_value.op_name = w.op_name
-    AND w_value.input_index = 1
-JOIN input AS r_resource
-    ON r_resource.run_id = w.run_id AND r_resource.graph_id = w.graph_id
-    AND r_resource.source_op_name = w_resource.source_op_name
-JOIN derived.op_extremes AS r
-    ON r.run_id = w.run_id AND r.graph_id = w.graph_id AND r.op_name = r_resource.op_name
-    AND r.op_type = 'ReadVariableOp'
-WHERE w.op_type IN ('AssignAddVariableOp', 'AssignSubVariableOp')"""
-"""One row is a value that a graph adds to a variable (u), with a recorded read of that variable in the graph (v)."""
+    t.run_id, t.graph_id, t.added_op_name AS u_name, t.added_output_slot AS u_slot,
+    t.rate_op_name AS f_name, t.rate_output_slot AS f_slot, t.read_op_name AS v_name
+FROM trained_variable AS t
+JOIN derived.op_extremes AS r ON r.run_id = t.run_id AND r.graph_id = t.graph_id AND r.op_name = t.read_op_name"""
+"""One row is a recorded read of a variable (v), with a value that the graph adds to it (u) times a scalar (f)."""
 _DERIVED = ("op_extremes", "weight_update")
 _BATCH = 100
 _BATCH_BYTES = 64_000_000

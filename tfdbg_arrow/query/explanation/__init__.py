@@ -29,6 +29,7 @@ from tfdbg_arrow.query.flow.program_ops import ProgramOp
 from tfdbg_arrow.query.logdir import opened
 from tfdbg_arrow.query.recorded import KINDS, TensorEvent
 from tfdbg_arrow.safe_text import number_of
+from tfdbg_arrow.schema.op_traits import READER
 
 __all__ = ["Computed", "Explanation", "Growth", "Reasons", "explain", "explain_event", "find_growth", "read_reasons"]
 
@@ -42,7 +43,6 @@ _MIN_LAST = 1000.0
 """Minimum last value. A variable that starts at 0 also grows many times over in its first steps, but stays small."""
 _MAX_ANCESTORS = 300
 _MAX_TENSORS = 40
-_READ = "ReadVariableOp"
 
 _Key = tuple[int, str, int]
 
@@ -210,11 +210,11 @@ def find_growth(logdir: Engine, flow: DataFlow, event: TensorEvent, *, run_id: s
     series = {key: run for key, points in histories.items() if (run := _growing(points))}
     if not series:
         return None
-    best = max(series, key=lambda key: (keys[key].op_type == _READ, series[key][-1].max_abs / series[key][0].max_abs))
+    best = max(series, key=lambda key: (keys[key].op_type == READER, series[key][-1].max_abs / series[key][0].max_abs))
     row = keys[best]
     graph_name = None if row.graph_id is None else flow.graphs.names.get(row.graph_id)
     layer = _label(flow, row).layer
-    return _growth(best, series[best], graph_name=graph_name, layer=layer, is_variable=row.op_type == _READ)
+    return _growth(best, series[best], graph_name=graph_name, layer=layer, is_variable=row.op_type == READER)
 
 
 def _label(flow: DataFlow, event: TensorEvent) -> Label:
@@ -244,7 +244,7 @@ def _candidates(flow: DataFlow, event: TensorEvent) -> dict[_Key, TensorEvent]:
             continue
         seen.add(row.event_index)
         key = _key(row)
-        if row.op_type == _READ:
+        if row.op_type == READER:
             if key is not None and len(found) < _MAX_TENSORS:
                 found[key] = row
         else:

@@ -28,6 +28,7 @@ from tfdbg_arrow.query.explanation.kinds import (
     zeros,
 )
 from tfdbg_arrow.query.explanation.linear import CrossEntropy, Division, Power, Sums, ZeroTimes, remainder, softmax
+from tfdbg_arrow.schema.op_traits import OPTIMIZERS
 
 _EXPONENTIAL = (
     "Clip the argument from above, or use a function that cannot overflow: tf.nn.softmax, tf.reduce_logsumexp, "
@@ -135,7 +136,7 @@ def _batch_norm(computed: Computed) -> Explanation | None:
 
 def _read(computed: Computed) -> Explanation | None:
     """Explains a read of a variable that an optimizer's fused op wrote."""
-    if computed.written_by is None or not computed.written_by.startswith(("ResourceApply", "ResourceSparseApply")):
+    if computed.written_by is None or not computed.written_by.startswith(OPTIMIZERS):
         return None
     sentence = f"{computed.written_by} wrote {bad_text(computed.output)} to a variable, and all its inputs are finite."
     if computed.written_by == "ResourceApplyGradientDescent":

@@ -12,7 +12,9 @@ from tfdbg_arrow.query.flow.graphs import Op
 from tfdbg_arrow.query.flow.sinks import Sinks
 from tfdbg_arrow.query.flow.walk import CannotTellError, OutOfSightError, UnrecordedEndError, Walk, WalkedTensor
 from tfdbg_arrow.query.recorded import KINDS, GraphTensor, TensorEvent, bad_condition, read_events
+from tfdbg_arrow.schema.op_traits import Trait, types_with
 
+_GETS_ELEMENT = f"{tuple(sorted(types_with(Trait.GETS_ELEMENT)))}"
 _SELECTS = ("Select", "SelectV2")
 _MAX_BEHIND = 300
 """Maximum number of tensors behind an op that are examined."""
@@ -181,8 +183,7 @@ class Surroundings:
             return self.event
         returned = read_events(
             self.logdir,
-            f"{bad_condition(KINDS)} AND op_type IN ('IteratorGetNext', 'IteratorGetNextSync') AND event_index > ? "
-            "ORDER BY event_index LIMIT 1",
+            f"{bad_condition(KINDS)} AND op_type IN {_GETS_ELEMENT} AND event_index > ? ORDER BY event_index LIMIT 1",
             [self.run_id, self.event.event_index],
         )
         is_used = self.event.tensor_id is not None and any(

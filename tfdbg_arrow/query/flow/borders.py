@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -14,20 +13,13 @@ from tfdbg_arrow.query.flow.executed_graphs import ENTERS, EXITS, HANDING_ON, ME
 from tfdbg_arrow.query.flow.graphs import BRANCHES, LOOPS, Argument, Call, GraphReader, Op, reachable
 from tfdbg_arrow.query.recorded import Context, EagerValue, Execution, GraphTensor, Place, SiteVisit
 from tfdbg_arrow.safe_text import parse_json
+from tfdbg_arrow.schema.op_traits import REFERENCE_WRITER, Trait, types_with
 
-PASSING_OPS = frozenset({
-    "CheckNumerics", "EnsureShape", "Enter", "Exit", "Identity", "IdentityN", "LoopCond", "NextIteration",
-    "PreventGradient", "RefEnter", "RefExit", "RefIdentity", "RefSwitch", "Snapshot", "StopGradient", "Switch",
-})  # fmt: skip
+PASSING_OPS = types_with(Trait.EQUAL)
 """Op types whose output equals their first input. An output of IdentityN equals the input of the same index."""
-REFERENCE_VARIABLES = frozenset({"Variable", "VariableV2"})
-"""Op types that return a reference to a variable's memory."""
-REFERENCE_WRITER = re.compile(
-    r"Assign(Add|Sub)?|(Sparse)?Apply\w+|Scatter(Update|Add|Sub|Mul|Div|Min|Max|Nd(Update|Add|Sub))"
-)
-"""Types of ops that write to a reference variable."""
-_FED_OPS = frozenset({"Placeholder", "PlaceholderV2"})
-_PLACEHOLDERS = frozenset({"Placeholder", "PlaceholderWithDefault"})
+_REFERENCE_VARIABLES = types_with(Trait.HOLDS_REFERENCE)
+_FED_OPS = types_with(Trait.FED)
+_PLACEHOLDERS = types_with(Trait.FED | Trait.HAS_DEFAULT)
 _FRAME_OPS = ENTERS | EXITS | NEXT_ITERATIONS
 _MAX_FUSED = 100
 """The search for the ops of the program that one node computes stops at this number."""
@@ -132,7 +124,7 @@ class Borders:
         if index is not None and place.context.execution_index is not None:
             tensor_id = self._events.execution_inputs(place.context.execution_index).get(index)
             return Crossing(None if tensor_id is None else EagerValue(tensor_id), "argument")
-        if op.op_type in REFERENCE_VARIABLES:
+        if op.op_type in _REFERENCE_VARIABLES:
             written = self.sessions.last_reference_writer(place.graph_id, place.op_name, place.context)
             if written is None:
                 return Crossing(None, "variable")

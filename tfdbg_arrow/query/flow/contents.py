@@ -17,8 +17,8 @@ from tfdbg_arrow.query.flow.executed_edges import ExecutedEdges
 from tfdbg_arrow.query.flow.graphs import GraphReader
 from tfdbg_arrow.query.flow.resources import Resources, Write
 from tfdbg_arrow.query.recorded import Context, GraphTensor, Place, TensorEvent, Trace
+from tfdbg_arrow.schema.op_traits import POPS, PUSHES
 
-PUSH, POP = "TensorListPushBack", "TensorListPopBack"
 ELEMENT = 1
 """The output slot of a pop that holds the element. Slot 0 is the rest of the list."""
 
@@ -207,10 +207,10 @@ class TensorLists:
                 break
             self._known[key] = None  # ends a cycle
             op = self._graphs.op(at.graph_id, at.op_name)
-            if op is None or not (op.op_type == PUSH or (op.op_type == POP and at.output_slot != ELEMENT)):
+            if op is None or not (op.op_type == PUSHES or (op.op_type == POPS and at.output_slot != ELEMENT)):
                 break
             inputs = self._executed.aligned_inputs(at, op)
-            waiting.append((key, inputs[1] if op.op_type == PUSH else None))
+            waiting.append((key, inputs[1] if op.op_type == PUSHES else None))
             at = self._resolve(inputs[0])
         for key, pushed in reversed(waiting):
             if pushed is not None:

@@ -6,15 +6,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from tfdbg_arrow.query.engine import Engine
-from tfdbg_arrow.query.flow.data_flow import TAKES_FROM_STORE, DataFlow
+from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.flow.graphs import reachable
 from tfdbg_arrow.query.flow.origins import Effect, Effects, Gradients, OrderKey, Origins
 from tfdbg_arrow.query.flow.sinks import EFFECTS, Sinks
-from tfdbg_arrow.query.flow.walk import PUTS_INTO_STORE
 from tfdbg_arrow.query.recorded import Execution, TensorEvent, bad_condition, read_events
+from tfdbg_arrow.schema.op_traits import PIPELINE_ENDS, PUTS_INTO_STORE, TAKES_FROM_STORE
 
-_PIPELINE_ENDS = ("Iterator", "MultiDeviceIterator", "OptionalGetValue", "DatasetToSingleElement")
-"""Prefixes of the types of ops that return elements of a tf.data pipeline."""
 _MAX_PIPELINE_ROWS = 256
 _MAX_SITES = 1000
 """Maximum number of bad op outputs that are examined for a harmless origin."""
@@ -224,7 +222,7 @@ class Culprits:
 
     def _in_pipeline(self, root: TensorEvent) -> list[TensorEvent]:
         """Returns the bad tensors of tf.data functions before a pipeline returned a bad element."""
-        if not (root.op_type or "").startswith(_PIPELINE_ENDS):
+        if not (root.op_type or "").startswith(PIPELINE_ENDS):
             return []
         graphs = sorted(self._called_graphs())
         apart = f"AND graph_id NOT IN ({', '.join('?' * len(graphs))})" if graphs else ""

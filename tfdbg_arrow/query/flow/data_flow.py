@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -11,19 +10,14 @@ from functools import cached_property
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.borders import Borders
 from tfdbg_arrow.query.flow.callsites import CallSites
-from tfdbg_arrow.query.flow.contents import ELEMENT, POP, Contents, Gaps, TensorLists
+from tfdbg_arrow.query.flow.contents import ELEMENT, Contents, Gaps, TensorLists
 from tfdbg_arrow.query.flow.events import EventReader, Label, Labels
 from tfdbg_arrow.query.flow.graphs import NEVER_BAD, GraphReader, Op
 from tfdbg_arrow.query.flow.program_ops import ProgramOps
 from tfdbg_arrow.query.flow.resources import Resources, Write
 from tfdbg_arrow.query.recorded import EagerValue, GraphTensor, Place, TensorEvent, Trace
+from tfdbg_arrow.schema.op_traits import COLLECTIVES, CONTAINERS, POPS, TAKES_FROM_STORE
 
-CONTAINERS = ("EmptyTensorList", "Optional", "TensorList")
-"""Prefixes of the types of ops whose variant output holds exactly the tensors that they take."""
-COLLECTIVES = ("Collective", "Nccl")
-"""Prefixes of the types of ops whose output depends on the inputs of the same op in other replicas or other runs."""
-TAKES_FROM_STORE = re.compile(r"(TensorArray(Read|Gather|Concat)|StackPop)(V\d)?")
-"""Types of ops that return a tensor from a TensorFlow 1 TensorArray or stack. The op that stored it is not recorded."""
 _MAX_PATH = 10_000
 """Maximum number of borders that a tensor is followed across. A longer path is taken for a cycle."""
 _MAX_KEPT = 50_000
@@ -337,7 +331,7 @@ class DataFlow:
             if crossing is not None and crossing.earlier is not None:
                 yield crossing.earlier, crossing.how
             if crossing is None and op is not None:
-                popped = self._lists.popped(place) if op.op_type == POP and place.output_slot == ELEMENT else None
+                popped = self._lists.popped(place) if op.op_type == POPS and place.output_slot == ELEMENT else None
                 if popped is not None:
                     yield popped, "graph"
                     return

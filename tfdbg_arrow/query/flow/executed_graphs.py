@@ -8,20 +8,21 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from tfdbg_arrow.safe_text import parse_json
+from tfdbg_arrow.schema.op_traits import BORDERS, Trait, types_with
 
 if TYPE_CHECKING:
     from tfdbg_arrow.query.flow.graphs import Op
 
-ENTERS = frozenset({"Enter", "RefEnter"})
-EXITS = frozenset({"Exit", "RefExit"})
-MERGES = frozenset({"Merge", "RefMerge"})
-NEXT_ITERATIONS = frozenset({"NextIteration", "RefNextIteration"})
-SWITCHES = frozenset({"RefSwitch", "Switch", "_SwitchN"})
+ENTERS = types_with(Trait.ENTERS)
+EXITS = types_with(Trait.EXITS)
+MERGES = types_with(Trait.MERGES)
+NEXT_ITERATIONS = types_with(Trait.NEXT)
+SWITCHES = types_with(Trait.SWITCHES)
 """Types of the nodes at the borders of loops and branches."""
-RESULTS = frozenset({"_DeviceRetval", "_Retval"})
+RESULTS = types_with(Trait.RESULT)
 """Types of the nodes that return a result of the outermost function."""
-HANDING_ON = frozenset({"Identity", "IdentityN", "_EagerConst"})
-_BORDERS = HANDING_ON | SWITCHES | ENTERS | MERGES | NEXT_ITERATIONS | RESULTS | EXITS | {"LoopCond", "_Arg"}
+HANDING_ON = types_with(Trait.STANDS_FOR_CALL)
+_BORDERS = types_with(BORDERS | Trait.STANDS_FOR_CALL)
 MAX_PASSED = 1_000
 """Maximum number of nodes standing for no op that one edge is followed through."""
 _REPLACING = ("AddOpsRewrite_", "HoistCommonFactor_Mul_", "ReplaceMulWithSquare_", "ReplaceMulWithBroadcastByTile_")

@@ -56,16 +56,13 @@ from tfdbg_arrow.query.flow.walk import (
 )
 from tfdbg_arrow.query.recorded import Context, TensorEvent, bad_condition, read_events
 from tfdbg_arrow.query.stacks import GRADIENT_FUNCS
+from tfdbg_arrow.schema.op_traits import POLES
 
 FINITE_SINCE = "everything that the program wrote to a variable, returned or counted in a metric since then is finite"
 
 _LITERAL_TYPES = frozenset({"Const", "ReadVariableOp", "Placeholder", "PlaceholderWithDefault"})
 """Types of ops that return a value which the program wrote, if they are origins."""
 
-_POLE_INPUT = {
-    "Div": 1, "RealDiv": 1, "Xdivy": 1, "Inv": 0, "Log": 0, "Pow": 0, "Reciprocal": 0, "Rsqrt": 0, "SqrtGrad": 0,
-}  # fmt: skip
-"""Op types that make an infinity from a zero, and the index of the input that is zero."""
 _LOSSES = frozenset({"SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits"})
 """Types of ops that compute the loss of each sample. Other losses are known by being scalars."""
 LITERAL = "the program wrote this infinity itself"
@@ -535,7 +532,7 @@ class Effects:
         return self._is_overflow[origin.event_index]
 
     def _is_at_pole(self, origin: TensorEvent) -> bool:
-        index = _POLE_INPUT.get(origin.op_type or "")
+        index = POLES.get(origin.op_type or "")
         health = next((each.trace.health for each in self._flow.inputs_of(origin) if each.index == index), None)
         return health is not None and bool(health.num_zero)
 

@@ -19,23 +19,12 @@ from typing import Any
 from tfdbg_arrow.query.flow.borders import Borders
 from tfdbg_arrow.query.flow.graphs import GraphReader, Op
 from tfdbg_arrow.query.recorded import GraphTensor, TensorEvent
+from tfdbg_arrow.schema.op_traits import Trait, types_with
 
-_KEEPING_FINITE = frozenset({
-    "Abs", "BroadcastTo", "Ceil", "ConcatV2", "Cos", "Elu", "Erf", "ExpandDims", "Floor", "GatherV2", "LeakyRelu",
-    "Maximum", "Minimum", "Neg", "Pack", "Pad", "PadV2", "Relu", "Relu6", "Reshape", "Rint", "Round", "Selu", "Sigmoid",
-    "Sign", "Sin", "Slice", "Softsign", "Squeeze", "StridedSlice", "Tanh", "Tile", "Transpose", "Unpack",
-})  # fmt: skip
-"""Types of ops whose output is finite if all of their inputs are finite."""
-_SINGULAR = frozenset({
-    "Acos", "Acosh", "Asin", "Atanh", "Betainc", "Cholesky", "Cosh", "Digamma", "Div", "Erfinv", "Exp", "Expm1",
-    "FloorDiv", "FloorMod", "Igamma", "Igammac", "Inv", "InvGrad", "Lgamma", "Log", "Log1p", "LogMatrixDeterminant",
-    "LogSoftmax", "MatrixInverse", "MatrixSolve", "MatrixTriangularSolve", "Mod", "Ndtri", "Pow", "RealDiv",
-    "Reciprocal", "ReciprocalGrad", "Rsqrt", "RsqrtGrad", "Sinh", "Softmax", "Sqrt", "SqrtGrad", "Tan", "TruncateDiv",
-    "TruncateMod", "Xdivy", "Xlog1py", "Xlogy", "Zeta",
-})  # fmt: skip
-"""Types of ops that make bad values from small numbers. Others, such as Mul, make them only from very large ones."""
-_DIVISIONS = frozenset({"Div", "RealDiv"})
-_OF_ONE = frozenset({"Inv", "Reciprocal"})
+_KEEPING_FINITE = types_with(Trait.KEEPS_FINITE)
+_SINGULAR = types_with(Trait.IS_SINGULAR)
+_DIVISIONS = types_with(Trait.DIVIDES)
+_OF_ONE = types_with(Trait.DIVIDES_ONE)
 """Types of nodes that TensorFlow runs for a division if the dividend is a constant of ones."""
 _FUSED = "_Fused"
 """Prefix of the types of nodes that multiply matrices or images, and then add a bias and apply an activation."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -11,15 +10,9 @@ from tfdbg_arrow.query.flow.callsites import Level
 from tfdbg_arrow.query.flow.events import EventReader
 from tfdbg_arrow.query.flow.graphs import BRANCHES, Call, GraphReader, Op, reachable
 from tfdbg_arrow.query.recorded import Context, EagerValue, Execution, GraphTensor, Place, TensorEvent, Trace
+from tfdbg_arrow.schema.op_traits import READER, REPLACING, WRITER, Trait, types_with
 
-WRITER = re.compile(
-    r"Assign(Add|Sub)?VariableOp|Resource(Sparse)?Apply\w+|ResourceScatter\w+|ResourceStridedSliceAssign|MakeIterator"
-)
-"""Types of ops that write to a resource."""
-READER = "ReadVariableOp"
-"""Type of the op whose output is the content of a resource."""
-_HANDLE_USER = re.compile(rf"{READER}|VariableShape|VarIsInitializedOp|ResourceGather\w*|{WRITER.pattern}")
-_REPLACING = frozenset({"AssignVariableOp", "MakeIterator"})
+_READING = types_with(Trait.READS | Trait.READS_PART | Trait.ASKS_RESOURCE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +164,7 @@ class Resources:
     def is_resource(self, tensor_id: int) -> bool:
         """Returns whether executions use a tensor from outside as a handle. The kind of the tensor was not recorded."""
         return any(
-            _HANDLE_USER.fullmatch(op_type)
+            (op_type in _READING or WRITER.fullmatch(op_type))
             if graph_id is None
             else self._dtype_of(graph_id, self._graphs.placeholder(op_type, index)) == "resource"
             for op_type, graph_id, index in self._all_users(tensor_id)
@@ -302,7 +295,7 @@ class Resources:
         graph_id = self._graphs.function_graphs.get(execution.op_type, execution.graph_id)
         if graph_id is None:
             values: tuple[Place, ...] = tuple(EagerValue(other) for other in inputs.values() if other != tensor_id)
-            is_replacing = execution.op_type in _REPLACING
+            is_replacing = execution.op_type in REPLACING
             yield Write(execution.op_type, None, None, execution.execution_index, values, is_replacing, None)
             return
         context = self._events.root_context(execution.execution_index, graph_id)
@@ -410,10 +403,10 @@ class Resources:
             if source not in self._aliases(graph_id, handle_name)
         )
         old_value = None
-        if op.op_type not in _REPLACING:
+        if op.op_type not in REPLACING:
             old_value = self._read_before(op, graph_id, handle_name, context, near=near)
         return Write(
-            op.op_type, op.op_name, graph_id, context.execution_index, values, op.op_type in _REPLACING, old_value
+            op.op_type, op.op_name, graph_id, context.execution_index, values, op.op_type in REPLACING, old_value
         )
 
     def _read_before(

@@ -17,18 +17,20 @@ from functools import cached_property, lru_cache
 from itertools import zip_longest
 
 from tfdbg_arrow.query.engine import Engine
-from tfdbg_arrow.query.flow.borders import PASSING_OPS, REFERENCE_WRITER, is_in
-from tfdbg_arrow.query.flow.data_flow import CONTAINERS, DataFlow
+from tfdbg_arrow.query.flow.borders import PASSING_OPS, is_in
+from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.flow.executed_edges import TakenTensor
 from tfdbg_arrow.query.flow.graphs import DISCRETE, NEVER_BAD, Graph, Op
-from tfdbg_arrow.query.flow.resources import READER, WRITER
 from tfdbg_arrow.query.recorded import Execution, GraphTensor, TensorEvent, bad_condition, read_events
+from tfdbg_arrow.schema.op_traits import CONTAINERS, READER, REFERENCE_WRITER, WRITER, Trait, types_with
 
-CHECKS = frozenset({"IsFinite", "IsInf", "IsNan"})
+CHECKS = types_with(Trait.FINDS_BAD)
 """Types of ops that only test whether a tensor is bad."""
-_SELF_CHECKS = frozenset({"Equal", "NotEqual"})
+_SELF_CHECKS = types_with(Trait.COMPARES)
 """Types of ops that test whether a tensor is NaN, if they compare it with itself."""
-_IGNORES_VALUES = re.compile(r"Shape|ShapeN|Size|Rank|TensorArraySize(V\d)?|Ragged(?!Range)\w+|Sparse\w+")
+_IGNORES_VALUES = re.compile(
+    rf"{'|'.join(sorted(types_with(Trait.OF_SHAPE)))}|TensorArraySize(V\d)?|Ragged(?!Range)\w+|Sparse\w+"
+)
 """Types of ops whose integers and booleans do not depend on the values of floating-point inputs."""
 _END_OF_DATA = "OutOfRangeError"
 """The error that tells a program that a pipeline has no more elements."""

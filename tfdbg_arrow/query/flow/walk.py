@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tfdbg_arrow.query.flow.borders import PASSING_OPS, is_in
-from tfdbg_arrow.query.flow.data_flow import CONTAINERS, DataFlow
+from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.flow.graphs import BRANCHES, DISCRETE, LOOPS, NEVER_BAD, Call, Op
 from tfdbg_arrow.query.flow.sinks import (
     Sinks,
@@ -21,6 +21,7 @@ from tfdbg_arrow.query.flow.sinks import (
     is_writer,
 )
 from tfdbg_arrow.query.recorded import Context, Execution, GraphTensor, SiteVisit, TensorEvent
+from tfdbg_arrow.schema.op_traits import CONTAINERS, PUTS_INTO_STORE
 
 SKIPPED_STEP = "a check found it, and the branch that would have used it did not run"
 SKIPPED_UPDATE = "the program skipped the update that would have used it, and continued"
@@ -28,8 +29,6 @@ SKIPPED_BRANCH = "only a branch that did not run would have used it"
 UNUSED = "nothing was computed, assigned or returned from it"
 ABSORBED = "everything that was computed from it is finite"
 
-PUTS_INTO_STORE = re.compile(r"(TensorArray(Write|Scatter|Split)|StackPush)(V\d)?")
-"""Types of ops that put tensors into a TensorArray or a stack of TensorFlow 1. Which op takes them out is unknown."""
 _HANDS_OUT = re.compile(r"\w*PyFunc\w*|Write\w+|Save\w*|_?Send|_?HostSend")
 """Types of ops that pass their inputs out of TensorFlow."""
 _MAX_STEPS = 20_000

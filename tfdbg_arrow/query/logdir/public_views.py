@@ -13,6 +13,7 @@ from tfdbg_arrow.link import LINKED_TABLES
 from tfdbg_arrow.query.alert_rules.rules import alert_view, builtin_rules
 from tfdbg_arrow.query.engine import sql_literal
 from tfdbg_arrow.schema import TABLES, Table
+from tfdbg_arrow.schema.op_traits import ADDING, OPTIMIZERS
 from tfdbg_arrow.storage.layout import PART_GLOB
 
 COMPUTED: Mapping[str, frozenset[str]] = {"tensor_input": frozenset(LINKED_TABLES)}
@@ -61,7 +62,7 @@ def public_views() -> tuple[View, ...]:
     """Returns the views in an order in which they can be created: each after the views that it reads."""
     files = resources.files("tfdbg_arrow.query.logdir") / "views"
     views = {
-        name: View(name=name, text=file.read_text(encoding="utf-8"))
+        name: View(name=name, text=_filled(file.read_text(encoding="utf-8")))
         for file in sorted(files.iterdir(), key=lambda file: file.name)
         if (name := file.name.removesuffix(".sql")) != file.name
     }
@@ -71,6 +72,19 @@ def public_views() -> tuple[View, ...]:
         for name, view in views.items()
     }
     return tuple(views[name] for name in TopologicalSorter(reads).static_order())
+
+
+def _filled(text: str) -> str:
+    """Returns the text of a view with what it needs to know about types of ops."""
+    if "{" not in text:
+        return text
+    adding = " UNION ALL ".join(
+        f"SELECT '{op_type}' AS op_type, {added.value} AS value_index, "
+        f"CAST({'NULL' if added.rate is None else added.rate} AS INTEGER) AS rate_index"
+        for op_type, added in sorted(ADDING.items())
+    )
+    is_optimizer = " OR ".join(f"substr(o.op_type, 1, {len(prefix)}) = '{prefix}'" for prefix in OPTIMIZERS)
+    return text.replace("{adding}", adding).replace("{is_optimizer}", is_optimizer)
 
 
 def views_sql(logdir: str) -> str:

@@ -99,7 +99,9 @@ def layer_health(
       tensors, unless there are none in the row. A gradient of a variable is an output of a gradient op that an op of
       the optimizer takes; or, if no optimizer takes any, that another op takes or a function returns to eager code;
     * `update_ratio`: the greatest ratio of an update to its variable, by their root mean squares, as in the alert rule
-      `weight_update_ratio`, in the row of the op that reads the variable.
+      `weight_update_ratio`, in the row of the op that reads the variable. If an op such as ResourceApplyAdam computes
+      the update from a state of its own, it is the smallest ratio that the next read proves; see `variable_update`, a
+      view.
 
     `max_abs`, `mean`, `stddev`, `norm` and `update_ratio` need the mode FULL_NUMERICS, `zero_share` FULL_HEALTH.
 
@@ -138,7 +140,7 @@ def training_curves(
       eager op with the role `loss` computed, or else an eager op with a gradient. A finite value is known if the mode
       is FULL_NUMERICS or the values were kept;
     * `gradient_norm`: the norm of all gradients of variables, see `layer_health`; NaN if one is bad;
-    * `weight_norm`: the norm of all variables that a graph reads for a forward op or the loss, and adds to; NaN if one
+    * `weight_norm`: the norm of all variables that a graph reads for a forward op or the loss, and trains; NaN if one
       is bad. Each variable counts with its first read in a graph;
     * `update_ratio`: the greatest ratio of an update to one of these variables;
     * `max_activation`, `zero_share`: the largest magnitude, and the share of zeros, in outputs of forward ops other

@@ -427,26 +427,17 @@ JOIN made AS d
 
 
 _WEIGHT_READS = """\
-    -- The first read, outside the optimizer, of each variable that its graph adds to, as in the alert rule
-    -- weight_update_ratio.
+    -- The first read, outside the optimizer, of each variable that its graph trains.
     SELECT graph_id, op_name
     FROM (
         SELECT
             r.graph_id, r.op_name,
-            row_number() OVER (PARTITION BY r.graph_id, i.source_op_name ORDER BY r.op_index, r.op_name) AS number
+            row_number() OVER (PARTITION BY r.graph_id, t.variable_op_name ORDER BY r.op_index, r.op_name) AS number
         FROM label AS r
-        JOIN graph_op_input AS i
-            ON i.run_id = ? AND i.graph_id = r.graph_id AND i.op_name = r.op_name AND i.input_index = 0
-            AND NOT i.is_control
         JOIN (
-            SELECT DISTINCT w.graph_id, j.source_op_name
-            FROM graph_op AS w
-            JOIN graph_op_input AS j
-                ON j.run_id = w.run_id AND j.graph_id = w.graph_id AND j.op_name = w.op_name AND j.input_index = 0
-                AND NOT j.is_control
-            WHERE w.run_id = ? AND w.op_type IN ('AssignAddVariableOp', 'AssignSubVariableOp')
-        ) AS u ON u.graph_id = i.graph_id AND u.source_op_name = i.source_op_name
-        WHERE r.op_type = 'ReadVariableOp' AND coalesce(r.role, 'forward') IN ('forward', 'loss') AND r.is_gradient = 0
+            SELECT DISTINCT graph_id, variable_op_name, read_op_name FROM trained_variable WHERE run_id = ?
+        ) AS t ON t.graph_id = r.graph_id AND t.read_op_name = r.op_name
+        WHERE coalesce(r.role, 'forward') IN ('forward', 'loss') AND r.is_gradient = 0
     ) AS numbered
     WHERE number = 1"""
 

@@ -26,7 +26,6 @@ _NUMBER = re.compile(
     re.IGNORECASE,
 )
 """Matches the start of the text of a number, a tensor or an array."""
-_RMS = "sqrt(h.mean_finite * h.mean_finite + h.stddev_finite * h.stddev_finite)"
 
 
 @dataclass(frozen=True)
@@ -48,36 +47,15 @@ class UpdateRatio:
 
 def read_update_ratios(logdir: Engine, axis: Axis, labels: Labels) -> list[UpdateRatio]:
     """Returns the update ratios of a run by row and column."""
-    pairs = (
-        "SELECT DISTINCT w.graph_id, w_value.source_op_name AS u_name, w_value.source_output_slot AS u_slot, "
-        "r.op_name AS v_name, r.kind, r.path, r.is_gradient, "
-        "CASE WHEN coalesce(r.role, 'forward') IN ('forward', 'loss') THEN 1 ELSE 0 END AS is_weight "
-        "FROM graph_op AS w "
-        "JOIN graph_op_input AS w_resource ON w_resource.run_id = w.run_id AND w_resource.graph_id = w.graph_id "
-        "AND w_resource.op_name = w.op_name AND w_resource.input_index = 0 AND NOT w_resource.is_control "
-        "JOIN graph_op_input AS w_value ON w_value.run_id = w.run_id AND w_value.graph_id = w.graph_id "
-        "AND w_value.op_name = w.op_name AND w_value.input_index = 1 AND NOT w_value.is_control "
-        "JOIN graph_op_input AS r_resource ON r_resource.run_id = w.run_id AND r_resource.graph_id = w.graph_id "
-        "AND r_resource.source_op_name = w_resource.source_op_name AND NOT r_resource.is_control "
-        "JOIN label AS r ON r.graph_id = w.graph_id AND r.op_name = r_resource.op_name "
-        "AND r.op_type = 'ReadVariableOp' "
-        "WHERE w.run_id = ? AND w.op_type IN ('AssignAddVariableOp', 'AssignSubVariableOp')"
-    )
     statement = (
-        f"WITH label AS ({labels.of_graph_ops()}), pair AS ({pairs}), "
-        "named AS (SELECT graph_id, u_name AS op_name, u_slot AS output_slot FROM pair "
-        "UNION SELECT graph_id, v_name, 0 FROM pair), "
-        "measured AS (SELECT h.graph_id, h.op_name, h.output_slot, h.step_id, h.frame_id, h.iteration, h.call_site, "
-        f"{axis.place} AS place, {_RMS} AS rms, h.max_abs_finite FROM tensor_health AS h "
-        "JOIN named AS n ON n.graph_id = h.graph_id AND n.op_name = h.op_name AND n.output_slot = h.output_slot "
-        f"WHERE h.run_id = ? AND {axis.condition} AND h.scope = 'graph' AND h.mean_finite IS NOT NULL "
-        "AND NOT h.has_inf_or_nan) "
-        "SELECT p.kind, p.path, p.is_gradient, p.is_weight, u.place, max(u.rms / v.rms) FROM pair AS p "
-        "JOIN measured AS u ON u.graph_id = p.graph_id AND u.op_name = p.u_name AND u.output_slot = p.u_slot "
-        "JOIN measured AS v ON v.graph_id = p.graph_id AND v.op_name = p.v_name AND v.output_slot = 0 "
-        "AND v.step_id = u.step_id AND v.frame_id = u.frame_id AND v.iteration = u.iteration "
-        "AND v.call_site = u.call_site "
-        "WHERE v.max_abs_finite > 0 GROUP BY p.kind, p.path, p.is_gradient, p.is_weight, u.place"
+        f"WITH label AS ({labels.of_graph_ops()}) "
+        "SELECT r.kind, r.path, r.is_gradient, "
+        "CASE WHEN coalesce(r.role, 'forward') IN ('forward', 'loss') THEN 1 ELSE 0 END AS is_weight, "
+        f"{axis.place} AS place, max(u.update_rms / u.variable_rms) FROM variable_update AS u "
+        "JOIN label AS r ON r.graph_id = u.graph_id AND r.op_name = u.read_op_name "
+        "JOIN tensor_health AS h ON h.run_id = u.run_id AND h.event_index = u.update_event_index "
+        f"WHERE u.run_id = ? AND u.variable_rms > 0 AND {axis.condition} "
+        "GROUP BY r.kind, r.path, r.is_gradient, is_weight, place"
     )
     rows = logdir.rows(statement, [labels.run_id] * statement.count("?"))
     return [

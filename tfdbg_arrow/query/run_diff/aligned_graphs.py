@@ -19,9 +19,11 @@ from tfdbg_arrow.query.flow.graphs import Graph, GraphReader, Op
 from tfdbg_arrow.query.run_diff.alignment import StackKeys, Tokens, align, match_rest
 from tfdbg_arrow.query.run_diff.comparing import PRECISIONS
 from tfdbg_arrow.query.run_diff.workspace import Sides
+from tfdbg_arrow.schema.op_traits import Trait, types_with
 
-PRECISION_OPS = frozenset({"Cast", "Identity", "IdentityN"})
-"""Ops that mixed precision inserts, and ops that pass tensors on unchanged."""
+PRECISION_OPS = types_with(Trait.STANDS_FOR_CALL) | {"Cast"}
+"""Ops that mixed precision inserts, and ops without a meaning to the program. Other ops that pass tensors on unchanged,
+such as StopGradient, have one."""
 _NUMBER = re.compile(r"_\d+")
 _LOOSEST = 2
 """The level at which ops are aligned only by their type."""

@@ -14,11 +14,11 @@ from tfdbg_arrow.query.run_diff.comparing import HARD, element_distance, read_el
 from tfdbg_arrow.query.run_diff.roots import Found, Pair
 from tfdbg_arrow.query.run_diff.workspace import SIDES, Side, Sides, Workspace
 from tfdbg_arrow.query.stacks import Frame
+from tfdbg_arrow.schema.op_traits import RANDOM, RANDOM_KEYS, Trait, types_with
 
+_READS = types_with(Trait.READS | Trait.HOLDS_REFERENCE)
 _SEARCHED = 200
 """Maximum number of ops after a tensor that are searched for a random op."""
-_KEYS = ("StatelessRandomGetKeyCounter", "StatelessRandomGetAlg", "StatelessRandomGetKeyCounterAlg")
-_RANDOM = ("Multinomial", "ParameterizedTruncatedNormal", "Random", "Stateful", "StatelessRandom", "TruncatedNormal")
 
 
 def describe_divergence(
@@ -105,7 +105,7 @@ def _notes(found: Found, event_b: TensorEvent, sides: Sides) -> list[str]:
             notes.append(f"It is the seed of a {random_op}: the runs use different random numbers.")
         elif event.op_type == "Const" and not found.sources:
             notes.append("It is a constant: the programs themselves differ here.")
-        elif event.op_type in ("ReadVariableOp", "VariableV2") and not found.sources:
+        elif event.op_type in _READS and not found.sources:
             notes.append("It reads a variable whose last write was not recorded.")
     if event.dtype != event_b.dtype and found.pair.kind != "dtype":
         notes.append(f"A computes it in {event.dtype}, B in {event_b.dtype}.")
@@ -124,7 +124,7 @@ def _random_op_after(side: Side, event: TensorEvent) -> str | None:
             op = graph.ops.get(user)
             if op is None or user in seen:
                 continue
-            if _is_random(op.op_type) and op.op_type not in _KEYS:
+            if _is_random(op.op_type) and op.op_type not in RANDOM_KEYS:
                 return op.op_type
             seen.add(user)
             waiting.append(user)
@@ -133,9 +133,7 @@ def _random_op_after(side: Side, event: TensorEvent) -> str | None:
 
 def _is_random(op_type: str | None) -> bool:
     """Returns whether an op draws random numbers, from a seed or a state."""
-    if op_type is None or op_type in ("RandomDataset", "StatefulPartitionedCall"):
-        return False
-    return op_type.startswith(_RANDOM) or op_type in ("StatelessMultinomial", "StatelessTruncatedNormalV2")
+    return op_type is not None and RANDOM.fullmatch(op_type) is not None
 
 
 def _only_one_has(

@@ -23,6 +23,7 @@ from tfdbg_arrow.query.flow.origins import ProgramOrder
 from tfdbg_arrow.query.recorded import TensorEvent
 from tfdbg_arrow.query.run_diff.comparing import HARD, Tolerance
 from tfdbg_arrow.query.run_diff.workspace import Workspace
+from tfdbg_arrow.schema.op_traits import Trait, types_with
 
 _OF_INPUT = (
     "Add", "AddV2", "AddN", "AccumulateNV2", "BiasAdd", "BiasAddV1", "ClipByValue", "FloorMod", "Mean", "Mod", "Sub",
@@ -157,7 +158,7 @@ _MAX_CANDIDATES = 1000
 _MAX_VISITED = 5000
 _MAX_THROUGH = 200
 """Maximum number of tensors without a counterpart that are examined for one op."""
-_READS = frozenset({"ReadVariableOp", "ReadVariablesOp", "ResourceGather", "ResourceGatherNd", "VariableV2"})
+_READS = types_with(Trait.READS | Trait.READS_PART | Trait.HOLDS_REFERENCE)
 """Op types whose output is the sum of what was written to a variable."""
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tfdbg_arrow.schema.op_traits import BORDERS, REPEATED, Trait, types_with
 from tfdbg_arrow.spool.names import inlined_suffix
 from tfdbg_arrow.writer.graphs.function_edit import (
     BOOL,
@@ -35,15 +36,13 @@ NUM_COLUMNS = 23 + MAX_LOOPS
 NOT_RUN = -2.0
 """The value of each column in the row of a tensor that was not computed."""
 
-_BRANCHES = frozenset(("Case", "If", "StatelessCase", "StatelessIf"))
-_LOOPS = frozenset(("StatelessWhile", "While"))
-SAME_TENSOR = frozenset(("Identity", "PreventGradient", "Snapshot", "StopGradient"))
-"""Ops whose output is equal to their first input."""
-RESHAPED = frozenset(("ExpandDims", "Reshape", "Squeeze", "Transpose"))
+_BRANCHES = types_with(Trait.BRANCHES)
+_LOOPS = types_with(Trait.LOOPS)
+SAME_TENSOR = types_with(Trait.EQUAL) - types_with(BORDERS | Trait.CAN_FAIL | Trait.TESTS) - {"IdentityN"}
+"""Ops whose output is equal to their first input, at no border of a loop or branch."""
+RESHAPED = types_with(Trait.RESHAPED)
 """Ops whose output has the elements of their first input, in another shape or order."""
-_REPEATED = {"BroadcastTo": 0, "Fill": 1, "Tile": 0}
-"""Ops whose output has the elements of one input, each equally often; the value is the index of the input."""
-_SAME_ELEMENTS = dict.fromkeys(RESHAPED, 0) | _REPEATED
+_SAME_ELEMENTS = {**dict.fromkeys(RESHAPED, 0), **REPEATED}
 
 _DYNAMIC = frozenset(("DynamicPartition", "NonMaxSuppressionV3", "NonMaxSuppressionV4", "Unique", "UniqueV2", "Where"))
 """Ops whose number of output elements depends on the values of their input."""
@@ -60,7 +59,7 @@ _SHAPE_OPERANDS = {
     "Tile": (1,),
 }
 """Ops whose inputs with these indexes determine the shape of the output."""
-_SHAPES = frozenset(("Const", "Rank", "Shape", "ShapeN", "Size"))
+_SHAPES = types_with(Trait.OF_SHAPE) | {"Const"}
 _SHAPE_ARITHMETIC = frozenset(
     (
         *("AddV2", "BroadcastArgs", "Cast", "ConcatV2", "DynamicStitch", "ExpandDims", "Fill", "FloorDiv", "FloorMod"),

@@ -22,6 +22,7 @@ from itertools import chain
 from typing import Any, Protocol
 
 from tfdbg_arrow.schema.dtypes import dtype_name
+from tfdbg_arrow.schema.op_traits import Trait, types_with
 from tfdbg_arrow.spool.names import inlined_suffix
 from tfdbg_arrow.writer.graphs.compiled_rows import RESHAPED
 from tfdbg_arrow.writer.graphs.node_defs import TensorBatch, is_own
@@ -413,11 +414,9 @@ def _nearest_user(
     return None
 
 
-_CHECKS = frozenset({"CheckNumerics", "CheckNumericsV2"})
-
-_ALWAYS = _CHECKS | frozenset(
+_ALWAYS = types_with(Trait.CAN_FAIL) | frozenset(
     (
-        *("Assert", "EnsureShape", "PyFunc", "PyFuncStateless", "EagerPyFunc"),
+        *("Assert", "PyFunc", "PyFuncStateless", "EagerPyFunc"),
         *("Cholesky", "CholeskyGrad", "Eig", "LogMatrixDeterminant", "MatrixDeterminant", "MatrixInverse"),
         *("MatrixLogarithm", "MatrixSolve", "MatrixSolveLs", "MatrixSquareRoot", "MatrixTriangularSolve", "Qr"),
         *("SelfAdjointEigV2", "Svd"),
@@ -450,7 +449,7 @@ _ON_HOST_PREFIXES = ("ResourceScatter", "Scatter", "Segment", "SparseSegment", "
 
 _RESHAPING = frozenset({"BroadcastTo", "Reshape"})
 
-_OF_SHAPES = frozenset({"Const", "Rank", "Shape", "ShapeN", "Size"})
+_OF_SHAPES = types_with(Trait.OF_SHAPE) | {"Const"}
 
 _OF_INTEGERS = frozenset(
     (

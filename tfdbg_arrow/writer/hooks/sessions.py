@@ -24,6 +24,7 @@ from tensorflow.python.client import pywrap_tf_session
 from tensorflow.python.client import session as tf_session
 from tensorflow.python.framework import ops as framework_ops
 
+from tfdbg_arrow.schema.op_traits import Trait, types_with
 from tfdbg_arrow.writer.graphs.node_defs import FEEDS, MARK, NEEDS, own_name
 from tfdbg_arrow.writer.hooks.patches import Patches
 from tfdbg_arrow.writer.hooks.unobserved import is_unobserved
@@ -38,7 +39,7 @@ STRING = tf.string
 new_tensor_id: Callable[[], int] = framework_ops.uid
 """Returns an ID that no eager tensor of the process has or will get."""
 _ATTRIBUTE = "_tfdbg_arrow_attached"
-_CONTROL_FLOW = frozenset({"Case", "Enter", "If", "RefEnter", "RefSwitch", "Switch", "While"})
+_CONTROL_FLOW = types_with(Trait.BRANCHES | Trait.LOOPS | Trait.ENTERS | Trait.SWITCHES)
 _AttrValue = tf.compat.v1.AttrValue
 
 
@@ -235,7 +236,7 @@ def extend_session(session: Any) -> None:
 
 def has_loops_or_branches(graph: Any) -> bool:
     """Returns True if a graph has a loop or a branch, of either kind of control flow."""
-    return any(op.type.removeprefix("Stateless") in _CONTROL_FLOW for op in graph.get_operations())
+    return any(op.type in _CONTROL_FLOW for op in graph.get_operations())
 
 
 def is_reference(tensor: Any) -> bool:

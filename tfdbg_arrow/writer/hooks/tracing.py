@@ -30,6 +30,7 @@ from tensorflow.python.framework import ops as framework_ops
 from tensorflow.python.ops import control_flow_util
 from tensorflow.python.util import tf_stack
 
+from tfdbg_arrow.schema.op_traits import Trait, types_with
 from tfdbg_arrow.writer.graphs.function_edit import MUST_COMPILE, NO_INLINE
 from tfdbg_arrow.writer.hooks.observation import Observation
 from tfdbg_arrow.writer.hooks.patches import Patches
@@ -37,7 +38,7 @@ from tfdbg_arrow.writer.hooks.unobserved import INSIDE, reason_unobserved, this_
 from tfdbg_arrow.writer.own_frames import own_frames_left_out
 from tfdbg_arrow.writer.stacks import Location
 
-_CONTROL_FLOW = frozenset({"Case", "If", "While"})
+_CONTROL_FLOW = types_with(Trait.BRANCHES | Trait.LOOPS)
 _LOWER = "_lower_using_switch_merge"
 
 
@@ -211,7 +212,7 @@ def inline_control_flow(graph: Any) -> None:
     with its own step IDs.
     """
     for op in graph.get_operations():
-        if op.type.removeprefix("Stateless") not in _CONTROL_FLOW or _LOWER in op.node_def.attr:
+        if op.type not in _CONTROL_FLOW or _LOWER in op.node_def.attr:
             continue
         is_for_xla = control_flow_util.GetContainingXLAContext(op._get_control_flow_context()) is not None
         if is_for_xla or control_flow_util.GraphOrParentsInXlaContext(graph):

@@ -16,6 +16,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from tfdbg_arrow.schema.op_traits import Trait, types_with
+
 
 @dataclass(frozen=True, kw_only=True)
 class HarmlessOutput:
@@ -41,44 +43,13 @@ HARMLESS_OUTPUTS: tuple[HarmlessOutput, ...] = (
     HarmlessOutput(op_type="FusedBatchNormV3", slots=(1, 2, 3, 4, 5), reason=_BATCH_NORM),
 )
 
-# Source: SAFE_OPS in tensorflow/python/debug/lib/check_numerics_callback.py.
-_SAFE_OPS = (
-    "Concat ConcatV2 ExpandDims Fill Gather Maximum Minimum Reshape Slice Squeeze Stack StridedSlice StridedSliceGrad "
-    "TensorListConcatV2 TensorListGather TensorListGetItem TensorListPopBack TensorListStack Transpose Unpack"
-)
-# More ops that select values or pass them on.
-_MORE_CARRYING_OPS = (
-    "Select SelectV2 GatherV2 GatherNd ClipByValue DynamicPartition DynamicStitch ParallelDynamicStitch "
-    "Identity IdentityN Snapshot StopGradient PreventGradient EnsureShape DeepCopy Copy CopyHost Bitcast "
-    "Pack Split SplitV BroadcastTo Tile Pad PadV2 MirrorPad Reverse ReverseV2 ReverseSequence Roll "
-    "BatchToSpace BatchToSpaceND SpaceToBatch SpaceToBatchND DepthToSpace SpaceToDepth "
-    "Switch RefSwitch _SwitchN Merge RefMerge Enter RefEnter Exit RefExit NextIteration RefNextIteration "
-    "EmptyTensorList TensorListConcat TensorListElementShape TensorListFromTensor TensorListLength TensorListPushBack "
-    "TensorListPushBackBatch TensorListReserve TensorListResize TensorListScatter TensorListScatterIntoExistingList "
-    "TensorListScatterV2 TensorListSetItem TensorListSplit OptionalFromValue OptionalGetValue "
-    "EagerPyFunc RaggedTensorToVariant RaggedTensorToTensor "
-    # The loops of TensorFlow 1 keep their tensors in these.
-    "TensorArrayWrite TensorArrayWriteV2 TensorArrayWriteV3 TensorArrayRead TensorArrayReadV2 TensorArrayReadV3 "
-    "TensorArrayGather TensorArrayGatherV2 TensorArrayGatherV3 TensorArrayScatter TensorArrayScatterV2 "
-    "TensorArrayScatterV3 TensorArrayConcat TensorArrayConcatV2 TensorArrayConcatV3 TensorArraySplit "
-    "TensorArraySplitV2 TensorArraySplitV3 StackPush StackPushV2 StackPop StackPopV2"
-)
-CARRYING_OPS = frozenset((*_SAFE_OPS.split(), *_MORE_CARRYING_OPS.split()))
+# They contain SAFE_OPS of tensorflow/python/debug/lib/check_numerics_callback.py.
+CARRYING_OPS = types_with(Trait.CARRIES)
 """Types of ops that select some of the values they take, or pass them on. Their outputs are judged by themselves."""
-
-_TESTING_OPS = (
-    "IsFinite IsInf IsNan Equal NotEqual Less LessEqual Greater GreaterEqual Where Shape ShapeN Size Rank "
-    "ZerosLike OnesLike Print PrintV2 StringFormat CheckNumerics CheckNumericsV2 DebugIdentityV2 "
-    "DebugNumericSummaryV2"
-)
-TESTING_OPS = frozenset(_TESTING_OPS.split())
+TESTING_OPS = types_with(Trait.TESTS)
 """Types of ops that look at values, or only at their shape. Their outputs hold none of the values. CheckNumerics is
 TensorFlow's own way to stop."""
-
-_CALL_OPS = (
-    "PartitionedCall StatefulPartitionedCall RemoteCall While StatelessWhile If StatelessIf Case StatelessCase _Retval"
-)
-_CALLS = frozenset(_CALL_OPS.split())
+_CALLS = types_with(Trait.CALLS | Trait.BRANCHES | Trait.LOOPS | Trait.RESULT)
 """Types of ops that pass values to another graph, which decides about them."""
 
 

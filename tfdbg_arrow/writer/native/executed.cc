@@ -110,7 +110,7 @@ bool has_lost_outputs(const ExecutedNode& node, const ProgramOp* op) {
 
 // Returns true for ops that fail the step because of a value.
 bool is_check(std::string_view op) {
-  return op == "CheckNumerics" || op == "CheckNumericsV2" || op == "Assert" || op == "EnsureShape";
+  return forwards_or_fails(op) || op == "Assert";
 }
 
 // Returns true for nodes that wait for the record ops beside their inputs. Other inputs pass through their record ops. On
@@ -257,7 +257,7 @@ class Editor {
   // Returns true if a node cannot wait for the last reader of its input, but must take it from another node: a Merge waits
   // for one of its inputs only, and on another device the control edge would be a copy of its own.
   static bool takes_handed_on(const NodeView& node, const Reader& reader) {
-    return node.op == "Merge" || node.op == "RefMerge" || node.device != reader.device;
+    return is_merge(node.op) || node.device != reader.device;
   }
 
   // Adds nodes that hand tensors on to such nodes.
@@ -373,7 +373,7 @@ class Editor {
   // A loop or branch of TensorFlow 1 consists of ops of the program. TensorFlow finds the back edge of a loop's Merge
   // by the type of the node, so no node may come between.
   static bool is_programs_own(const NodeView& node, const ProgramOp& op) {
-    return node.op == op.op_type && node.op != "NextIteration" && node.op != "RefNextIteration";
+    return node.op == op.op_type && !is_next(node.op);
   }
 
   std::optional<int32_t> key_of(const NodeView& node, const NodeMatcher::Match& match, size_t slot) const {
@@ -504,7 +504,7 @@ class Editor {
         inputs.insert(inputs.end(), waited_for_.begin(), waited_for_.end());
       }
       // Iterations of a loop run one after the other, because each of them may stop the program.
-      const bool is_entry = node.op == "Enter" || node.op == "RefEnter";
+      const bool is_entry = is_enter(node.op);
       const bool waits = is_entry && session_.on_nonfinite == OnNonFinite::kFail;
       if (!is_changed && !waits) continue;
       NodeBuilder changed(with_inputs(node, inputs));

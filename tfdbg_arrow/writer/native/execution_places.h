@@ -71,12 +71,6 @@ class ExecutionPlaces {
   using Set = std::vector<int>;  // sorted conditions
   static constexpr size_t kMaxConditions = 64;  // per node; a node with more has a place of its own
 
-  static bool is_switch(std::string_view op) { return op == "Switch" || op == "RefSwitch" || op == "_SwitchN"; }
-  static bool is_merge(std::string_view op) { return op == "Merge" || op == "RefMerge"; }
-  static bool is_enter(std::string_view op) { return op == "Enter" || op == "RefEnter"; }
-  static bool is_exit(std::string_view op) { return op == "Exit" || op == "RefExit"; }
-  static bool is_next(std::string_view op) { return op == "NextIteration" || op == "RefNextIteration"; }
-
   struct Edge {
     size_t node;
     int32_t slot;  // -1: a control edge

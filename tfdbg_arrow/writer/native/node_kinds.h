@@ -4,35 +4,11 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_set>
 
 #include "graph_def.h"
+#include "op_traits.h"
 
 namespace tfdbg_arrow {
-
-// Nodes that control loops, branches and calls, or that pass tensors between devices and functions.
-inline bool is_plumbing(std::string_view op) {
-  static const std::unordered_set<std::string_view> plumbing = {
-      "Enter",     "Exit",       "Merge",      "NextIteration", "Switch",         "LoopCond",   "RefEnter",
-      "RefExit",   "RefMerge",   "RefSwitch",  "RefNextIteration", "_SwitchN",    "ControlTrigger",
-      "_Retval",   "_DeviceRetval", "_Send",   "_Recv",         "_HostSend",      "_HostRecv",  "NoOp"};
-  return plumbing.count(op) != 0;
-}
-
-inline bool is_argument(std::string_view op) { return op == "_Arg" || op == "_DeviceArg"; }
-inline bool is_result(std::string_view op) { return op == "_Retval" || op == "_DeviceRetval"; }
-
-// Ops that run functions.
-inline bool is_call(std::string_view op) {
-  static const std::unordered_set<std::string_view> calls = {
-      "PartitionedCall", "StatefulPartitionedCall", "RemoteCall", "SymbolicGradient", "For",
-      "While",           "StatelessWhile",          "If",         "StatelessIf",      "_If",
-      "Case",            "StatelessCase",           "MapDefun",   "_While"};
-  return calls.count(op) != 0;
-}
-
-// Nodes that TensorFlow puts in place of a call. Their output is equal to their input.
-inline bool passes_on(std::string_view op) { return op == "Identity" || op == "IdentityN" || op == "_EagerConst"; }
 
 // Ops that Python added to a graph: they belong to runs of sessions, or record functions that XLA compiles.
 inline bool is_own_op(std::string_view op, std::string_view name) {

@@ -104,8 +104,7 @@ class SessionRun {
   bool is_placeholder(std::string_view name) const {
     const auto found = index_of_.find(name);
     if (found == index_of_.end()) return false;
-    const std::string_view op = graph_.nodes[found->second].op;
-    return op == "Placeholder" || op == "PlaceholderV2";
+    return has_to_be_fed(graph_.nodes[found->second].op);
   }
 
   // Visits nodes in topological order. Nodes in a loop are never reached, because each cycle has a Merge.

@@ -79,7 +79,7 @@ class VariableReads {
     while (!waiting.empty()) {
       const NodeView& node = graph_.nodes[waiting.back()];
       waiting.pop_back();
-      if (node.op == "Merge" || node.op == "RefMerge") continue;
+      if (is_merge(node.op)) continue;
       for (std::string_view text : node.inputs) {
         const std::optional<NodeInput> input = parse_input(text);
         const auto source = input ? index_of_.find(input->node) : index_of_.end();

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from tfdbg_arrow.schema.op_traits import REFERENCE_WRITER, Trait, types_with
 from tfdbg_arrow.writer.backend import Backend, Handlers
 from tfdbg_arrow.writer.graphs.description import GraphDescriber
 from tfdbg_arrow.writer.graphs.executed import ExecutedGraphs
@@ -57,17 +58,9 @@ _OPTIMIZED = (
 )
 _ON_ACCELERATOR = "runs on a GPU: tensors on the GPU inside the loops and branches of its graph are not recorded"
 _FUNCTION_NAME = "Session.run"
-_PLACEHOLDERS = frozenset({"Placeholder", "PlaceholderV2"})
-_ENTERS = frozenset({"Enter", "RefEnter"})
-_REFERENCE_WRITERS = ("Apply", "Assign", "Scatter", "SparseApply")
-"""Prefixes of the types of ops that return a reference to the memory that they have just written."""
-_ALIASES = frozenset({
-    "CheckNumerics", "EnsureShape", "Enter", "Exit", "ExpandDims", "Identity", "IdentityN", "Merge", "NextIteration",
-    "PlaceholderWithDefault", "PreventGradient", "RefEnter", "RefExit", "RefIdentity", "RefMerge", "RefNextIteration",
-    "RefSelect", "RefSwitch", "Reshape", "Slice", "Snapshot", "Split", "SplitV", "Squeeze", "StopGradient",
-    "StridedSlice", "Switch", "Unpack",
-})  # fmt: skip
-"""Op types whose output may share the memory of an input."""
+_PLACEHOLDERS = types_with(Trait.FED)
+_ENTERS = types_with(Trait.ENTERS)
+_ALIASES = types_with(Trait.SHARES_MEMORY)
 
 
 @dataclass
@@ -89,7 +82,7 @@ class _GraphRecord:
     def reason(self, op: Any, op_type: str, tensor: Any) -> str | None:
         """Returns why an output is not recorded; None if it is recorded."""
         if is_reference(tensor):
-            shares_memory = not op_type.startswith(_REFERENCE_WRITERS)
+            shares_memory = REFERENCE_WRITER.fullmatch(op_type) is None  # a writer returns what it has just written
         else:
             shares_memory = op_type in _ALIASES and any(
                 (source.op.name, source.value_index) in self.references for source in op.inputs

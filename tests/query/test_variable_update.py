@@ -1,0 +1,68 @@
+"""Test the view variable_update against the arrays of a training."""
+
+from __future__ import annotations
+
+import tempfile
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tfdbg_arrow.query import open_logdir, training_curves
+
+from .builder import RunBuilder
+from .test_diff import numbers
+
+
+def rms(array: np.ndarray) -> float:
+    return float(np.sqrt(np.mean(array**2)))
+
+
+def training(contents: list[np.ndarray], op_type: str, *, rate: float) -> tuple[RunBuilder, list[float]]:
+    """Returns a program whose variable has these contents at its reads, and the root mean squares of its updates."""
+    run = RunBuilder("run-a")
+    graph = run.graph("train").op("variable", "Placeholder", dtypes=["resource"]).op("rate", "Const")
+    graph.op("read", "ReadVariableOp", inputs=["variable"], role="forward").op("gradient", "Mul")
+    inputs = ["variable", "rate", "gradient"] if op_type == "ResourceApplyGradientDescent" else ["variable", "gradient"]
+    graph.op("write", op_type, inputs=inputs, dtypes=[]).function("train", captures=["variable"])
+    for step, (content, after) in enumerate(pairwise(contents)):
+        call = run.execution("train", graph=graph)
+        factor = rate if "rate" in inputs else 1.0
+        for name, array in (("read", content), ("rate", np.array([rate])), ("gradient", (after - content) / factor)):
+            run.tensor(graph, name, numbers(*array), step=step, execution=call)
+    return run, [rms(after - content) for content, after in pairwise(contents)]
+
+
+@settings(max_examples=10, deadline=None)
+@given(data=st.data())
+@pytest.mark.parametrize("op_type", ["AssignSubVariableOp", "ResourceApplyGradientDescent", "ResourceApplyAdam"])
+def test_an_update_is_that_of_the_program_or_at_least_as_large_as_said(op_type: str, data: st.DataObject) -> None:
+    number = st.floats(-8, 8, allow_subnormal=False)
+    size, length = data.draw(st.integers(1, 3)), data.draw(st.integers(2, 5))
+    contents = [np.array(data.draw(st.lists(number, min_size=size, max_size=size))) for _ in range(length)]
+    run, updates = training(contents, op_type, rate=data.draw(st.sampled_from([0.5, -2.0])))
+    with tempfile.TemporaryDirectory() as directory, open_logdir(run.write(Path(directory) / "logdir")) as logdir:
+        rows = logdir.rows(
+            "SELECT op_name, read_op_name, update_rms, variable_rms, is_smallest FROM variable_update "
+            "ORDER BY event_index"
+        )
+    is_smallest = op_type == "ResourceApplyAdam"
+    assert len(rows) == len(updates) - is_smallest
+    for row, update, content in zip(rows, updates, contents, strict=False):
+        expected = pytest.approx(update, abs=1e-6)
+        assert row[:2] == ("write", "read")
+        assert row[2] <= update + 1e-6 if is_smallest and size > 1 else row[2] == expected
+        assert row[3:] == (pytest.approx(rms(content), abs=1e-9), is_smallest)
+
+
+@pytest.mark.parametrize("op_type", ["ResourceApplyGradientDescent", "ResourceApplyAdam"])
+def test_a_variable_that_an_optimizer_op_trains_has_curves(op_type: str, tmp_path: Path) -> None:
+    run, _ = training([np.array([2.0**step]) for step in range(5)], op_type, rate=0.5)
+    curves = training_curves(run.write(tmp_path / "logdir"))
+    assert curves is not None
+    found = {curve.name: [value for value in curve.values if value is not None] for curve in curves.curves}
+    assert found["weight_norm"] == [1.0, 2.0, 4.0, 8.0]
+    assert found["update_ratio"] == pytest.approx([1.0] * (3 if op_type == "ResourceApplyAdam" else 4))
