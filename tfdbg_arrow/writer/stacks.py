@@ -80,7 +80,7 @@ def lineno_of(code: CodeType, instruction: int) -> int:
     return max(code.co_firstlineno, 1)
 
 
-def _columns_of(code: CodeType, instruction: int, lines: Sequence[str]) -> _Columns:
+def columns_of(code: CodeType, instruction: int, lines: Sequence[str]) -> _Columns:
     """Returns which part of its line the instruction at a byte offset executes.
 
     Args:
@@ -92,11 +92,12 @@ def _columns_of(code: CodeType, instruction: int, lines: Sequence[str]) -> _Colu
     lineno, end_lineno, start, end = next(positions, (None, None, None, None))
     if lineno is None or start is None or end is None or not 1 <= lineno <= len(lines):
         return None
-    line = lines[lineno - 1].rstrip().encode()  # Python counts bytes of UTF-8
+    line = lines[lineno - 1].rstrip().encode(errors="surrogatepass")  # Python counts bytes of UTF-8
     end = end if end_lineno == lineno else len(line)
     if not start < end <= len(line):
         return None  # the file changed after it was compiled
-    return len(line[:start].decode(errors="replace")) + 1, len(line[:end].decode(errors="replace")) + 1
+    start_text, end_text = (line[:place].decode(errors="replace") for place in (start, end))
+    return len(start_text) + 1, len(end_text) + 1
 
 
 @dataclass(slots=True)
@@ -254,7 +255,7 @@ class StackTable:
         location = self._with_source(original or (path, lineno, code.co_qualname))
         # AutoGraph maps lines only. Frames of libraries do not need columns, and their functions are long.
         has_columns = original is None and self._owners.owner(path) == "user"
-        columns = _columns_of(code, instruction, self._lines[location[0]]) if has_columns else None
+        columns = columns_of(code, instruction, self._lines[location[0]]) if has_columns else None
         return location, columns, original is not None
 
     def _with_source(self, location: Location) -> Location:
