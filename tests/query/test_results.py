@@ -30,7 +30,7 @@ from .builder import CLEAN, NAN, RunBuilder
 
 FORWARD = [
     f"forward_{name}"
-    for name in ("op_type", "op_name", "graph_name", "layer", "file_path", "lineno", "func", "code", "owner")
+    for name in ("op_type", "op_name", "graph_name", "layer", *Frame.__dataclass_fields__)
 ]
 
 
@@ -57,7 +57,8 @@ def test_nested_dataclasses_are_structs_and_tuples_are_lists(logdir: Path) -> No
         (found,) = to_arrow(opened.nonfinite()).to_pylist()
         (expected,) = opened.nonfinite()
     assert (found["op_name"], found["shape"], found["num_nan"], found["min_finite"]) == ("y", [2], 1, None)
-    assert found["source"] == {"file_path": "train.py", "lineno": 3, "func": "f", "code": "log(x)", "owner": "user"}
+    line = {"file_path": "train.py", "lineno": 3, "func": "f", "code": "log(x)", "owner": "user"}
+    assert found["source"] == {**line, "colno": None, "end_colno": None}
     (input_,) = found["inputs"]
     assert (input_["index"], input_["health"]["event_index"], input_["producer"]["op_name"]) == (0, 0, "x")
     assert list(found) == columns_of(NonFinite)
@@ -91,6 +92,8 @@ def test_the_columns_of_the_forward_op(tmp_path: Path) -> None:
         "forward_func": "f",
         "forward_code": "sqrt(x)",
         "forward_owner": "user",
+        "forward_colno": None,
+        "forward_end_colno": None,
     }
 
 

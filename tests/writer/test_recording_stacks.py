@@ -20,7 +20,7 @@ import tfdbg_arrow
 from tfdbg_arrow.storage.layout import spool_paths
 from tfdbg_arrow.writer.hooks import tracing
 from tfdbg_arrow.writer.program import EXECUTE_MAIN_CODE
-from tfdbg_arrow.writer.stacks import FrameOwners, StackTable, lineno_of
+from tfdbg_arrow.writer.stacks import FrameOwners, StackTable, columns_of, lineno_of
 
 from .tables import rows
 
@@ -202,6 +202,74 @@ def test_the_innermost_user_frame(op_type: str, recorded: Stacks) -> None:
     assert frame["code"] == code
     assert lines[frame["lineno"] - 1].strip() == code
     assert (Path(frame["file_path"]).name, frame["func"].rpartition(".")[2]) == ("program.py", func)
+
+
+COLUMNS_PROGRAM = """
+import tensorflow as tf
+
+def two_calls(x):
+    return tf.sinh(x) + tf.cosh(x)
+
+def beyond_ascii(x):
+	return "漢字 ä", tf.math.erf(x), "é"
+
+def several_lines(x):
+    return 1.0 * tf.math.erfc(
+        x,
+    )
+
+@tf.function(autograph=False)
+def traced(x):
+    return tf.asinh(x), tf.atan(x)
+
+@tf.function
+def converted(x):
+    return tf.asin(x), tf.acos(x)
+
+def run(x):
+    two_calls(x), beyond_ascii(x), several_lines(x), traced(x), converted(x)
+"""
+COLUMNS = {
+    "Sinh": "tf.sinh(x)",
+    "Cosh": "tf.cosh(x)",
+    "AddV2": "tf.sinh(x) + tf.cosh(x)",
+    "Erf": "tf.math.erf(x)",
+    "Erfc": "tf.math.erfc(",
+    "Asinh": "tf.asinh(x)",
+    "Atan": "tf.atan(x)",
+    "Asin": None,
+    "Acos": None,
+}
+"""The part of the line that creates the op, by op type; None in a function that AutoGraph converted."""
+
+
+def test_the_part_of_the_line(tmp_path: Path) -> None:
+    module = load(tmp_path / "program.py", COLUMNS_PROGRAM)
+    with tfdbg_arrow.capture(tmp_path / "logdir"):
+        module.run(X)
+    stacks = Stacks(tmp_path / "logdir")
+    found = {}
+    for op_type in COLUMNS:
+        frame = stacks.user_frame(op_type)
+        start, end = frame["colno"], frame["end_colno"]
+        line = COLUMNS_PROGRAM.splitlines()[frame["lineno"] - 1]
+        found[op_type] = None if start is None or end is None else line[start - 1 : end - 1]
+    assert found == COLUMNS
+    frames = [frame for frame in rows(tmp_path / "logdir", "stack_frame") if frame["owner"] != "user"]
+    assert {(frame["colno"], frame["end_colno"]) for frame in frames} == {(None, None)}
+
+
+def test_code_without_columns() -> None:
+    """Python can leave them out (`-X no_debug_ranges`), and a file can change between its import and its recording."""
+    code = compile("f(x), g(x)\n", "program.py", "exec")
+    instructions = range(0, len(code.co_code), 2)
+    found = {columns_of(code, instruction, ["f(x), g(x)\n"]) for instruction in instructions}
+    assert found >= {(1, 5), (7, 11)}
+    for lines in ([], ["f\n"]):
+        assert {columns_of(code, instruction, lines) for instruction in instructions} <= {None, (1, 2)}
+    without_columns = code.replace(co_linetable=bytes([0xE8 + 7, 0x02] * (len(code.co_code) // 16 + 1)))
+    assert {position[2] for position in without_columns.co_positions()} == {None}
+    assert {columns_of(without_columns, instruction, ["f(x), g(x)\n"]) for instruction in instructions} == {None}
 
 
 @pytest.mark.parametrize("op_type", ["Erfinv", "Ndtri"])

@@ -107,6 +107,7 @@ def print_nonfinite(found: NonFinite, lines: Sequence[SourceLine], *, reasons: R
     """
     from tfdbg_arrow.query.wording import (
         call_lines,
+        carets,
         headline_text,
         input_health_text,
         nonfinite_facts,
@@ -141,6 +142,9 @@ def print_nonfinite(found: NonFinite, lines: Sequence[SourceLine], *, reasons: R
             is_it = line.lineno == found.source.lineno
             text = f"{'>' if is_it else ' '} {line.lineno:>{width}} | {printable_line(line.text)}"
             out.print(styled((text.rstrip(), "bold" if is_it else "")))
+            marks = carets(found.source, line.text) if is_it else None
+            if marks is not None:
+                out.print(styled((f"  {'':>{width}} | {marks}", "bold red")))
 
 
 def _print_reasons(reasons: Reasons, out: Console, *, is_expected: bool) -> None:

@@ -268,7 +268,7 @@ def _print_tree(found: Provenance) -> None:
 
 
 def _print_hop(hop: TensorHop, *, note: str | None, indent: str) -> None:
-    from tfdbg_arrow.query.wording import HOP_ROLES, facts_text, hop_place_text, hop_text
+    from tfdbg_arrow.query.wording import HOP_ROLES, facts_text, hop_place_text, hop_text, made_at_text
 
     out = console()
     head: list[str | tuple[str, str]] = [
@@ -284,3 +284,5 @@ def _print_hop(hop: TensorHop, *, note: str | None, indent: str) -> None:
         line = hop.source.place
         code = "" if hop.source.code is None else f"  {printable_line(hop.source.code)}"
         out.print(styled(indent, "    ", (line + code, "dim")))
+    if hop.made_at is not None:
+        out.print(styled(indent, "    ", (f"made at {printable_line(made_at_text(hop.made_at))}", "dim")))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query.asked_runs import one_asked_run
@@ -63,6 +64,19 @@ class InputTensor:
     producer: Producer | None
 
 
+@dataclass(frozen=True)
+class FunctionCall:
+    """A call of a function from eager code.
+
+    Attributes:
+        function: The name of the function.
+        number: Which of the calls in the run it is, from 1, in the order in which they began.
+    """
+
+    function: str
+    number: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class TensorContext:
     """Where and for what purpose a tensor, bad or not, was computed. The attributes are those of NonFinite."""
@@ -73,6 +87,7 @@ class TensorContext:
     forward: Forward | None
     called_from: tuple[CallSite, ...]
     layer: str | None
+    made_at: Frame | None
     role: str | None
     ran_as: str | None
     equal_lines: tuple[Frame, ...]
@@ -106,8 +121,13 @@ class NonFinite(TensorHealth):
         called_from: The calls that led to this execution of the op, innermost first, ending with the call from eager
             code; empty for an eager op.
         step: The training step, as marked.
+        call: Without a step, the call from eager code in which the op ran. None if the op did not run in a function,
+            and if the run does not have all executions.
         layer: The Keras layer or module that the op belongs to, as the user named it. For a gradient, that of its
             forward op. None outside layers.
+        made_at: The line where the user made the Keras layer, loss, metric or optimizer that the op belongs to. For a
+            gradient, that of its forward op. None outside of these, if the part was made before the recording began,
+            and if `source` is this line.
         role: The purpose of the op: `forward`, `gradient`, `optimizer`, `loss`, `metric` or `input`.
         ran_as: What TensorFlow ran in place of the program's op, such as `LogSoftmax, run for Softmax and Log`; None if
             it ran the op as it is.
@@ -142,7 +162,9 @@ class NonFinite(TensorHealth):
     forward: Forward | None = field(default=None, metadata={FLAT: True})
     called_from: tuple[CallSite, ...] = ()
     step: int | None = None
+    call: FunctionCall | None = None
     layer: str | None = None
+    made_at: Frame | None = None
     role: str | None = None
     ran_as: str | None = None
     equal_lines: tuple[Frame, ...] = ()
@@ -181,6 +203,7 @@ class BadTensorReader:
         self.origins = Origins(self.flow, kinds=kinds, is_allowed=is_allowed)
         self.sinks = Sinks(logdir, self.flow, run_id=run_id, kinds=kinds)
         self._samples = SampleFinder(logdir, self.flow, run_id=run_id)
+        self._calls_of = lru_cache(maxsize=64)(self._read_calls)
         self.gradients = Gradients(logdir, self.flow, self.origins, run_id=run_id)
 
     @property
@@ -243,6 +266,7 @@ class BadTensorReader:
             is_origin=self.origins.verdict(event).is_origin,
             **vars(context if health.first_bad_place is not None else replace(context, samples=None)),
             step=event.step,
+            call=self._call(event) if event.step is None else None,
             effect=effect.name,
             is_expected=effect.expected_reason is not None,
             expected_reason=effect.expected_reason,
@@ -261,6 +285,7 @@ class BadTensorReader:
             forward=place.forward,
             called_from=place.called_from,
             layer=place.layer,
+            made_at=place.made_at,
             role=self.flow.labels.of(event).role,
             ran_as=None if maker is None else maker.ran_as,
             equal_lines=place.equal_lines,
@@ -291,6 +316,44 @@ class BadTensorReader:
             f"DISTINCT FROM ? AND output_slot IS NOT DISTINCT FROM ? ORDER BY event_index LIMIT {limit}",
             [self._run_id, event.graph_id, event.op_name, event.op_type, event.output_slot],
         )
+
+    def _call(self, event: TensorEvent) -> FunctionCall | None:
+        """Returns the call from eager code in which the op of a tensor ran; None if its number is not known."""
+        index = event.execution_index
+        execution = self.flow.events.execution(index) if event.scope == "graph" else None
+        if execution is None or execution.graph_id is None or index is None:
+            return None
+        name = self.places.graph_name(execution.graph_id)
+        calls = () if name is None or not self._has_all_executions else self._calls_of(execution.graph_id)
+        number = bisect_right(calls, index)
+        return None if name is None or number == 0 else FunctionCall(name, number)
+
+    @cached_property
+    def _has_all_executions(self) -> bool:
+        query = "SELECT count(*) = coalesce(max(execution_index) + 1, 0) FROM execution WHERE run_id = ?"
+        ((has_all,),) = self._logdir.rows(query, [self._run_id])
+        return bool(has_all)
+
+    def _read_calls(self, graph_id: int) -> tuple[int, ...]:
+        """Returns the executions that call the Python function of a graph, in order; none for runs of sessions."""
+        names = self.flow.graphs.names
+        graph_ids = [other for other, name in names.items() if name == names.get(graph_id)]
+        if len(graph_ids) > 1:
+            # A function has a graph for each signature. Another function of the same name has no op on the same line.
+            rows = self._logdir.rows(
+                "SELECT DISTINCT s.graph_id FROM op_source AS own JOIN op_source AS s ON s.run_id = own.run_id "
+                "AND s.file_path = own.file_path AND s.lineno = own.lineno WHERE own.run_id = ? AND own.graph_id = ? "
+                f"AND s.graph_id IN ({', '.join('?' * len(graph_ids))})",
+                [self._run_id, graph_id, *graph_ids],
+            )
+            graph_ids = [graph_id, *(other for (other,) in rows if other != graph_id)]
+        rows = self._logdir.rows(
+            "SELECT e.execution_index FROM execution AS e JOIN graph_function AS f ON f.run_id = e.run_id "
+            "AND f.function_name = e.op_type AND f.session_index IS NULL "
+            f"WHERE e.run_id = ? AND e.graph_id IN ({', '.join('?' * len(graph_ids))}) ORDER BY e.execution_index",
+            [self._run_id, *graph_ids],
+        )
+        return tuple(index for (index,) in rows)
 
     def _inputs(self, event: TensorEvent) -> tuple[InputTensor, ...]:
         return tuple(self._input(input_) for input_ in self.flow.inputs_of(event))

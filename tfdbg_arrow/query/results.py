@@ -4,7 +4,8 @@ to_polars(logdir.history("Softmax")).group_by("step").agg(pl.col("max_finite").m
 
 Each attribute becomes one column, in order. A nested dataclass becomes a struct, a tuple a list, and None becomes NULL.
 NaN stays NaN. `NonFinite.forward` becomes several columns: `forward_op_type`, `forward_op_name` …, and its source line
-`forward_file_path`, `forward_lineno`, `forward_func`, `forward_code`, `forward_owner`.
+`forward_file_path`, `forward_lineno`, `forward_func`, `forward_code`, `forward_owner`, `forward_colno`,
+`forward_end_colno`.
 The types are those that the dataclass declares, regardless of the rows. The only exception are elements of tensors
 (`object`): they become booleans, integers or floats if all of them are, and otherwise text.
 """

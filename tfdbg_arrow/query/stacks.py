@@ -13,6 +13,8 @@ _MAX_KEPT = 10_000
 """Number of stacks that are kept in memory."""
 GRADIENT_FUNCS = ("imperative_grad", "_GradientsHelper")
 """Functions of TensorFlow that call the code of gradients."""
+_FRAME = "file_path, lineno, func, code, owner, colno, end_colno"
+"""The attributes of Frame, in order."""
 _CELL = re.compile(r"Cell In\[\d+\]")
 """The path of a notebook's cell."""
 
@@ -32,6 +34,9 @@ class Frame:
         func: Name of the function; `<module>` at the top level of a module.
         code: Text of the line without its indentation; None if the source could not be read.
         owner: `user`, `framework` (TensorFlow, Keras) or `library`.
+        colno: Number of the character, from 1, where the expression that the frame executes begins in the line; None if
+            it was not recorded, as in functions that AutoGraph converted.
+        end_colno: Number of the character behind its last one in the line; None in the same cases.
     """
 
     file_path: str
@@ -39,6 +44,13 @@ class Frame:
     func: str
     code: str | None
     owner: str
+    colno: int | None = None
+    end_colno: int | None = None
+
+    @property
+    def line(self) -> tuple[str, int, str]:
+        """The path, the line number and the function."""
+        return self.file_path, self.lineno, self.func
 
     @property
     def place(self) -> str:
@@ -83,7 +95,7 @@ class StackReader:
             some = unread[start : start + _MAX_AT_ONCE]
             frames: dict[int, list[Frame]] = {stack_trace_id: [] for stack_trace_id in some}
             rows = self._logdir.rows(
-                "SELECT stack_trace_id, file_path, lineno, func, code, owner FROM stack WHERE run_id = ? "
+                f"SELECT stack_trace_id, {_FRAME} FROM stack WHERE run_id = ? "
                 f"AND stack_trace_id IN ({', '.join('?' * len(some))}) ORDER BY stack_trace_id, depth",
                 [self._run_id, *some],
             )
@@ -98,7 +110,7 @@ class StackReader:
         for start in range(0, len(ids), _MAX_AT_ONCE):
             some = ids[start : start + _MAX_AT_ONCE]
             rows = self._logdir.rows(
-                "SELECT stack_trace_id, file_path, lineno, func, code, owner FROM stack WHERE run_id = ? "
+                f"SELECT stack_trace_id, {_FRAME} FROM stack WHERE run_id = ? "
                 f"AND owner = 'user' AND stack_trace_id IN ({', '.join('?' * len(some))}) "
                 "ORDER BY stack_trace_id, depth",
                 [self._run_id, *some],

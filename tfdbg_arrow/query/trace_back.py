@@ -51,6 +51,7 @@ class TensorHop(TensorHealth):
         forward_op_type: For a gradient, the type of the op whose gradient it computes.
         forward_op_name: That op's name in its graph; None outside graphs.
         source: The line to look at, as in `NonFinite.source`.
+        made_at: The line where the user made the part of Keras, as in `NonFinite.made_at`.
     """
 
     hop_index: int
@@ -69,6 +70,7 @@ class TensorHop(TensorHealth):
     forward_op_type: str | None
     forward_op_name: str | None
     source: Frame | None
+    made_at: Frame | None
 
 
 _Hop = TypeVar("_Hop", bound=TensorHop)
@@ -101,6 +103,7 @@ class HopReader:
             "forward_op_type": None,
             "forward_op_name": None,
             "source": None,
+            "made_at": None,
         }
 
     def with_sources(self, hops: Iterable[_Hop]) -> tuple[_Hop, ...]:
@@ -117,6 +120,7 @@ class HopReader:
             forward_op_type=place.forward.op_type if place.forward else None,
             forward_op_name=place.forward.op_name if place.forward else None,
             source=place.source,
+            made_at=place.made_at,
         )
 
 

@@ -11,7 +11,7 @@ from functools import cached_property
 
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow
-from tfdbg_arrow.query.flow.events import Label
+from tfdbg_arrow.query.flow.events import ForwardOp, Label
 from tfdbg_arrow.query.recorded import TensorEvent
 from tfdbg_arrow.query.stacks import GRADIENT_FUNCS, Frame, StackReader, user_source
 
@@ -63,6 +63,7 @@ class UserPlace:
     forward: Forward | None
     called_from: tuple[CallSite, ...]
     layer: str | None
+    made_at: Frame | None
     equal_lines: tuple[Frame, ...]
 
 
@@ -77,23 +78,27 @@ class UserPlaces:
 
     def read_stacks(self, events: Iterable[TensorEvent]) -> None:
         """Reads the stacks of tensors together, so that `place` need not read them one by one."""
-        stack_ids = []
+        stack_ids: list[int | None] = []
         for event in events:
-            forward = self._flow.labels.forward_op(self._flow.label_of_maker(event))
-            stack_ids += [self._flow.stack_trace_id(event), None if forward is None else forward.stack_trace_id]
+            label = self._flow.label_of_maker(event)
+            forward = self._flow.labels.forward_op(label)
+            stack_ids += [self._flow.stack_trace_id(event), label.part_stack_trace_id]
+            if forward is not None:
+                stack_ids += [forward.stack_trace_id, forward.part_stack_trace_id]
         self._stacks.read(stack_id for stack_id in stack_ids if stack_id is not None)
 
     def place(self, event: TensorEvent) -> UserPlace:
         """Returns the line to look at, the layer and the calls of the op that made a tensor."""
         stack = self._stacks.stack(self._flow.stack_trace_id(event))
-        label = self._flow.labels.of(event)
-        forward = None if _is_users_gradient(stack) else self._forward(self._flow.label_of_maker(event))
+        label, maker_label = self._flow.labels.of(event), self._flow.label_of_maker(event)
+        forward_op = None if _is_users_gradient(stack) else self._flow.labels.forward_op(maker_label)
+        forward = None if forward_op is None else self._forward(forward_op)
         calls = self._calls(event)
-        called_from = tuple(call for call, _ in calls)
+        called_from = tuple(call for call, _, _ in calls)
         lines = [
             forward.source if forward else None,
             self._own_line(stack, event.graph_id),
-            *(line for _, line in calls),
+            *(line for _, line, _ in calls),
             user_source(stack),
         ]
         source = next((line for line in lines if line is not None), None)
@@ -104,26 +109,30 @@ class UserPlaces:
             forward=forward,
             called_from=called_from,
             layer=self._layer(label, forward, called_from),
+            made_at=self._made_at([forward_op, maker_label, *(label for _, _, label in calls)], source),
         )
+
+    def _made_at(self, ops: Iterable[ForwardOp | Label | None], source: Frame | None) -> Frame | None:
+        """Returns the line that made the part of Keras that the first of some ops belongs to, if it is another line."""
+        of_parts = (op for op in ops if op is not None and (op.layer or op.part_stack_trace_id) is not None)
+        part = next(of_parts, None)
+        line = None if part is None else user_source(self._stacks.stack(part.part_stack_trace_id))
+        return None if line is None or (source is not None and line.line == source.line) else line
 
     def _equal_lines(self, event: TensorEvent, source: Frame | None) -> tuple[Frame, ...]:
         """Returns the lines of the ops that equal the op of a tensor, except its own line."""
         ops = self._flow.equal_ops(event)
         own_lines = [self._own_line(self._stacks.stack(op.stack_trace_id), event.graph_id) for op in ops]
-        lines = {(line.file_path, line.lineno): line for line in own_lines if line is not None}
+        lines = {line.line: line for line in own_lines if line is not None}
         if source is not None:
-            lines.pop((source.file_path, source.lineno), None)
+            lines.pop(source.line, None)
         return tuple(lines.values())
 
     def _layer(self, label: Label, forward: Forward | None, called_from: Iterable[CallSite]) -> str | None:
         layers = [label.layer, forward.layer if forward else None, *(call.layer for call in called_from)]
         return next((layer for layer in layers if layer is not None), None)
 
-    def _forward(self, label: Label) -> Forward | None:
-        """Returns the op whose gradient an op computes, or None."""
-        forward = self._flow.labels.forward_op(label)
-        if forward is None:
-            return None
+    def _forward(self, forward: ForwardOp) -> Forward:
         return Forward(
             op_type=forward.op_type,
             op_name=forward.op_name,
@@ -132,8 +141,8 @@ class UserPlaces:
             source=user_source(self._stacks.stack(forward.stack_trace_id)),
         )
 
-    def _calls(self, event: TensorEvent) -> list[tuple[CallSite, Frame | None]]:
-        """Returns the calls that led to the op of a graph's tensor, innermost first, each with its own line."""
+    def _calls(self, event: TensorEvent) -> list[tuple[CallSite, Frame | None, Label]]:
+        """Returns the calls that led to the op of a graph's tensor, innermost first, each with its line and label."""
         if event.scope != "graph" or event.graph_id is None:
             return []
         calls = []
@@ -141,25 +150,27 @@ class UserPlaces:
             call = level.call
             op = self._flow.graphs.op(call.graph_id, call.op_name)
             stack = () if op is None else self._stacks.stack(op.stack_trace_id)
+            label = self._flow.labels.op(call.graph_id, call.op_name)
             site = CallSite(
                 function=self.graph_name(call.callee_graph_id),
                 op_name=call.op_name,
                 graph_name=self.graph_name(call.graph_id),
-                layer=self._flow.labels.op(call.graph_id, call.op_name).layer,
+                layer=label.layer,
                 source=user_source(stack),
             )
-            calls.append((site, self._own_line(stack, call.graph_id)))
+            calls.append((site, self._own_line(stack, call.graph_id), label))
         index = event.execution_index
         execution = None if index is None else self._flow.events.execution(index)
         if index is not None and execution is not None:
+            label = self._flow.labels.execution(index)
             site = CallSite(
                 function=self.graph_name(self._flow.graphs.function_graphs.get(execution.op_type)),
                 op_name=None,
                 graph_name=None,
-                layer=self._flow.labels.execution(index).layer,
+                layer=label.layer,
                 source=user_source(self._stacks.stack(execution.stack_trace_id)),
             )
-            calls.append((site, site.source))
+            calls.append((site, site.source, label))
         return calls
 
     def _own_line(self, stack: tuple[Frame, ...], graph_id: int | None) -> Frame | None:
@@ -168,8 +179,8 @@ class UserPlaces:
         The stack of an op that TensorFlow or Keras created itself, as in a SavedModel, has the user's frames of the
         call for which its function was traced. A different call may have led to its execution.
         """
-        traced_at = [frame for frame in self._stacks.stack(self._graph_stack_ids.get(graph_id)) if frame.is_user]
-        own = [frame for frame in stack if frame.is_user]
+        traced_at = [frame.line for frame in self._stacks.stack(self._graph_stack_ids.get(graph_id)) if frame.is_user]
+        own = [frame.line for frame in stack if frame.is_user]
         return None if own == traced_at else user_source(stack)
 
     @cached_property

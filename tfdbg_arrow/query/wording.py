@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import unicodedata
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from tfdbg_arrow.safe_text import number_of
+from tfdbg_arrow.safe_text import number_of, printable_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -106,6 +107,44 @@ def frame_text(frame: Frame) -> str:
     return f"{frame.place} in {frame.func}" + (f": {frame.code}" if frame.code else "")
 
 
+def carets(frame: Frame, text: str) -> str | None:
+    """Returns carets that underline the part of a line that a frame executes, to print below the line.
+
+    Args:
+        frame: The frame.
+        text: The whole line.
+
+    Returns:
+        None if the part is not known, or is the whole line without its indentation.
+    """
+    span = executed_span(frame, text)
+    if span is None:
+        return None
+    start, end = (_width(printable_line(text[:place])) for place in span)
+    return " " * start + "^" * (end - start)
+
+
+def executed_span(frame: Frame, text: str) -> tuple[int, int] | None:
+    """Returns the part of a line that a frame executes, as the arguments of a slice; None in the cases of `carets`."""
+    if frame.colno is None or frame.end_colno is None or not 1 <= frame.colno < frame.end_colno <= len(text) + 1:
+        return None
+    start, end = frame.colno - 1, frame.end_colno - 1
+    return None if text[start:end] == text.strip() else (start, end)
+
+
+def _width(text: str) -> int:
+    """Returns the number of columns that a text takes in a terminal."""
+    return sum(
+        0 if unicodedata.combining(character) else 2 if unicodedata.east_asian_width(character) in "WF" else 1
+        for character in text
+    )
+
+
+def made_at_text(frame: Frame) -> str:
+    """Returns the line that made a part of Keras, such as `/home/me/train.py:9: model.add(Dense(1))`."""
+    return frame.place + (f": {frame.code}" if frame.code else "")
+
+
 def call_lines(found: NonFinite) -> list[str]:
     """Returns the calls that led to an op, innermost first. Consecutive calls on the same line are merged."""
     lines = [_call_text(call) for call in found.called_from]
@@ -127,7 +166,9 @@ def label_facts(found: NonFinite) -> tuple[tuple[str, str], ...]:
     """Returns the known purpose and effect of a bad tensor, as pairs of a name and a text."""
     facts = (
         ("layer", found.layer),
+        ("made at", None if found.made_at is None else made_at_text(found.made_at)),
         ("step", None if found.step is None else f"{found.step:,}"),
+        ("call", None if found.call is None else f"{found.call.number:,} of {found.call.function}"),
         ("role", found.role),
         ("effect", effect_text(found)),
     )

@@ -229,6 +229,8 @@ EXAMPLES: dict[str, dict[str, object]] = {
         "func": "loss",
         "code": "return -tf.reduce_mean(tf.reduce_sum(labels * tf.math.log(probs), axis=1))",
         "owner": "user",
+        "colno": 51,
+        "end_colno": 69,
     },
     "stack_trace": {"run_id": _RUN_ID, "stack_trace_id": 9, "depth": 2, "stack_frame_id": 17},
     "graph": {
@@ -278,6 +280,7 @@ EXAMPLES: dict[str, dict[str, object]] = {
         "forward_op_name": None,
         "layer": "classifier/probabilities",
         "role": "loss",
+        "part_stack_trace_id": 4,
     },
     "graph_op_input": {
         "run_id": _RUN_ID,
@@ -345,6 +348,7 @@ EXAMPLES: dict[str, dict[str, object]] = {
         "forward_execution_index": None,
         "layer": None,
         "role": "forward",
+        "part_stack_trace_id": None,
     },
     "execution_input": {"run_id": _RUN_ID, "execution_index": 118, "input_index": 0, "tensor_id": 6071},
     "execution_output": {

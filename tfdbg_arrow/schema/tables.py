@@ -49,6 +49,14 @@ def _role(id_: int, of: str) -> Column:
         "a tf.data pipeline); NULL if unknown.")
 
 
+def _part(id_: int, of: str) -> Column:
+    return _nullable(id_, "part_stack_trace_id", _BIGINT,
+        f"The Python stack that called the constructor of the part of Keras that made the {of}: a layer, loss, metric, "
+        "optimizer or other operation; of nested ones, the innermost. NULL outside of these, if unknown, as for a part "
+        "that was made before the recording began, and for a gradient, whose forward op has it.",
+        references="stack_trace.stack_trace_id")
+
+
 RUN = Table(
     name="run",
     row="One recorded process: the program, its host, the settings, and how it ended.",
@@ -121,7 +129,7 @@ SOURCE_FILE = Table(
 
 STACK_FRAME = Table(
     name="stack_frame",
-    row="One distinct frame: a line of a function in a file.",
+    row="One distinct frame: a line of a function in a file, and the part of the line that it executes.",
     key=("run_id", "stack_frame_id"),
     columns=(
         _RUN_ID,
@@ -135,6 +143,12 @@ STACK_FRAME = Table(
         Column(8, "owner", _VARCHAR,
             "Owner of the code: `user`, `framework` (TensorFlow, Keras), or `library` (other installed packages, "
             "the standard library)."),
+        _nullable(9, "colno", _INTEGER,
+            "Number of the character, from 1, where the expression that the frame executes begins in the line; NULL if "
+            "unknown, as in functions that AutoGraph converted, and if the owner is not `user`."),
+        _nullable(10, "end_colno", _INTEGER,
+            "Number of the character behind the expression's last one; behind the last one of the line if the "
+            "expression goes on in the next line. NULL in the same cases as colno."),
     ),
 )
 
@@ -201,6 +215,7 @@ GRAPH_OP = Table(
             references="graph_op.op_name"),
         _layer(14, "op"),
         _role(15, "op"),
+        _part(16, "op"),
     ),
 )
 
@@ -399,6 +414,7 @@ EXECUTION = Table(
             references="execution.execution_index"),
         _layer(14, "execution"),
         _role(15, "execution"),
+        _part(16, "execution"),
     ),
 )
 

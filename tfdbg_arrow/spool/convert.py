@@ -114,7 +114,7 @@ class Converter:
     def _executions(self, batch: Batch, rows: Ints) -> pa.Table:
         get = partial(batch.field, rows=rows)
         node, step, stack = get("node"), get("step"), get("tensor_id")
-        forward, layer, role = get("frame_id"), get("call_site"), get("device")
+        forward, layer, role, part = get("frame_id"), get("call_site"), get("device"), get("iteration")
         graphs = self._names.function_graphs(node)
         columns = {
             "execution_index": pa.array(get("execution_index")),
@@ -130,6 +130,7 @@ class Converter:
             "forward_execution_index": _nullable(forward, forward >= 0),
             "layer": _strings(self._names.of_strings(np.where(layer > 0, layer, -1)), self._names.texts),
             "role": _strings(self._names.of_strings(np.where(role > 0, role, -1)), self._names.texts),
+            "part_stack_trace_id": _nullable(part, part >= 0),
         }
         return self._table("execution", len(rows), columns)
 

@@ -15,7 +15,8 @@ The fields that each kind uses:
 * EXECUTION: `node` is the interned op type or function name, `size` the number of inputs, `slot`
   the number of outputs, `tensor_id` the stack trace id (-1 if none), `step_id` the Python thread's
   identifier, `frame_id` the execution whose gradient it computes (-1 if none), `call_site` the interned layer and
-  `device` the interned role (both 0 if none); the payload holds the first 19 input tensor ids.
+  `device` the interned role (both 0 if none), `iteration` the stack that made the Keras part (-1 if none); the payload
+  holds the first 19 input tensor ids.
 * INPUTS: further input tensor ids of the preceding execution; `slot` is the index of the first.
 * EXECUTION_END: the call `execution_index` has returned or raised.
 * EXECUTION_ERROR: the execution `execution_index` has raised; `node` is the interned class name of the error.

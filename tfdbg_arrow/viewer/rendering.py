@@ -101,7 +101,7 @@ def _environment() -> Environment:
         differing_text=differing_text,
         setting_text=setting_text,
         worst_text=worst_text,
-        highlighted=lambda lines: highlighted([line.text for line in lines]),
+        highlighted=highlighted,
         filter_parameters=filter_parameters,
         execution_filter_parameters=execution_filter_parameters,
         count_pills=count_pills,

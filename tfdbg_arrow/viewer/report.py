@@ -258,7 +258,8 @@ def _files(overview: OverviewPage, alerts: AlertsPage, tensors: tuple[TensorSect
     frames: list[tuple[str, Frame | None]] = []
     if overview.origin is not None:
         run = overview.origin.run_id
-        frames += [(run, overview.origin.source), *((run, call.source) for call in overview.origin.called_from)]
+        frames += [(run, overview.origin.source), (run, overview.origin.made_at)]
+        frames += [*((run, call.source) for call in overview.origin.called_from)]
         frames += [(run, hop.source) for hop in overview.path]
     frames += [(finding.run_id, finding.source) for group in alerts.groups for finding in group.findings]
     frames += [(section.page.tensor.run_id, frame) for section in tensors for frame in section.page.stack]

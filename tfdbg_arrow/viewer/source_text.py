@@ -11,6 +11,7 @@ from pygments.token import Comment, Keyword, Name, Number, Operator, String, _To
 
 from tfdbg_arrow.query import Frame, Logdir, SourceLine, source_lines
 from tfdbg_arrow.query.info import withholds_source
+from tfdbg_arrow.query.wording import executed_span
 from tfdbg_arrow.safe_text import printable
 
 _MAX_CHARACTERS = 1_000_000
@@ -55,24 +56,49 @@ def read_excerpt(logdir: Logdir, frame: Frame | None, *, run_id: str, context: i
     return Excerpt(run_id=run_id, frame=frame, lines=lines, is_withheld=is_withheld)
 
 
-def highlighted(lines: Sequence[str]) -> list[Markup]:
+def highlighted(lines: Sequence[SourceLine], frame: Frame | None = None) -> list[Markup]:
     """Returns each line of a Python source as HTML. Very long lines are cut, with the number of omitted characters.
 
-    The source is always escaped: the result is text in <span> elements, never markup from the source.
+    The source is always escaped: the result is text in <span> and <mark> elements, never markup from the source.
+
+    Args:
+        lines: The lines.
+        frame: A frame; the part of its line that it executes is marked.
     """
+    span_of = {} if frame is None else {frame.lineno: frame}
+    spans = [executed_span(span_of[line.lineno], line.text) if line.lineno in span_of else None for line in lines]
+    return _highlighted([line.text for line in lines], spans)
+
+
+def _highlighted(lines: Sequence[str], spans: Sequence[tuple[int, int] | None]) -> list[Markup]:
     if sum(map(len, lines)) > _MAX_CHARACTERS or any(len(line) > _MAX_LINE for line in lines):
         return [_cut(line) for line in lines]
     tokens = PythonLexer(stripnl=False, ensurenl=False).get_tokens("\n".join(lines))
-    found: list[list[Markup]] = [[]]
+    found: list[list[tuple[_TokenType, str]]] = [[]]
     for kind, text in tokens:
         for number, piece in enumerate(text.split("\n")):
             if number:
                 found.append([])
             if piece:
-                found[-1].append(_span(kind, piece))
+                found[-1].append((kind, piece))
     if len(found) != len(lines):  # if the lexer dropped or added lines, line numbers would be wrong
         return [_cut(line) for line in lines]
-    return [Markup("").join(pieces) for pieces in found]
+    return [_marked(pieces, span) for pieces, span in zip(found, spans, strict=True)]
+
+
+def _marked(pieces: Sequence[tuple[_TokenType, str]], span: tuple[int, int] | None) -> Markup:
+    """Returns the pieces of a line as HTML, with a part of the line in a <mark> element."""
+    start, end = span or (0, 0)
+    parts = [Markup(""), Markup(""), Markup("")]
+    place = 0
+    for kind, text in pieces:
+        cuts = [0, *(min(max(cut - place, 0), len(text)) for cut in (start, end)), len(text)]
+        for index in range(3):
+            piece = text[cuts[index] : cuts[index + 1]]
+            parts[index] += _span(kind, piece) if piece else ""
+        place += len(text)
+    before, part, after = parts
+    return before + (Markup("<mark>{}</mark>").format(part) if part else "") + after
 
 
 def _span(kind: _TokenType, text: str) -> Markup:

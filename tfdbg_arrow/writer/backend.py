@@ -93,9 +93,10 @@ class Backend:
     execution_of: Callable[[Any], int]
     """`(tensor)`: returns the execution that has just made an eager tensor; -1 if it is unknown."""
 
-    set_scope: Callable[[int, int, int], None]
-    """`(layer, role, forward_execution)`: sets the scope of the calling thread's executions: an interned layer (0 for
-    none) and role (0 for `forward`), and the execution whose gradient is computed (-1 for none)."""
+    set_scope: Callable[[int, int, int, int], None]
+    """`(layer, role, forward_execution, part_stack)`: sets the scope of the calling thread's executions: an interned
+    layer (0 for none) and role (0 for `forward`), the execution whose gradient is computed, and the stack that made the
+    Keras part (-1 for none)."""
     current_scope: Callable[[], EagerScope]
     """Returns the scope of the calling thread's executions."""
     restore_scope: Callable[[Any], None]
@@ -213,9 +214,13 @@ class Backend:
         """Returns the ID of a string."""
         return int(self.core.intern_string(text))
 
-    def intern_stack(self) -> int:
-        """Returns the ID of the calling thread's Python stack; -1 for none."""
-        return int(self.core.intern_stack(0))
+    def intern_stack(self, skip: int = 0) -> int:
+        """Returns the ID of the calling thread's Python stack; -1 for none.
+
+        Args:
+            skip: Number of the caller's innermost frames to leave out.
+        """
+        return int(self.core.intern_stack(1 + skip))
 
     # What the sink drains
 

@@ -32,6 +32,7 @@ class Scope:
         forward_op: Graph id and name of the graph op whose gradient function runs; None if there is none.
         forward_execution: The execution whose gradient function runs; NO_VALUE if there is none.
         owner: id() of the innermost layer or module; 0 if there is none.
+        part_stack: The stack that made the innermost part of Keras; NO_VALUE if there is none, or if it is unknown.
     """
 
     layer: str | None = None
@@ -39,6 +40,7 @@ class Scope:
     forward_op: tuple[int, str] | None = None
     forward_execution: int = NO_VALUE
     owner: int = 0
+    part_stack: int = NO_VALUE
 
 
 class ForwardOp(NamedTuple):
@@ -82,11 +84,15 @@ class Scopes:
     Args:
         backend: Labels executions, and interns layers and roles.
         graphs: Looks up the ops of graphs.
+
+    Attributes:
+        intern_stack: `(skip)`: returns the ID of the calling thread's stack; see Backend.intern_stack.
     """
 
     def __init__(self, backend: Backend, *, graphs: GraphDescriber) -> None:
         self._backend = backend
         self._graphs = graphs
+        self.intern_stack = backend.intern_stack
         self._thread = _Thread()
         self._ids: dict[str, int] = {}
         self._texts: dict[int, str] = {}
@@ -106,7 +112,7 @@ class Scopes:
         """Enters a scope in the calling thread."""
         self._thread.scope = scope
         layer = 0 if scope.layer is None else self._id(scope.layer)
-        self._backend.set_scope(layer, self._id(scope.role), scope.forward_execution)
+        self._backend.set_scope(layer, self._id(scope.role), scope.forward_execution, scope.part_stack)
 
     def leave(self, outer: Entered) -> None:
         """Restores the calling thread's scope, as here() returned it."""

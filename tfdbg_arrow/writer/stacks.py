@@ -25,6 +25,8 @@ from tfdbg_arrow.writer.source_text import cell_name, source_lines
 
 Location = tuple[str, int, str]
 """File path, line number from 1, function name."""
+_Columns = tuple[int, int] | None
+"""The first character of an expression in its line, from 1, and the character behind its last one; None if unknown."""
 
 _CALLBACK_FILE = os.path.join("tensorflow", "python", "framework", "op_callbacks.py")
 """TensorFlow's frame between an op and our callback, which is not part of the program."""
@@ -78,18 +80,40 @@ def lineno_of(code: CodeType, instruction: int) -> int:
     return max(code.co_firstlineno, 1)
 
 
+def columns_of(code: CodeType, instruction: int, lines: Sequence[str]) -> _Columns:
+    """Returns which part of its line the instruction at a byte offset executes.
+
+    Args:
+        code: The code object.
+        instruction: The byte offset.
+        lines: The lines of its file.
+    """
+    positions = itertools.islice(code.co_positions(), instruction // 2, None)
+    lineno, end_lineno, start, end = next(positions, (None, None, None, None))
+    if lineno is None or start is None or end is None or not 1 <= lineno <= len(lines):
+        return None
+    line = lines[lineno - 1].rstrip().encode(errors="surrogatepass")  # Python counts bytes of UTF-8
+    end = end if end_lineno == lineno else len(line)
+    if not start < end <= len(line):
+        return None  # the file changed after it was compiled
+    start_text, end_text = (line[:place].decode(errors="replace") for place in (start, end))
+    return len(start_text) + 1, len(end_text) + 1
+
+
 @dataclass(slots=True)
 class _Instruction:
     """The location of an instruction; it holds a reference to the code object, so that its id stays valid.
 
     Attributes:
         location: The location; None for tfdbg_arrow's own code.
+        columns: The part of the line; None unless it is the user's code.
         is_mapped: Whether the location was mapped from generated code.
         frame_id: The id of its frame; None if no stack has contained it yet.
     """
 
     code: CodeType
     location: Location | None
+    columns: _Columns
     is_mapped: bool
     frame_id: int | None = None
 
@@ -101,7 +125,7 @@ class _NewRows:
     files: list[Row] = field(default_factory=list)
     frames: list[Row] = field(default_factory=list)
     file_ids: dict[str, int] = field(default_factory=dict)
-    frame_ids: dict[Location, int] = field(default_factory=dict)
+    frame_ids: dict[tuple[Location, _Columns], int] = field(default_factory=dict)
 
 
 class StackTable:
@@ -126,7 +150,7 @@ class StackTable:
         self._owners = FrameOwners()
         self._known: dict[tuple[int, int], _Instruction] = {}
         """Instructions by (id of code, instruction), because hash() of a code object is slow; see _Instruction."""
-        self._frame_ids: dict[Location, int] = {}
+        self._frame_ids: dict[tuple[Location, _Columns], int] = {}
         self._file_ids: dict[str, int] = {}
         self._traceback_ids: dict[tuple[Location, ...], int] = {}
         # An ID is never used again, even if an interruption kept it from being noted.
@@ -167,7 +191,7 @@ class StackTable:
             if stack_id is None:
                 stack_id = next(self._next_traceback_id)
                 new = _NewRows()
-                self._write(stack_id, [self._frame_id(location, new) for location in locations], new)
+                self._write(stack_id, [self._frame_id(location, None, new) for location in locations], new)
                 self._traceback_ids[locations] = stack_id
             return stack_id
 
@@ -214,20 +238,25 @@ class StackTable:
                 continue  # helper functions that AutoGraph made from one statement of the user
             last = location
             if frame.frame_id is None:
-                frame.frame_id = self._frame_ids.get(location)  # None if its row is new
-            frame_ids.append(self._frame_id(location, new) if frame.frame_id is None else frame.frame_id)
+                frame.frame_id = self._frame_ids.get((location, frame.columns))  # None if its row is new
+            frame_id = self._frame_id(location, frame.columns, new) if frame.frame_id is None else frame.frame_id
+            frame_ids.append(frame_id)
         return frame_ids
 
-    def _location(self, code: CodeType, instruction: int) -> tuple[Location | None, bool]:
-        """Returns the location of an instruction (None for our own code), and whether it was mapped."""
+    def _location(self, code: CodeType, instruction: int) -> tuple[Location | None, _Columns, bool]:
+        """Returns the location of an instruction (None for our own code), its columns, and whether it was mapped."""
         path = code.co_filename
         if path.startswith(PACKAGE_DIRECTORY) or path.endswith(_CALLBACK_FILE):
-            return None, False
+            return None, None, False
         lineno = lineno_of(code, instruction)
         original = self._original_location(path, lineno)
         if original is not None and original[0].startswith(PACKAGE_DIRECTORY):
-            return None, False  # AutoGraph converts the user's method together with our wrapper around it
-        return self._with_source(original or (path, lineno, code.co_qualname)), original is not None
+            return None, None, False  # AutoGraph converts the user's method together with our wrapper around it
+        location = self._with_source(original or (path, lineno, code.co_qualname))
+        # AutoGraph maps lines only. Frames of libraries do not need columns, and their functions are long.
+        has_columns = original is None and self._owners.owner(path) == "user"
+        columns = columns_of(code, instruction, self._lines[location[0]]) if has_columns else None
+        return location, columns, original is not None
 
     def _with_source(self, location: Location) -> Location:
         """Returns a location, after its file was read; a notebook's cell is named as the user knows it."""
@@ -237,12 +266,14 @@ class StackTable:
             self._lines.setdefault(name, source_lines(path))
         return name, lineno, func
 
-    def _frame_id(self, location: Location, new: _NewRows) -> int:
-        frame_id = self._frame_ids.get(location, new.frame_ids.get(location))
+    def _frame_id(self, location: Location, columns: _Columns, new: _NewRows) -> int:
+        key = location, columns
+        frame_id = self._frame_ids.get(key, new.frame_ids.get(key))
         if frame_id is not None:
             return frame_id
         path, lineno, func = location
-        frame_id = new.frame_ids[location] = next(self._next_frame_id)
+        colno, end_colno = columns or (None, None)
+        frame_id = new.frame_ids[key] = next(self._next_frame_id)
         lines = self._lines[path]
         file_id = self._file_ids.get(path, new.file_ids.get(path))
         if file_id is None:
@@ -259,6 +290,8 @@ class StackTable:
                 "func": func,
                 "code": code or None,
                 "owner": self._owners.owner(path),
+                "colno": colno,
+                "end_colno": end_colno,
             }
         )
         return frame_id

@@ -17,7 +17,7 @@ from tfdbg_arrow.query.displayed import Displayed
 from tfdbg_arrow.query.engine import MAX_ROWS, Engine
 from tfdbg_arrow.query.logdir import Logdir
 from tfdbg_arrow.query.nonfinite_search import first_nonfinite, judged_origins
-from tfdbg_arrow.query.stacks import Frame
+from tfdbg_arrow.query.stacks import GRADIENT_FUNCS, Frame
 
 DEFAULT_LIMIT = 100
 MAX_ROLLED_UP = 5_000
@@ -228,6 +228,7 @@ def alerts(
                 continue
             num_found[rule.kind] = number
             all_alerts += [_alert(rule, given.get(rule.kind, {}), row) for row in rows]
+        all_alerts = _with_forward_lines(open_, all_alerts)
         if not num_found.keys().isdisjoint((ORIGIN_RULE, _BAD_RULE)):
             culprits = _culprits(open_, asked)
             all_alerts = [_of_bad_tensor(alert, culprits.get(alert.run_id)) for alert in all_alerts]
@@ -393,7 +394,7 @@ def _run_select(logdir: Engine, select: str, asked: AskedRuns, *, limit: int) ->
     rows = logdir.rows(
         f"WITH found AS (\n{select}\n) "
         f"SELECT {columns}, h.step, l.step, g.graph_name, coalesce(o.layer, e.layer), "
-        "s.file_path, s.lineno, s.func, s.code, count(*) OVER () AS num_found "
+        "s.file_path, s.lineno, s.func, s.code, s.colno, s.end_colno, count(*) OVER () AS num_found "
         "FROM found AS f "
         "LEFT JOIN graph AS g ON g.run_id = f.run_id AND g.graph_id = f.graph_id "
         "LEFT JOIN recorded_op AS o ON o.run_id = f.run_id AND o.graph_id = f.graph_id AND o.op_name = f.op_name "
@@ -432,12 +433,54 @@ def _sources(logdir: Logdir, found: Sequence[tuple[Any, ...]]) -> dict[tuple[Any
             "JOIN stack_trace AS t ON t.run_id = p.run_id AND t.stack_trace_id = p.stack_trace_id "
             "JOIN stack_frame AS f ON f.run_id = t.run_id AND f.stack_frame_id = t.stack_frame_id "
             "WHERE f.owner = 'user' GROUP BY t.run_id, t.stack_trace_id) "
-            "SELECT p.place, p.graph_name, p.layer, s.file_path, s.lineno, s.func, s.code FROM placed AS p "
+            "SELECT p.place, p.graph_name, p.layer, s.file_path, s.lineno, s.func, s.code, s.colno, s.end_colno "
+            "FROM placed AS p "
             "LEFT JOIN framed AS f ON f.run_id = p.run_id AND f.stack_trace_id = p.stack_trace_id "
             "LEFT JOIN stack_frame AS s ON s.run_id = f.run_id AND s.stack_frame_id = f.stack_frame_id",
             [places, *keys, [row[len(COLUMNS)] for row in found]],
         )
     return {found[place]: tuple(source) for place, *source in rows}
+
+
+def _with_forward_lines(logdir: Engine, alerts: Sequence[Alert]) -> list[Alert]:
+    """Returns the alerts; those about ops of gradients with the line of the forward op, as all other answers name it.
+
+    The line of such an op only calls the gradient, or even only `fit`. If the program wrote the gradient itself, as
+    with `tf.custom_gradient`, the line is in the gradient, and remains.
+    """
+    if not alerts:
+        return []
+    keys = [
+        list(key) for key in zip(*((a.run_id, a.graph_id, a.op_name, a.first_event_index) for a in alerts), strict=True)
+    ]
+    rows = logdir.rows(
+        "WITH found AS (SELECT unnest(?) AS place, unnest(?) AS run_id, unnest(CAST(? AS BIGINT[])) AS graph_id, "
+        "unnest(CAST(? AS VARCHAR[])) AS op_name, unnest(CAST(? AS BIGINT[])) AS event_index), "
+        "computed AS (SELECT f.place, f.run_id, o.stack_trace_id AS own, w.stack_trace_id AS forward FROM found AS f "
+        "JOIN recorded_op AS o ON o.run_id = f.run_id AND o.graph_id = f.graph_id AND o.op_name = f.op_name "
+        "JOIN graph_op AS w ON w.run_id = f.run_id AND w.graph_id = o.forward_graph_id "
+        "AND w.op_name = o.forward_op_name "
+        "UNION ALL SELECT f.place, f.run_id, e.stack_trace_id, w.stack_trace_id FROM found AS f "
+        "JOIN tensor_health AS h ON h.run_id = f.run_id AND h.event_index = f.event_index "
+        "JOIN execution AS e ON e.run_id = f.run_id AND e.execution_index = h.execution_index "
+        "JOIN execution AS w ON w.run_id = f.run_id AND w.execution_index = e.forward_execution_index "
+        "WHERE f.graph_id IS NULL), "
+        "framed AS (SELECT t.run_id, t.stack_trace_id, min(t.depth) FILTER (f.owner = 'user') AS depth, "
+        "min_by(t.stack_frame_id, t.depth) FILTER (f.owner = 'user') AS stack_frame_id, "
+        "max(t.depth) FILTER (f.owner = 'framework' AND f.func IN (?, ?)) AS gradient_depth "
+        "FROM (SELECT run_id, own AS stack_trace_id FROM computed UNION SELECT run_id, forward FROM computed) AS used "
+        "JOIN stack_trace AS t ON t.run_id = used.run_id AND t.stack_trace_id = used.stack_trace_id "
+        "JOIN stack_frame AS f ON f.run_id = t.run_id AND f.stack_frame_id = t.stack_frame_id "
+        "GROUP BY t.run_id, t.stack_trace_id) "
+        "SELECT c.place, s.file_path, s.lineno, s.func, s.code, s.owner, s.colno, s.end_colno FROM computed AS c "
+        "LEFT JOIN framed AS own ON own.run_id = c.run_id AND own.stack_trace_id = c.own "
+        "JOIN framed AS w ON w.run_id = c.run_id AND w.stack_trace_id = c.forward "
+        "JOIN stack_frame AS s ON s.run_id = w.run_id AND s.stack_frame_id = w.stack_frame_id "
+        "WHERE NOT coalesce(own.gradient_depth > own.depth, false)",
+        [list(range(len(alerts))), *keys, *GRADIENT_FUNCS],
+    )
+    lines = {place: Frame(*frame) for place, *frame in rows}
+    return [replace(alert, source=lines.get(place, alert.source)) for place, alert in enumerate(alerts)]
 
 
 class _Unknown:
@@ -449,7 +492,7 @@ class _Unknown:
 
 def _alert(rule: Rule, given: Mapping[str, float], row: tuple[Any, ...]) -> Alert:
     facts = dict(zip(COLUMNS, row, strict=False))
-    first_step, last_step, graph_name, layer, file_path, lineno, func, code = row[len(COLUMNS) :]
+    first_step, last_step, graph_name, layer, file_path, lineno, func, code, *columns = row[len(COLUMNS) :]
     value = _Unknown() if facts["value"] is None else facts["value"]
     return Alert(
         kind=rule.kind,
@@ -459,7 +502,7 @@ def _alert(rule: Rule, given: Mapping[str, float], row: tuple[Any, ...]) -> Aler
         first_step=first_step,
         last_step=last_step,
         message=rule.message.format(**rule.values(given), value=value),
-        source=None if file_path is None else Frame(file_path, lineno, func, code, "user"),
+        source=None if file_path is None else Frame(file_path, lineno, func, code, "user", *columns),
         **facts,
     )
 

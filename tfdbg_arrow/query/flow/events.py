@@ -361,6 +361,7 @@ class Label:
         forward_graph_id: For a graph op of a gradient, the graph of the op whose gradient it computes.
         forward_op_name: That op's name.
         forward_execution_index: For an eager op of a gradient, the execution whose gradient it computes.
+        part_stack_trace_id: The stack that made the Keras layer, loss, metric or optimizer.
     """
 
     role: str | None = None
@@ -368,6 +369,7 @@ class Label:
     forward_graph_id: int | None = None
     forward_op_name: str | None = None
     forward_execution_index: int | None = None
+    part_stack_trace_id: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -380,6 +382,7 @@ class ForwardOp:
         graph_id: Its graph; None outside graphs.
         layer: The Keras layer or module that it belongs to.
         stack_trace_id: The stack that created or executed it.
+        part_stack_trace_id: The stack that made the Keras layer, loss, metric or optimizer that it belongs to.
     """
 
     op_type: str | None
@@ -387,6 +390,7 @@ class ForwardOp:
     graph_id: int | None
     layer: str | None
     stack_trace_id: int | None
+    part_stack_trace_id: int | None
 
 
 NO_LABEL = Label()
@@ -451,7 +455,7 @@ class Labels:
     def forward_op(self, label: Label) -> ForwardOp | None:
         """Returns the op whose gradient an op with this label computes, or None if the recording names none.
 
-        For the gradient of a gradient, the layer and the stack are those of the original op.
+        For the gradient of a gradient, the layer and the stacks are those of the original op.
         """
         graph_id, op_name, index = label.forward_graph_id, label.forward_op_name, label.forward_execution_index
         made: Op | Execution | None
@@ -468,12 +472,20 @@ class Labels:
             graph_id=graph_id,
             layer=own.layer,
             stack_trace_id=None if made is None else made.stack_trace_id,
+            part_stack_trace_id=own.part_stack_trace_id,
         )
-        return forward if first is None else replace(forward, layer=first.layer, stack_trace_id=first.stack_trace_id)
+        if first is None:
+            return forward
+        return replace(
+            forward,
+            layer=first.layer,
+            stack_trace_id=first.stack_trace_id,
+            part_stack_trace_id=first.part_stack_trace_id,
+        )
 
     def _read_graph(self, graph_id: int) -> dict[str, Label]:
         rows = self._logdir.rows(
-            "SELECT op_name, role, layer, forward_graph_id, forward_op_name FROM graph_op "
+            "SELECT op_name, role, layer, forward_graph_id, forward_op_name, NULL, part_stack_trace_id FROM graph_op "
             "WHERE run_id = ? AND graph_id = ? AND (role IS NOT NULL OR layer IS NOT NULL)",
             [self._run_id, graph_id],
         )
@@ -481,8 +493,9 @@ class Labels:
 
     def _read_block(self, block: int) -> dict[int, Label]:
         rows = self._logdir.rows(
-            "SELECT execution_index, role, layer, forward_execution_index FROM execution "
-            "WHERE run_id = ? AND execution_index BETWEEN ? AND ? AND (role IS NOT NULL OR layer IS NOT NULL)",
+            "SELECT execution_index, role, layer, NULL, NULL, forward_execution_index, part_stack_trace_id "
+            "FROM execution WHERE run_id = ? AND execution_index BETWEEN ? AND ? "
+            "AND (role IS NOT NULL OR layer IS NOT NULL)",
             [self._run_id, block * _LABEL_BLOCK, (block + 1) * _LABEL_BLOCK - 1],
         )
-        return {index: Label(role, layer, forward_execution_index=forward) for index, role, layer, forward in rows}
+        return {index: Label(*label) for index, *label in rows}

@@ -28,6 +28,7 @@ class TensorPage:
         forward: For a gradient, the op whose gradient it is.
         called_from: The calls that led to this execution of its op, innermost first.
         layer: The Keras layer or module that its op belongs to.
+        made_at: The line where the user made that layer, or the loss, metric or optimizer, as in `NonFinite`.
         role: The role of its op.
         samples: The samples that hold its bad elements, as in `NonFinite`.
         path: For a bad tensor, the path from the origin to it, as in `Provenance.path`; otherwise empty.
@@ -52,6 +53,7 @@ class TensorPage:
     forward: Forward | None
     called_from: tuple[CallSite, ...]
     layer: str | None
+    made_at: Frame | None
     role: str | None
     samples: BadSamples | None
     path: tuple[Hop, ...]
@@ -105,6 +107,7 @@ def read_tensor_page(
         forward=context.forward,
         called_from=context.called_from,
         layer=context.layer,
+        made_at=context.made_at,
         role=context.role,
         samples=context.samples,
         path=path,

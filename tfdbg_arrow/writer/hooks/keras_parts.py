@@ -1,10 +1,14 @@
 """Finds layers, roles and steps of Keras 3 and 2 (`keras`, `tf_keras`), as soon as the program imports it.
 
+Layers, other operations, losses, metrics and optimizers are the parts of Keras. Often no frame of the program is in the
+stack of their ops, except for the one that calls fit. So the line that made the part is noted too.
+
 | hook | purpose |
 |---|---|
 | `Layer.__call__` | the layer that is called |
 | `Model.compute_loss`, `_compute_loss`, `compute_metrics`, `get_metrics_result` | losses and metrics of fit |
 | `Loss.__call__`, `Metric.__call__`, `update_state`, `result`; `Optimizer.apply`, `apply_gradients` | custom loops |
+| `__init__` of `Operation` (Keras 2: `Layer`), `Loss`, `Metric`, `BaseOptimizer` | the stack that made a part |
 | `Model.fit`, and the methods of `CallbackList` | steps, epochs and phases of fit |
 
 Only classes of Keras itself are changed. Autograph converts the program's classes, but does not look into Keras.
@@ -13,16 +17,26 @@ Only classes of Keras itself are changed. Autograph converts the program's class
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
+import weakref
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from types import FrameType
 from typing import Any
 
+from tfdbg_arrow.spool.records import NO_VALUE
 from tfdbg_arrow.writer.hooks.observation import Observation
 from tfdbg_arrow.writer.hooks.patches import KERAS_PACKAGES, AfterImport, Patches
 from tfdbg_arrow.writer.hooks.scoping import Find, put, scoped
-from tfdbg_arrow.writer.own_frames import own_frames_left_out
+from tfdbg_arrow.writer.hooks.tracing import original_location
+from tfdbg_arrow.writer.own_frames import PACKAGE_DIRECTORY, own_frames_left_out
 from tfdbg_arrow.writer.recording.marks import FitLabels
 from tfdbg_arrow.writer.scopes import LOSS, METRIC, OPTIMIZER, Scope, Scopes
+from tfdbg_arrow.writer.stacks import FrameOwners
+
+_RUNNERS = ("__call__", "fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
+"""Functions of Keras that run parts. What they make, such as the metric for a name given to compile, they make late."""
 
 
 def hook_keras(observation: Observation, patches: Patches) -> None:
@@ -40,43 +54,141 @@ def _hook(observation: Observation, patches: Patches, keras: Any) -> None:
     if not observation.is_active:
         return
     try:
-        _hook_layers(observation, patches, keras)
-        _hook_roles(observation, patches, keras)
+        stacks = _PartStacks(observation.observer.scopes.intern_stack)
+        _hook_constructors(observation, patches, keras, stacks)
+        _hook_layers(observation, patches, keras, stacks)
+        _hook_roles(observation, patches, keras, stacks)
         _hook_fit(observation, patches, keras)
     except Exception as error:
         observation.observer.note_failure(f"following the layers and steps of {keras.__name__}", error)
 
 
-def _hook_layers(observation: Observation, patches: Patches, keras: Any) -> None:
+class _PartStacks:
+    """The stacks that made the parts of Keras.
+
+    Args:
+        intern_stack: Returns the ID of the calling thread's Python stack without some of its innermost frames.
+    """
+
+    def __init__(self, intern_stack: Callable[[int], int]) -> None:
+        self._intern_stack = intern_stack
+        self._owner = functools.cache(FrameOwners().owner)
+        self._stack_ids: dict[int, tuple[weakref.ref[Any], int | None]] = {}
+        """By id() of the part, which must not be hashed. None: a part that was made to run another one."""
+
+    def note(self, part: Any) -> None:
+        """Notes where a part is made; call it in a constructor of the part."""
+        key = id(part)
+        if key in self._stack_ids:
+            return
+        num_inner, maker = _maker(part)
+        stack_id = None if self._is_made_late(maker) else self._intern_stack(num_inner)
+        forget = functools.partial(_forget, self._stack_ids, key)
+        self._stack_ids[key] = (weakref.ref(part, forget), stack_id)
+
+    def in_part(self, scope: Scope, part: Any) -> Scope:
+        """Returns a scope for the ops of a part; a part that was made late keeps the stack of the outer one."""
+        _, stack_id = self._stack_ids.get(id(part), (None, NO_VALUE))
+        return scope if stack_id is None or stack_id == scope.part_stack else replace(scope, part_stack=stack_id)
+
+    def _is_made_late(self, maker: FrameType | None) -> bool:
+        """Returns whether Keras makes a part only when it runs, so that the program's frame says nothing about it."""
+        while maker is not None:
+            code = maker.f_code
+            converted = original_location(code.co_filename, maker.f_lineno)
+            path = code.co_filename if converted is None else converted[0]
+            owner = "library" if path.startswith(PACKAGE_DIRECTORY) else self._owner(path)
+            if owner == "user":
+                return False
+            if owner == "framework" and code.co_name in _RUNNERS:
+                return True
+            maker = maker.f_back
+        return False
+
+
+def _forget(stack_ids: dict[int, tuple[weakref.ref[Any], int | None]], key: int, reference: object) -> None:
+    stack_ids.pop(key, None)
+
+
+def _maker(part: Any) -> tuple[int, FrameType | None]:
+    """Returns how many frames our caller has within the call that makes a part, and the frame of that call.
+
+    The first of them is the caller's own, the second that of the hook around the base constructor. The call of the
+    outermost constructor makes the part.
+    """
+    frame = sys._getframe(2).f_back
+    depth, found = 2, (2, frame)
+    while frame is not None:
+        depth += 1
+        code = frame.f_code
+        is_constructor = code.co_name == "__init__" and code.co_argcount > 0
+        if is_constructor and frame.f_locals.get(code.co_varnames[0]) is part:
+            found = (depth, frame.f_back)
+        frame = frame.f_back
+    return found
+
+
+def _hook_constructors(observation: Observation, patches: Patches, keras: Any, stacks: _PartStacks) -> None:
+    bases = (keras.layers.Layer, keras.losses.Loss, keras.metrics.Metric, keras.optimizers.Optimizer)
+    for class_ in dict.fromkeys(map(_outermost_with_constructor, bases)):
+        patches.put(class_, "__init__", functools.partial(_make_constructor, observation, stacks))
+
+
+def _outermost_with_constructor(base: type) -> type:
+    """Returns the class of Keras whose constructor those of all its subclasses call."""
+    package = base.__module__.partition(".")[0]
+    of_keras = [c for c in base.__mro__ if c.__module__.startswith(f"{package}.") and "__init__" in vars(c)]
+    return of_keras[-1]
+
+
+def _make_constructor(observation: Observation, stacks: _PartStacks, original: Any) -> Any:
+    @functools.wraps(original)
+    def construct(part: Any, /, *args: Any, **kwargs: Any) -> None:
+        if observation.is_active:
+            try:
+                stacks.note(part)
+            except Exception as error:
+                observation.observer.note_failure("noting where a part of Keras was made", error)
+        with own_frames_left_out:
+            original(part, *args, **kwargs)
+
+    construct.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
+    return construct
+
+
+def _hook_layers(observation: Observation, patches: Patches, keras: Any, stacks: _PartStacks) -> None:
     scopes = observation.observer.scopes
 
     def find(layer: Any, *args: Any, **kwargs: Any) -> Scope:
         # Operations of Keras 3 that are not layers can be called too, and metrics of Keras 2 are layers.
         is_layer = isinstance(layer, keras.layers.Layer) and not isinstance(layer, keras.metrics.Metric)
-        return scopes.in_layer(layer, layer.name) if is_layer else scopes.current()
+        return stacks.in_part(scopes.in_layer(layer, layer.name) if is_layer else scopes.current(), layer)
 
     _put_in_all(observation, patches, keras.layers.Layer, ("__call__",), scoped(observation, find))
 
 
-def _hook_roles(observation: Observation, patches: Patches, keras: Any) -> None:
+def _hook_roles(observation: Observation, patches: Patches, keras: Any, stacks: _PartStacks) -> None:
     scopes = observation.observer.scopes
 
     def always(role: str) -> Find:
         return lambda *args, **kwargs: scopes.in_role(role)
 
-    def loss(*args: Any, **kwargs: Any) -> Scope:
-        return scopes.current() if scopes.current().role == METRIC else scopes.in_role(LOSS)
+    def loss(loss: Any, *args: Any, **kwargs: Any) -> Scope:
+        return stacks.in_part(scopes.current() if scopes.current().role == METRIC else scopes.in_role(LOSS), loss)
 
     def metric(metric: Any, *args: Any, **kwargs: Any) -> Scope:
         # Keras tracks the loss itself with a metric of this name.
-        return scopes.in_role(LOSS if metric.name == "loss" else METRIC)
+        return stacks.in_part(scopes.in_role(LOSS if metric.name == "loss" else METRIC), metric)
+
+    def optimizer(optimizer: Any, *args: Any, **kwargs: Any) -> Scope:
+        return stacks.in_part(scopes.in_role(OPTIMIZER), optimizer)
 
     roles: list[tuple[type, tuple[str, ...], Find]] = [
         (keras.Model, ("compute_loss", "_compute_loss"), always(LOSS)),
         (keras.Model, ("compute_metrics", "get_metrics_result"), always(METRIC)),
         (keras.losses.Loss, ("__call__",), loss),
         (keras.metrics.Metric, ("__call__", "update_state", "result"), metric),
-        (keras.optimizers.Optimizer, ("apply", "apply_gradients"), always(OPTIMIZER)),
+        (keras.optimizers.Optimizer, ("apply", "apply_gradients"), optimizer),
     ]
     for base, names, find in roles:
         _put_in_all(observation, patches, base, names, scoped(observation, _only_for(base, find, scopes)))

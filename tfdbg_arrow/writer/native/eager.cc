@@ -380,6 +380,7 @@ void record_execution(Session& session, int32_t name, PyObject* const* inputs, P
   record.step_id = static_cast<int64_t>(PyThread_get_thread_ident());
   const Scope& scope = scope_in(session);
   record.frame_id = scope.forward_execution;
+  record.iteration = scope.part_stack;
   record.call_site = scope.layer;
   record.device = scope.role != 0 ? scope.role : forward_role();
   record.wall_time_ns = wall_time_ns();
@@ -657,7 +658,7 @@ bool enter_gradient(int64_t generation, PyObject* op_type, PyObject* attrs) {
   if (!intern_unicode(op_type, &name)) return false;
   const Forward forward = g_forwards.find(attrs, name);
   if (forward.execution_index == kNoValue) return false;
-  t_scope = {generation, forward.layer, role, forward.execution_index, true};
+  t_scope = {generation, forward.layer, role, forward.execution_index, true, kNoValue};
   return true;
 }
 

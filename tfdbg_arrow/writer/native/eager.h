@@ -45,13 +45,15 @@ void end_call(int64_t execution_index, PyObject* outputs, PyObject* error_type);
 void record_failed_op(PyObject* op_type, PyObject* inputs, PyObject* error_type);
 
 // Sets the scope of the calling thread's following ops: interned layer and role (0: no layer, and the role `forward`),
-// and the execution whose gradient is computed (kNoValue: none). It applies to the recording of that generation.
+// the execution whose gradient is computed, and the stack that made the Keras part (kNoValue: none). It applies to the
+// recording of that generation.
 struct Scope {
   int64_t generation = -1;
   int32_t layer = 0;
   int32_t role = 0;
   int64_t forward_execution = -1;
   bool is_gradient = false;  // set by enter_gradient(); Python sees it only through current_scope()
+  int64_t part_stack = -1;
 };
 Scope current_scope();
 void set_scope(const Scope& scope);

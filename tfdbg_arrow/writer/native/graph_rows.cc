@@ -65,12 +65,15 @@ struct ScopeColumns {
     if (!scope.is_valid()) return;
     layer = get(scope, "layer");
     role = get(scope, "role");
+    const nb::object stack = get(scope, "part_stack");
+    if (nb::cast<int64_t>(stack) >= 0) part_stack = stack;
     const nb::object forward = get(scope, "forward_op");
     if (forward.is_none()) return;
     forward_graph = forward[0];
     forward_op = forward[1];
   }
-  nb::object forward_graph = nb::none(), forward_op = nb::none(), layer = nb::none(), role = nb::none();
+  nb::object forward_graph = nb::none(), forward_op = nb::none(), layer = nb::none(), role = nb::none(),
+             part_stack = nb::none();
 };
 
 // Returns the functions in the attributes of a node as (attribute, index in a list, function name).
@@ -158,7 +161,7 @@ nb::tuple GraphRows::describe(Creations& creations, const nb::bytes& graph_def, 
   };
 
   Columns op_columns({"op_index", "op_name", "op_type", "device_name", "attributes", "stack_trace_id", "wall_time_ns",
-                      "forward_graph_id", "forward_op_name", "layer", "role"});
+                      "forward_graph_id", "forward_op_name", "layer", "role", "part_stack_trace_id"});
   Columns input_columns({"op_name", "input_index", "is_control", "source_op_name", "source_output_slot"});
   nb::list with_outputs;
   nb::dict calls;
@@ -204,7 +207,7 @@ nb::tuple GraphRows::describe(Creations& creations, const nb::bytes& graph_def, 
     op_columns.add(i, name, type, node.device.empty() ? nb::none() : nb::object(name_of(node.device)), texts,
                    creation.stack_id < 0 ? nb::none() : nb::object(nb::int_(creation.stack_id)),
                    creation.wall_time_ns != 0 ? creation.wall_time_ns : wall_time_ns(), scope.forward_graph,
-                   scope.forward_op, scope.layer, scope.role);
+                   scope.forward_op, scope.layer, scope.role, scope.part_stack);
   }
   return nb::make_tuple(op_columns.columns(), input_columns.columns(), with_outputs, calls);
 }

@@ -472,9 +472,9 @@ NB_MODULE(_core, m) {
       .def_ro("is_gradient", &Scope::is_gradient);
   m.def("current_scope", &current_scope);
   m.def("restore_scope", &set_scope, nb::arg("scope"));
-  m.def("set_scope", [](int64_t generation, int32_t layer, int32_t role, int64_t forward_execution) {
-    set_scope({generation, layer, role, forward_execution});
-  }, nb::arg("generation"), nb::arg("layer"), nb::arg("role"), nb::arg("forward_execution"));
+  m.def("set_scope", [](int64_t generation, int32_t layer, int32_t role, int64_t forward_execution, int64_t part_stack) {
+    set_scope({generation, layer, role, forward_execution, false, part_stack});
+  }, nb::arg("generation"), nb::arg("layer"), nb::arg("role"), nb::arg("forward_execution"), nb::arg("part_stack"));
   m.def("enter_gradient", [](int64_t generation, nb::handle op_type, nb::handle attrs) {
     return enter_gradient(generation, op_type.ptr(), attrs.ptr());
   }, nb::arg("generation"), nb::arg("op_type"), nb::arg("attrs").none());

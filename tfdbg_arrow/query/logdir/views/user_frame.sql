@@ -5,6 +5,8 @@
 --   lineno         line number, from 1
 --   func           name of the function
 --   code           text of the line; NULL if the source could not be read
+--   colno          first character, from 1, of the expression in the line that the frame executes; NULL if unknown
+--   end_colno      the character behind its last one; NULL if unknown
 SELECT
     s.run_id,
     s.stack_trace_id,
@@ -12,7 +14,9 @@ SELECT
     s.file_path,
     s.lineno,
     s.func,
-    s.code
+    s.code,
+    s.colno,
+    s.end_colno
 FROM stack AS s
 JOIN (
     SELECT run_id, stack_trace_id, min(depth) AS depth

@@ -1,0 +1,129 @@
+"""Which lines answers name: of a part of Keras, the part of a line, and the call of a function."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tfdbg_arrow.query import Frame, SourceLine, alerts, open_logdir
+from tfdbg_arrow.query.bad_tensor import FunctionCall
+from tfdbg_arrow.query.wording import carets, nonfinite_facts
+from tfdbg_arrow.viewer.source_text import highlighted
+
+from .builder import CLEAN, NAN, RunBuilder
+
+FIT = ("train.py", 20, "<module>", "model.fit(x, y)", "user")
+KERAS = ("/site/keras/optimizer.py", 7, "apply", "a / b", "framework")
+GRADIENT = ("/site/tensorflow/backprop.py", 9, "imperative_grad", "f()", "framework")
+ADAM = ("train.py", 12, "main", "opt = Adam(epsilon=0.0)", "user")
+DENSE = ("train.py", 9, "main", "x = Dense(3)(x)", "user")
+
+
+def test_the_line_that_made_a_part_of_keras(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    fit, adam, dense = run.stack(KERAS, FIT), run.stack(KERAS, ADAM), run.stack(DENSE)
+    graph = run.graph("train_step")
+    graph.op("x", "Placeholder", stack=fit)
+    graph.op("y", "Div", ["x"], stack=fit, role="forward", layer="dense", part_stack_trace_id=dense)
+    gradient = {"role": "gradient", "layer": "dense", "forward_graph_id": 0, "forward_op_name": "y"}
+    graph.op("dy", "RealDivGrad", ["y"], stack=fit, **gradient)
+    graph.op("update", "RealDiv", ["x"], stack=fit, role="optimizer", part_stack_trace_id=adam)
+    graph.op("own", "Log", ["x"], stack=dense, role="forward", layer="dense", part_stack_trace_id=dense)
+    graph.op("old", "Exp", ["x"], stack=fit, role="forward", layer="older")
+    run.tensor(graph, "x", CLEAN)
+    names = ("y", "dy", "update", "own", "old")
+    events = {run.tensor(graph, name, NAN): name for name in names}
+    with open_logdir(run.write(tmp_path / "logdir")) as opened:
+        found = {events[each.event_index]: each for each in opened.nonfinite()}
+        hops = {name: opened.provenance(found[name]).hops[0].made_at for name in names}
+    lines = {"y": Frame(*DENSE), "dy": Frame(*DENSE), "update": Frame(*ADAM), "own": None, "old": None}
+    assert {name: each.made_at for name, each in found.items()} == lines
+    assert hops == lines
+    assert ("made at", "train.py:12: opt = Adam(epsilon=0.0)") in nonfinite_facts(found["update"])
+
+
+def test_the_call_of_a_function_without_steps(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    stacks = [run.stack(("train.py", line, "step", "tf.sqrt(x)", "user")) for line in (3, 3, 8)]
+    graphs = [run.graph("step").op("x", "Placeholder").op("y", "Sqrt", ["x"], stack=stack) for stack in stacks]
+    for number, graph in enumerate(graphs):
+        run.add("graph_function", function_name=f"__inference_step_{number}", graph_id=graph.graph_id)
+    for number in (0, 2, 1, 0):  # the graphs 0 and 1 are of the same function
+        execution = run.execution(f"__inference_step_{number}", graph=graphs[number])
+        run.tensor(graphs[number], "x", CLEAN, execution=execution, step=execution + 1)
+        run.tensor(graphs[number], "y", NAN, execution=execution, step=execution + 1)
+    with open_logdir(run.write(tmp_path / "logdir")) as opened:
+        calls = [each.call for each in opened.nonfinite()]
+        assert calls == [FunctionCall("step", number) for number in (1, 1, 2, 3)]
+        assert ("call", "2 of step") in nonfinite_facts(opened.nonfinite()[2])
+    for row in run.rows["tensor_health"]:
+        row["step"] = 5
+    with open_logdir(run.write(tmp_path / "with_steps")) as opened:
+        assert {each.call for each in opened.nonfinite()} == {None}
+    for row in run.rows["tensor_health"]:
+        row["step"] = None
+    del run.rows["execution"][1]
+    with open_logdir(run.write(tmp_path / "cut")) as opened:
+        assert {each.call for each in opened.nonfinite()} == {None}, "an execution is missing"
+
+
+@pytest.mark.parametrize(
+    ("stack", "line"),
+    [
+        ([KERAS, GRADIENT, FIT], Frame(*DENSE)),
+        (
+            [("train.py", 30, "grad", "dy * 0.0", "user"), GRADIENT, FIT],
+            Frame("train.py", 30, "grad", "dy * 0.0", "user"),
+        ),
+    ],
+    ids=["TensorFlow's gradient", "the program's gradient"],
+)
+def test_alerts_about_gradients_name_the_forward_line(
+    stack: list[tuple[str, int, str, str | None, str]], line: Frame, tmp_path: Path
+) -> None:
+    run = RunBuilder("run-a")
+    graph = run.graph("train_step").op("x", "Placeholder")
+    graph.op("y", "Sqrt", ["x"], stack=run.stack(DENSE), role="forward")
+    forward = {"forward_graph_id": 0, "forward_op_name": "y"}
+    graph.op("dy", "SqrtGrad", ["y"], stack=run.stack(*stack), role="gradient", **forward)
+    for name, health in (("x", CLEAN), ("y", CLEAN), ("dy", NAN)):
+        run.tensor(graph, name, health)
+    logdir = run.write(tmp_path / "logdir")
+    found = alerts(logdir).alerts
+    assert {alert.source for alert in found if alert.op_name == "dy"} == {line}
+    assert {alert.kind for alert in found if alert.op_name == "dy"} >= {"nonfinite", "nonfinite_origin"}
+    with open_logdir(logdir) as opened:
+        assert [each.source for each in opened.nonfinite()] == [line]
+
+
+def frame(text: str, part: str) -> Frame:
+    start = text.index(part) + 1
+    return Frame("train.py", 3, "f", text.strip(), "user", start, start + len(part))
+
+
+@pytest.mark.parametrize(
+    ("text", "part", "expected"),
+    [
+        ("    return f(x) / g(x)", "g(x)", "                  ^^^^"),
+        ("\ty = f(漢)  + g(x)", "f(漢)", "        ^^^^^"),
+        ("    return f(x)", "return f(x)", None),
+    ],
+)
+def test_the_part_of_a_line_is_underlined(text: str, part: str, expected: str | None) -> None:
+    marked = frame(text, part)
+    assert carets(marked, text) == expected
+    lines = [SourceLine(2, "def f(x):"), SourceLine(3, text)]
+    plain, html = highlighted(lines), highlighted(lines, marked)
+    assert html[0] == plain[0]
+    assert html[1].replace("<mark>", "").replace("</mark>", "").striptags() == plain[1].striptags()
+    if expected is None:
+        assert html == plain
+    else:
+        inner = html[1][html[1].index("<mark>") : html[1].index("</mark>")]
+        assert inner.striptags() == part
+
+
+@pytest.mark.parametrize("columns", [(None, None), (5, 200), (0, 2), (4, 4)])
+def test_no_part_is_underlined_if_the_columns_are_unknown_or_wrong(columns: tuple[int | None, int | None]) -> None:
+    assert carets(Frame("train.py", 3, "f", "f(x)", "user", *columns), "f(x) / g(x)") is None
