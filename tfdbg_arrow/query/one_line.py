@@ -143,7 +143,13 @@ def _layer_map(found: LayerMap) -> str:
 
 
 def _curves(found: TrainingCurves) -> str:
-    return f"{', '.join(curve.name for curve in found.curves)} ({number_of(len(found.columns), 'column')})"
+    texts = [_curve(curve) for curve in found.curves]
+    return " ".join([f"{', '.join(texts)} ({number_of(len(found.columns), 'column')})", *found.notes])
+
+
+def _curve(curve: Curve) -> str:
+    known = [value for value in curve.values if value is not None]
+    return f"{curve.name} {known[0]:.4g} to {known[-1]:.4g}" if known else curve.name
 
 
 def _distributions(found: Distributions) -> str:

@@ -402,6 +402,7 @@ EXAMPLES: dict[str, dict[str, object]] = {
         "executed_graph_id": 0,
         "first_bad_index": 171,
         "num_bad_slices": 2,
+        "scalar_value": None,
     },
     "op_digest": {
         "run_id": _RUN_ID,

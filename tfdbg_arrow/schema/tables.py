@@ -536,6 +536,9 @@ TENSOR_HEALTH = Table(
         _nullable(41, "num_bad_slices", _BIGINT,
             "Number of slices along the first axis that have an element that is infinite or NaN: in a batch, the "
             "number of bad samples. NULL for a scalar, if no element is bad, or if not measured.", unit="slices"),
+        _nullable(42, "scalar_value", _DOUBLE,
+            "The only element of a tensor of a real floating-point dtype with one element, also if it is infinite or "
+            "NaN; 0 for -0. NULL for other tensors, if the mode reads no elements, or if the value stayed on a device."),
     ),
 )
 
