@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tfdbg_arrow.query.info import LogdirInfo
     from tfdbg_arrow.query.integrity.diagnosis import Diagnosis
     from tfdbg_arrow.query.integrity.verification import Verification
-    from tfdbg_arrow.query.model_health.answers import LayerMap, TrainingCurves
+    from tfdbg_arrow.query.model_health.answers import Curve, LayerMap, TrainingCurves
     from tfdbg_arrow.query.model_health.histograms import Distributions
     from tfdbg_arrow.query.recorded import TensorHealth
     from tfdbg_arrow.query.run_diff.answer import Diff, DiffTensor

@@ -90,6 +90,11 @@ RUN = Table(
         Column(21, "health_backend", _VARCHAR,
             "Backend that measured the tensors: `native`, `tensorflow`, or `debugger_v2` for an imported dump."),
         Column(22, "settings", _VARCHAR, "All other settings of the recording, as a JSON object."),
+        _nullable(23, "run_name", _VARCHAR,
+            "The name that the user gave the run, at most 200 characters; several runs can have the same; NULL if none."),
+        _nullable(24, "tags", _VARCHAR,
+            "The user's tags, as a JSON array of at most 100 strings of at most 200 characters; NULL if none."),
+        _nullable(25, "notes", _VARCHAR, "The user's notes, at most 10,000 characters; NULL if none."),
     ),
 )
 
