@@ -27,6 +27,7 @@ from tfdbg_arrow.cli import (
     upload,
     verify,
     view,
+    watch,
     why,
     zoom,
 )
@@ -74,6 +75,7 @@ app.command("doctor", cls=Command)(doctor.doctor)
 app.command("info", cls=Command)(info.info)
 app.command("view", cls=Command)(view.view)
 app.command("report", cls=Command)(view.report)
+app.command("watch", cls=Command)(watch.watch)
 app.command("recover", cls=Command)(recover.recover)
 app.command("verify", cls=Command)(verify.verify)
 app.command("upload", cls=Command)(upload.upload)
