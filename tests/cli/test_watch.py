@@ -93,6 +93,7 @@ def test_another_directory_is_refused(tmp_path: Path) -> None:
     assert "is not a logdir" in result.stderr
 
 
+@pytest.mark.slow
 def test_it_waits_for_a_recording_and_follows_it_to_its_end(tmp_path: Path) -> None:
     """Another process watches: it sees the recording from its first to its last step."""
     logdir = tmp_path / "logdir"
@@ -109,8 +110,7 @@ def test_it_waits_for_a_recording_and_follows_it_to_its_end(tmp_path: Path) -> N
         with tfdbg_arrow.capture(logdir):
             tfdbg_arrow.mark(step=0, loss=0.5)
             tf.square(tf.constant(2.0))
-            first = next(line for line in watching.stdout if line.startswith("step 0"))
-            assert "loss 0.5, " in first
+            assert any(line.startswith("step 0: loss 0.5, ") for line in watching.stdout)  # which stops at the first
             tfdbg_arrow.mark(step=1, loss=0.25)
             tf.square(tf.constant(2.0))
         out, err = watching.communicate(timeout=SECONDS)
@@ -160,6 +160,7 @@ class TestProgress:
         assert not share.is_bad
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_only_the_watching(tmp_path: Path) -> None:
     logdir = tmp_path / "logdir"
     with tfdbg_arrow.capture(logdir):
