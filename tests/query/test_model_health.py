@@ -26,7 +26,7 @@ from tfdbg_arrow.query import (
     open_logdir,
     training_curves,
 )
-from tfdbg_arrow.query.model_health.series import parse_number
+from tfdbg_arrow.query.model_health.series import MAX_LABELS, parse_number
 
 from .builder import CLEAN, RunBuilder, counts
 
@@ -62,7 +62,7 @@ def health(elements: list[float], *, dtype: str = "float64") -> dict[str, Any]:
 
 
 def scalar(value: float) -> dict[str, Any]:
-    return {**health([value], dtype="float32"), "rank": 0, "shape": []}
+    return {**health([value], dtype="float32"), "rank": 0, "shape": [], "scalar_value": value}
 
 
 @dataclass
@@ -628,6 +628,8 @@ def test_modes(tmp_path: Path) -> None:
                     name.endswith("_finite") and not name.startswith("num_")
                 ):
                     tensor[name] = None
+            if mode == "SHAPE":
+                tensor["scalar_value"] = None
         found, curves = answers(run, tmp_path / mode, run_id="run-a")
         told[mode] = ([each.name for each in found.measures], [each.name for each in curves.curves])
         assert found.sentence == (
@@ -637,8 +639,16 @@ def test_modes(tmp_path: Path) -> None:
         )
         if mode != "SHAPE":
             loss = curve(curves, "loss")
-            assert loss.values[:2] == (None, None)
-            assert not any(map(math.isfinite, loss.values[2:]))
+            assert loss.values[:3] == (0.5, 0.25, -math.inf)
+            assert math.isnan(loss.values[3])
+        assert curves.notes == (
+            (
+                "The loss is not known, because the mode SHAPE keeps no values. Record in the mode FULL_HEALTH, or mark it: "
+                "tfdbg_arrow.mark(step=step, loss=loss).",
+            )
+            if mode == "SHAPE"
+            else ()
+        )
     assert told == {
         "FULL_HEALTH": (["bad_share", "zero_share"], ["loss", "zero_share", "bad_share"]),
         "CONCISE_HEALTH": (["bad_share"], ["loss", "bad_share"]),
@@ -675,22 +685,81 @@ def test_a_marked_loss(tmp_path: Path) -> None:
     [
         ("1", 1.0), ("-1.5e-3", -0.0015), ("np.float32(2.5)", 2.5), ("inf", math.inf), ("-Infinity", -math.inf),
         ("[[0.25]]", 0.25), (" .5", 0.5), ("a 1", None), ("", None), ("1.2.3", None), ("nano", None),
+        ("3 apples", None), ("1/10", None), ("[1. 2.]", None), ("tf.Tensor(nan, shape=(), dtype=float32)", math.nan),
         ("1" * 400, math.inf),
     ],
 )  # fmt: skip
 def test_the_text_of_a_loss(text: str, expected: float | None) -> None:
-    assert parse_number(text) == expected
+    assert repr(parse_number(text)) == repr(expected)
 
 
-def test_the_loss_of_kept_values(tmp_path: Path) -> None:
-    run = training(bad_from=None, steps=2)
-    for tensor in run.rows["tensor_health"]:
-        if tensor["op_name"] == "loss":
-            value = np.float32(tensor["mean_finite"]).tobytes()
-            run.add("tensor_value", event_index=tensor["event_index"], dtype="float32", shape=[], value=value)
-        for name in ("min_finite", "max_finite", "mean_finite", "stddev_finite", "max_abs_finite"):
-            tensor[name] = None
-    assert curve(answers(run, tmp_path)[1], "loss").values == (0.5, 0.25)
+def test_marked_numbers_have_curves(tmp_path: Path) -> None:
+    run = training()
+
+    def mark(step: int, label: str, value: str) -> None:
+        run.add("mark", event_index=run.next_event_index, step=step, label=label, value=value)
+
+    for step in range(4):
+        for label, value in (
+            ("step", str(step)), ("epoch", "0"), ("phase", "train"), ("host", "gpu-7"), ("accuracy", str(step / 4)),
+            ("logs/val_loss", "nan" if step == 3 else "0.5"), ("learning_rate", f"[{0.1 / 2**step}]"),
+        ):  # fmt: skip
+            mark(step, label, value)
+    mark(1, "accuracy", "tf.Tensor(0.75, shape=(), dtype=float32)")
+    mark(1, "accuracy", "0.5")
+    mark(99, "late", "1")
+    curves = answers(run, tmp_path)[1]
+    told = {each.name: each for each in curves.curves}
+    assert list(told)[:4] == ["loss", "accuracy", "logs/val_loss", "learning_rate"]
+    assert told["accuracy"].values == (0.0, 0.5, 0.5, 0.75)
+    assert (told["accuracy"].title, told["accuracy"].source) == ("accuracy", "mark(accuracy=…)")
+    assert told["learning_rate"].values == (0.1, 0.05, 0.025, 0.0125)
+    assert (told["learning_rate"].title, told["learning_rate"].scale) == ("Learning rate", "log")
+    assert (told["logs/val_loss"].title, told["logs/val_loss"].source) == ("val_loss in Keras's logs", "Keras's logs")
+    assert told["logs/val_loss"].first_bad == 3
+
+
+def test_too_many_marked_numbers_are_cut(tmp_path: Path) -> None:
+    run = training()
+    for number in range(MAX_LABELS + 3):
+        run.add("mark", event_index=number, step=1, label=f"{number}\x1b" + "x" * 1000, value="1")
+    run.add("mark", event_index=99, step=1, label="loss", value="1")
+    curves = answers(run, tmp_path)[1]
+    marked = [each for each in curves.curves if each.source.startswith("mark(")]
+    assert [each.name.partition("\x1b")[0] for each in marked] == ["loss", *map(str, range(MAX_LABELS - 1))]
+    assert max(len(each.title) for each in marked) < 100
+    assert curves.notes == (f"4 labels of marks have no curve, because there are more than {MAX_LABELS}.",)
+
+
+def test_numbers_of_keras_and_tensorflow_in_graphs(tmp_path: Path) -> None:
+    run = training(bad_from=None)
+    graph = run.graph("update")
+    keras, user = "/site-packages/keras/src/optimizers/base.py", "/home/me/train.py"
+
+    def op(name: str, op_type: str, func: str, code: str, value: float, *, file: str = keras) -> None:
+        stack = run.stack((file, len(graph.op_types) + 1, func, code, "framework" if file == keras else "user"))
+        graph.op(name, op_type, stack=stack, role="optimizer")
+        run.rows["graph_op_output"][-1]["static_shape"] = []
+        for step in range(2):
+            run.tensor(graph, name, {**scalar(value / (step + 1)), "step": step}, step=step)
+
+    op("rate/pow", "Pow", "BaseOptimizer._get_current_learning_rate", "return self._learning_rate(step)", 7.0)
+    op("rate/mul", "Mul", "BaseOptimizer._get_current_learning_rate", "return self._learning_rate(step)", 0.5)
+    op("read", "ReadVariableOp", "Adam.update_step", "lr = ops.cast(learning_rate, variable.dtype)", 9.0)
+    op("scale", "ReadVariableOp", "LossScaleOptimizer.scale_loss", "return loss * scale", 32768.0)
+    op("other", "ReadVariableOp", "unscale_loss", "return loss * scale", 5.0)
+    op("sum", "Sum", "global_norm", "ops.sum(values)", 4.0)
+    op("norm", "Sqrt", "global_norm", "return ops.sqrt(squared_norm)", 2.0)
+    op("mine", "Sqrt", "global_norm", "return tf.sqrt(x)", 1.0, file=user)
+    curves = answers(run, tmp_path)[1]
+    told = {each.name: (each.values[:2], each.source) for each in curves.curves}
+    assert told["learning_rate"] == ((0.5, 0.25), "rate/mul:0")
+    assert told["loss_scale"] == ((32768.0, 16384.0), "scale:0")
+    assert told["global_norm"] == ((2.0, 1.0), "norm:0")
+    graph = run.graph("other")
+    run.rows["stack_frame"] = [row for row in run.rows["stack_frame"] if "_get_current" not in row["func"]]
+    told = {each.name: each.source for each in answers(run, tmp_path / "constant")[1].curves}
+    assert told["learning_rate"] == "read:0"
 
 
 def test_the_loss_of_an_eager_program(tmp_path: Path) -> None:

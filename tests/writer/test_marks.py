@@ -152,7 +152,8 @@ class TestKeras:
         epoch = lambda n: [("epoch", str(n)), ("phase", "train"), *[("step", str(3 * n + i)) for i in range(3)]]  # noqa: E731
         validation = [("phase", "test"), ("phase", "train")]
         after = [("phase", "test"), ("phase", "predict")]
-        assert labels(tmp_path) == [*epoch(0), *validation, *epoch(1), *validation, *after]
+        found = [(label, value) for label, value in labels(tmp_path) if not label.startswith("logs/")]
+        assert found == [*epoch(0), *validation, *epoch(1), *validation, *after]
         steps = {row["step"] for row in rows(tmp_path, "tensor_health") if row["op_type"] == "MatMul"}
         assert steps == {*range(6), None}  # evaluate and predict belong to no step of fit
 

@@ -170,7 +170,7 @@ def without_number(name: str | None) -> str | None:
 
 def comparable(recorded: Recorded) -> Rows:
     """Returns rows without columns that depend on the run, on the order in which kernels end, or on what counted."""
-    places = {"first_bad_index", "num_bad_slices"}
+    places = {"first_bad_index", "num_bad_slices", "scalar_value"}
     left_out = {"run_id", "event_index", "wall_time_ns", "wall_time", "step_id", "frame_id", "tensor_id", "device_id"}
     devices = recorded.device_names()
     kept = [

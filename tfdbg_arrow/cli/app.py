@@ -29,6 +29,7 @@ from tfdbg_arrow.cli import (
     upload,
     verify,
     view,
+    watch,
     why,
     zoom,
 )
@@ -48,6 +49,7 @@ GROUPS: dict[str, dict[str, Callable[..., None]]] = {
     },
     "Look": {
         "view": view.view,
+        "watch": watch.watch,
         "report": view.report,
         "show": show.show,
         "info": info.info,

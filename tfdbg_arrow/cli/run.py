@@ -224,6 +224,14 @@ def run(
             help="On a GPU, do not count subnormal numbers as zeros.",
         ),
     ] = False,
+    run_name: Annotated[
+        str | None,
+        typer.Option("--run-name", metavar="NAME", help="A name for the run, which --run of other commands accepts."),
+    ] = None,
+    tags: Annotated[
+        str | None, typer.Option(metavar="A,B,...", help="Tags that describe the run, e.g. baseline,lr=0.1.")
+    ] = None,
+    notes: Annotated[str | None, typer.Option(metavar="TEXT", help="Notes about the run.")] = None,
     seed: Annotated[
         int | None,
         typer.Option(metavar="N", help="Seed Python, NumPy and TensorFlow with this number before the program starts."),
@@ -254,6 +262,7 @@ def run(
         "logdir": location.expanduser().absolute() if isinstance(location, Path) else location.url,
         "tensor_debug_mode": mode,
         "tensor_dtypes": None if tensor_dtypes is None else [name.strip() for name in tensor_dtypes.split(",")],
+        "tags": None if tags is None else [tag.strip() for tag in tags.split(",")],
         "max_memory_bytes": DEFAULT_MAX_MEMORY_BYTES if max_memory_bytes is None else max_memory_bytes,
     }
     names = {field.name for field in dataclasses.fields(Request)}

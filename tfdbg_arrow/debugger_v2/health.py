@@ -17,7 +17,7 @@ from tfdbg_arrow.debugger_v2.scan import Ints
 from tfdbg_arrow.debugger_v2.summaries import NUM_KEPT, NUM_SHAPE_DIMS, NUM_SUMMARY, TAIL_COLUMNS, is_measured
 from tfdbg_arrow.schema import arrow_schema
 from tfdbg_arrow.schema.dtypes import dtype_itemsize, dtype_name, encode_strings
-from tfdbg_arrow.writer.native.reference import TENSORFLOW_DTYPES, find_bad, summarize
+from tfdbg_arrow.writer.native.reference import TENSORFLOW_DTYPES, find_bad, scalar_value, summarize
 
 _LISTS = {
     "half_val": "<u2", "float_val": "<f4", "double_val": "<f8", "int64_val": "<i8", "bool_val": "?",
@@ -183,6 +183,8 @@ class Health:
         self._dims = np.zeros((count, NUM_SHAPE_DIMS), dtype=np.int64)
         self._has_dims = np.zeros(count, dtype=np.bool_)
         self._shapes: dict[int, tuple[int, ...]] = {}
+        self._scalars: npt.NDArray[np.float64] = np.zeros(count)
+        self._has_scalar = np.zeros(count, dtype=np.bool_)
         self.values: dict[int, tuple[bytes, TensorFacts]] = {}
         for mode in np.unique(tensors.mode).tolist():
             places = np.flatnonzero(tensors.mode == mode)
@@ -248,6 +250,9 @@ class Health:
             for name in _COUNTS:
                 self._set(name, place, getattr(counts, name))
             self._set("has_inf_or_nan", place, int(bad is not None))
+            scalar = scalar_value(array)
+            if scalar is not None:
+                self._scalars[place], self._has_scalar[place] = scalar, True
             if bad is not None:
                 self._set("first_bad_index", place, bad.first_index)
                 if bad.num_slices is not None:
@@ -268,6 +273,7 @@ class Health:
             known = self._known[name]
             made[name] = pa.array(numbers) if known.all() else pa.array(numbers, mask=~known)
         made["shape"] = self._shape_column()
+        made["scalar_value"] = pa.array(self._scalars, mask=~self._has_scalar)
         return made
 
     def _shape_column(self) -> pa.Array:

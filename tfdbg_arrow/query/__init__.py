@@ -14,7 +14,7 @@ The names below are imported on first use.
 * `display`, `tensor_history.py`, `values.py`: graphs, rows and series for display.
 * `exports`, `results.py`: the same data for other tools.
 * `displayed.py`, `notebook.py`, `one_line.py`: how answers show themselves in notebooks and terminals.
-* `logdirs.py`: the logdirs below a directory.
+* `logdirs.py`: the logdirs below a directory. `following.py`: where a training stands, for those who follow it.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tfdbg_arrow.query.info import LogdirInfo
     from tfdbg_arrow.query.integrity.diagnosis import Diagnosis
     from tfdbg_arrow.query.integrity.verification import Verification
-    from tfdbg_arrow.query.model_health.answers import LayerMap, TrainingCurves
+    from tfdbg_arrow.query.model_health.answers import Curve, LayerMap, TrainingCurves
     from tfdbg_arrow.query.model_health.histograms import Distributions
     from tfdbg_arrow.query.recorded import TensorHealth
     from tfdbg_arrow.query.run_diff.answer import Diff, DiffTensor
@@ -144,7 +144,13 @@ def _layer_map(found: LayerMap) -> str:
 
 
 def _curves(found: TrainingCurves) -> str:
-    return f"{', '.join(curve.name for curve in found.curves)} ({number_of(len(found.columns), 'column')})"
+    texts = [_curve(curve) for curve in found.curves]
+    return " ".join([f"{', '.join(texts)} ({number_of(len(found.columns), 'column')})", *found.notes])
+
+
+def _curve(curve: Curve) -> str:
+    known = [value for value in curve.values if value is not None]
+    return f"{curve.name} {known[0]:.4g} to {known[-1]:.4g}" if known else curve.name
 
 
 def _distributions(found: Distributions) -> str:

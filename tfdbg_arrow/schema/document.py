@@ -212,6 +212,9 @@ EXAMPLES: dict[str, dict[str, object]] = {
         "tensor_dtypes": None,
         "health_backend": "native",
         "settings": "{}",
+        "run_name": "warm restart",
+        "tags": '["baseline", "lr=0.1"]',
+        "notes": "with the labels of July",
     },
     "device": {"run_id": _RUN_ID, "device_id": 0, "device_name": "/job:localhost/replica:0/task:0/device:CPU:0"},
     "source_file": {
@@ -406,6 +409,7 @@ EXAMPLES: dict[str, dict[str, object]] = {
         "executed_graph_id": 0,
         "first_bad_index": 171,
         "num_bad_slices": 2,
+        "scalar_value": None,
     },
     "op_digest": {
         "run_id": _RUN_ID,

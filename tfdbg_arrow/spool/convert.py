@@ -209,6 +209,7 @@ class Converter:
             "executed_graph_id": _nullable(executed_graph, graph & (executed_graph >= 0)),
             "first_bad_index": _nullable(get("first_bad_index"), placed),
             "num_bad_slices": _nullable(slices, placed & (slices != NO_VALUE)),
+            "scalar_value": _nullable(get("max"), (flags & Flag.SCALAR) != 0),
         }
         for group, flag in ((_COUNTS, Flag.COUNTS), (_SIGNS, Flag.SIGNS)):
             measured = (flags & flag) != 0

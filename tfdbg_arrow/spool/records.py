@@ -178,6 +178,8 @@ class Flag(IntFlag):
     """The histogram is measured; HISTOGRAM records hold its counts, unless it has no buckets."""
     PLACED = 4096
     """first_bad_index and num_bad_slices are measured: the tensor is bad, and its elements were on the host."""
+    SCALAR = 8192
+    """`max` is the only element, also if it is not finite: a real floating-point number."""
 
 
 def is_follower(kind: npt.NDArray[np.uint8]) -> Mask:

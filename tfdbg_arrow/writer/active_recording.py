@@ -100,6 +100,9 @@ def enable(
     redact: str | Collection[str] | None = None,
     histograms: bool = False,
     exact_subnormals: bool = False,
+    run_name: str | None = None,
+    tags: Collection[str] | Mapping[str, object] | None = None,
+    notes: str | None = None,
 ) -> str | None:
     """Records this process into a logdir until you call disable() or the process ends.
 
@@ -177,6 +180,11 @@ def enable(
             (docs/recording.md).
         exact_subnormals: Whether tensors that are counted on a GPU count as on a CPU, where no subnormal number is a
             zero. This takes more ops for each tensor. FULL_NUMERICS always counts them exactly.
+        run_name: A name for the run, at most 200 characters in one line. The viewer shows it, and you can use it in
+            place of the ID of the run, if no other run of the logdir has the same name.
+        tags: Texts that describe the run, at most 100 of 200 characters each; or a mapping, such as `{"lr": 0.1}`,
+            whose items become `lr=0.1`. They are in the table `run`.
+        notes: A longer text about the run, at most 10,000 characters.
 
     Returns:
         The ID of the run. None if the environment variable TFDBG_ARROW=0 turned recording off.

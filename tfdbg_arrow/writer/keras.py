@@ -41,8 +41,12 @@ class MarkCallback(keras.callbacks.Callback):  # type: ignore[misc]
         self._labels.batch_begins(batch)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Adds the steps of the call to the count."""
-        self._labels.batch_ends(batch, self.params)
+        """Labels the metrics, and adds the steps of the call to the count."""
+        self._labels.batch_ends(batch, self.params, logs)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Labels the metrics of the epoch."""
+        self._labels.epoch_ends(logs)
 
     def on_test_begin(self, logs: Any = None) -> None:
         """Labels evaluation."""

@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from tfdbg_arrow.errors import LogdirError, SettingError
+from tfdbg_arrow.safe_text import as_utf8, printable
 from tfdbg_arrow.schema.dtypes import DTYPES, DTYPES_BY_NAME, dtype_name
 from tfdbg_arrow.spool.records import RECORD_SIZE
 from tfdbg_arrow.spool.spool_file import MAX_CAPACITY
@@ -96,6 +97,11 @@ _CHOICES = {
 }
 
 MIN_BUDGET_BYTES = 1 << 20
+MAX_NAME = 200
+"""Maximum number of characters of the name of a run, and of a tag."""
+MAX_TAGS = 100
+MAX_NOTES = 10_000
+"""Maximum number of characters of the notes."""
 DUMP_TRIGGERS = ("nonfinite",)
 
 _MEASURABLE = frozenset(dtype.name for dtype in DTYPES if dtype.has_health)
@@ -177,6 +183,9 @@ class Settings:
     redact: frozenset[str] = NOTHING
     histograms: bool = False
     exact_subnormals: bool = False
+    run_name: str | None = None
+    tags: tuple[str, ...] = ()
+    notes: str | None = None
 
     @property
     def stops_or_calls(self) -> bool:
@@ -262,6 +271,9 @@ class Request:
     redact: str | Collection[str] | None = None
     histograms: bool = False
     exact_subnormals: bool = False
+    run_name: str | None = None
+    tags: Collection[str] | Mapping[str, object] | None = None
+    notes: str | None = None
 
     def check(self, as_dtype: Callable[[Any], Any] | None = None) -> Settings:
         """Checks the request and returns the settings; creates the logdir unless it is remote.
@@ -353,6 +365,9 @@ class Request:
             redact=parse_redact(self.redact),
             histograms=_check_histograms(self.histograms, mode),
             exact_subnormals=self.exact_subnormals,
+            run_name=_check_name(self.run_name),
+            tags=_check_tags(self.tags),
+            notes=_check_text("notes", self.notes, max_length=MAX_NOTES, is_line=False),
         )
 
     def _keeps_ops(self) -> bool:
@@ -385,6 +400,38 @@ class Request:
         if not is_integer(self.dump_after) or self.dump_after < 0:
             raise SettingError(f"dump_after is {self.dump_after!r}; expected a number of events, 0 or more")
         return self.dump_after
+
+
+def _check_name(value: Any) -> str | None:
+    name = _check_text("run_name", value, max_length=MAX_NAME, is_line=True)
+    if name == "all":
+        raise SettingError("run_name is 'all', which selects all runs in --run; choose another name")
+    return name
+
+
+def _check_tags(value: Any) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    if isinstance(value, (str, bytes)) or not isinstance(value, (Collection, Mapping)):
+        raise SettingError(f"tags is {value!r}; expected strings, such as ['baseline'], or a mapping, such as {{'lr': 0.1}}")
+    tags = [f"{key}={item}" for key, item in value.items()] if isinstance(value, Mapping) else [*value]
+    if len(tags) > MAX_TAGS:
+        raise SettingError(f"tags has {len(tags)} tags; expected at most {MAX_TAGS}")
+    checked = (_check_text("a tag", tag, max_length=MAX_NAME, is_line=True) for tag in tags)
+    return tuple(tag for tag in checked if tag is not None)
+
+
+def _check_text(name: str, value: Any, *, max_length: int, is_line: bool) -> str | None:
+    """Checks a text of the user; `is_line` forbids characters that cannot be printed, such as line breaks."""
+    if value is None:
+        return None
+    if not isinstance(value, str) or not value.strip():
+        raise SettingError(f"{name} is {value!r}; expected a text that is not empty")
+    if len(value) > max_length:
+        raise SettingError(f"{name} has {len(value):,} characters; expected at most {max_length:,}")
+    if is_line and printable(value) != value:
+        raise SettingError(f"{name} is {value!r}, which has control characters; expected one line of text")
+    return as_utf8(value)
 
 
 def _check_on_nonfinite(value: Any, mode: TensorDebugMode) -> str | Callable[[Any], object]:

@@ -7,7 +7,7 @@
 * `columns.py`: the positions of a run, divided into columns.
 * `cells.py`: sums up the tensors of each layer or source line in each column, in one statement.
 * `layer_rows.py`: the tree of layers.
-* `series.py`: quantities that need single tensors: the loss, update ratios, saturated activations.
+* `series.py`: quantities that need single tensors: the loss and other scalars, update ratios, saturated activations.
 * `origin.py`: where the first bad value began, and its way.
 * `sentences.py`: what happened, in a sentence.
 """
@@ -40,8 +40,9 @@ from tfdbg_arrow.query.model_health.histograms import MAX_BUCKETS, Distributions
 from tfdbg_arrow.query.model_health.layer_rows import Sums, bad_numbers, make_nodes, measured, numbers, root, share
 from tfdbg_arrow.query.model_health.origin import read_origin
 from tfdbg_arrow.query.model_health.reading import MAX_COLUMNS, Recorded, read_recorded
-from tfdbg_arrow.query.model_health.sentences import bad_sentence, healthy_sentence
-from tfdbg_arrow.query.model_health.series import read_loss, read_saturated
+from tfdbg_arrow.query.model_health.sentences import bad_sentence, healthy_sentence, missing_loss_sentence
+from tfdbg_arrow.query.model_health.series import KERAS_LOGS, MAX_LABELS, read_saturated, read_series
+from tfdbg_arrow.safe_text import number_of, printable
 
 __all__ = [
     "MAX_BUCKETS",
@@ -67,6 +68,9 @@ __all__ = [
 
 _CURVES = {
     "loss": ("Loss", "signed"),
+    "learning_rate": ("Learning rate", "log"),
+    "loss_scale": ("Loss scale", "log"),
+    "global_norm": ("Global norm before clipping", "log"),
     "gradient_norm": ("Norm of all gradients", "log"),
     "weight_norm": ("Norm of all weights", "log"),
     "update_ratio": ("Largest update relative to its weights", "log"),
@@ -76,6 +80,8 @@ _CURVES = {
     "bad_share": ("Share of bad tensors", "share"),
 }
 """Title and scale by name."""
+_MAX_TITLE = 60
+"""Maximum number of characters of a title that is the name of a label."""
 
 
 def layer_health(
@@ -137,8 +143,11 @@ def training_curves(
       they are the values of the scalar output of a graph op that computes the loss: the output must have a gradient and
       the role `loss`; or else the role `loss`; or else a gradient. Of several, the one that was computed most often
       counts, and of these the one that was made last. If no graph has one, it is the last scalar of a position that an
-      eager op with the role `loss` computed, or else an eager op with a gradient. A finite value is known if the mode
-      is FULL_NUMERICS or the values were kept;
+      eager op with the role `loss` computed, or else an eager op with a gradient;
+    * `learning_rate`, `loss_scale`, `global_norm`: what the optimizers and the loss scale of Keras, and
+      `clip_by_global_norm` of Keras or TensorFlow, use in graphs, unless the program set labels of these names;
+    * the other labels of marks that are numbers, by their names, and the metrics in the logs of Keras's fit, as
+      `logs/accuracy`: the means of their values. There are at most MAX_LABELS of them;
     * `gradient_norm`: the norm of all gradients of variables, see `layer_health`; NaN if one is bad;
     * `weight_norm`: the norm of all variables that a graph reads for a forward op or the loss, and trains; NaN if one
       is bad. Each variable counts with its first read in a graph;
@@ -149,7 +158,8 @@ def training_curves(
       `saturated_activation`;
     * `bad_share`: bad tensors, as in `layer_health`.
 
-    Curves that the recording does not provide are omitted.
+    Curves that the recording does not provide are omitted. The values of scalars are those of
+    `tensor_health.scalar_value`. The modes SHAPE and NO_TENSOR have none.
 
     The arguments and errors are those of layer_health.
     """
@@ -213,18 +223,30 @@ def _layer_health(recorded: Recorded) -> LayerHealth:
 
 def _training_curves(recorded: Recorded) -> TrainingCurves:
     curves: list[Curve] = []
+    notes: tuple[str, ...] = ()
     if recorded.axis is not None:
-        loss = read_loss(recorded.logdir, recorded.axis, recorded.columns, run_id=recorded.run_id)
-        if loss is not None:
-            curves.append(_curve("loss", loss.values, loss.source))
+        series, num_without = read_series(recorded.logdir, recorded.axis, recorded.columns, run_id=recorded.run_id)
+        curves += [_curve(each.name, each.values, each.source) for each in series]
+        if num_without:
+            notes = (f"{number_of(num_without, 'label')} of marks have no curve, because there are more than {MAX_LABELS}.",)
+        if "loss" not in [each.name for each in series]:
+            notes = (_missing_loss(recorded), *notes)
         curves += _curves(recorded, read_saturated(recorded.logdir, recorded.axis, run_id=recorded.run_id))
     return TrainingCurves(
         run_id=recorded.run_id,
         axis=recorded.axis_name,
         columns=recorded.columns,
         curves=tuple(curves),
+        notes=notes,
         first_bad=recorded.first_bad,
     )
+
+
+def _missing_loss(recorded: Recorded) -> str:
+    ((mode, backend),) = recorded.logdir.rows(
+        "SELECT tensor_debug_mode, health_backend FROM run WHERE run_id = ?", [recorded.run_id]
+    ) or [(None, None)]
+    return missing_loss_sentence(mode=mode, is_imported=backend == "debugger_v2")
 
 
 def _total(recorded: Recorded) -> Sums:
@@ -267,9 +289,14 @@ def _curves(recorded: Recorded, saturated: list[tuple[int, int, int]]) -> list[C
 
 
 def _curve(name: str, values: tuple[float | None, ...], source: str) -> Curve:
-    title, scale = _CURVES[name]
+    title, scale = _CURVES.get(name) or (_label_title(name), "signed")
     first_bad = next((i for i, value in enumerate(values) if value is not None and not math.isfinite(value)), None)
     return Curve(name=name, title=title, scale=scale, values=values, first_bad=first_bad, source=source)
+
+
+def _label_title(label: str) -> str:
+    text = f"{label.removeprefix(KERAS_LOGS)} in Keras's logs" if label.startswith(KERAS_LOGS) else label
+    return printable(text if len(text) <= _MAX_TITLE else f"{text[: _MAX_TITLE - 1]}…")
 
 
 def _has_any(values: Iterable[float | None]) -> bool:

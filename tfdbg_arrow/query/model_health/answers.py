@@ -233,7 +233,8 @@ class Curve:
     """One quantity over the training.
 
     Attributes:
-        name: `loss`, `gradient_norm`, `weight_norm`, `update_ratio`, `max_activation`, `zero_share`,
+        name: `loss`, `learning_rate`, `loss_scale`, `global_norm`, the label of a mark, `logs/` and a key of Keras's
+            logs, `gradient_norm`, `weight_norm`, `update_ratio`, `max_activation`, `zero_share`,
             `saturated_share` or `bad_share`.
         title: What people call it.
         scale: As in Measure.
@@ -259,6 +260,8 @@ class TrainingCurves(Displayed):
         axis: As in LayerHealth.
         columns: As in LayerHealth.
         curves: The curves that the recording provides.
+        notes: Sentences: why there is no curve of the loss, and how to get one; and which labels have no curve because
+            there are too many.
         first_bad: Index of the column of the first bad tensor that did harm, as `first_nonfinite` returns it; None if
             there is none.
     """
@@ -267,4 +270,5 @@ class TrainingCurves(Displayed):
     axis: str
     columns: tuple[Column, ...]
     curves: tuple[Curve, ...]
+    notes: tuple[str, ...]
     first_bad: int | None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -148,12 +147,12 @@ def read_position(logdir: Engine, event_index: int, *, axis: str, run_id: str) -
     return None if not rows or rows[0][0] is None else int(rows[0][0])
 
 
-def column_of_event(columns: tuple[Column, ...], event_index: int) -> int | None:
-    """Returns the last column that began before an event; None if none did."""
+def place_of_event(columns: tuple[Column, ...]) -> str:
+    """Returns the SQL expression of the index of the last column that began before the event of a row h; else NULL."""
     begun = sorted(
         (column.first_event_index, index)
         for index, column in enumerate(columns)
         if column.first_event_index is not None
     )
-    found = bisect_right(begun, (event_index, len(columns)))
-    return begun[found - 1][1] if found else None
+    branches = " ".join(f"WHEN h.event_index >= {event_index} THEN {index}" for event_index, index in reversed(begun))
+    return f"CASE {branches} END" if branches else "CAST(NULL AS INTEGER)"

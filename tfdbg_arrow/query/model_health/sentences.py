@@ -182,6 +182,19 @@ def parting_texts(parting: Parting) -> tuple[str, str, str]:
     return title, a, b
 
 
+def missing_loss_sentence(*, mode: str | None, is_imported: bool) -> str:
+    """Returns why a run has no curve of the loss, and how to get one."""
+    mark = "mark it: tfdbg_arrow.mark(step=step, loss=loss)"
+    if mode in ("NO_TENSOR", "SHAPE"):
+        return f"The loss is not known, because the mode {mode} keeps no values. Record in the mode FULL_HEALTH, or {mark}."
+    if is_imported:
+        return "The loss is not known, because an imported dump has values only in the mode FULL_TENSOR."
+    return (
+        "The loss is not known: no scalar with a value was recognised as the loss. The value of a loss can stay on an "
+        f"accelerator, and runs of older formats have none. To get a curve, {mark}."
+    )
+
+
 @dataclass(frozen=True)
 class _Change:
     """How much a row changed from the first column with a number to the last one."""

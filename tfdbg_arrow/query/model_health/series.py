@@ -1,31 +1,31 @@
-"""Quantities over the columns that need single tensors: update ratios, saturated activations and the loss."""
+"""Quantities over the columns that need single tensors: update ratios, saturated activations, and scalars."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
-
-import numpy as np
 
 from tfdbg_arrow.query.alert_rules.rules import builtin_rules
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.model_health.answers import Column
 from tfdbg_arrow.query.model_health.cells import Labels, RowKey
-from tfdbg_arrow.query.model_health.columns import Axis, column_of_event
-from tfdbg_arrow.query.values import NUMPY_DTYPES, decode
+from tfdbg_arrow.query.model_health.columns import Axis, place_of_event
 
+KERAS_LOGS = "logs/"
+"""How the labels begin that a recording sets to the values of Keras's logs."""
+MAX_LABELS = 12
+"""Maximum number of labels that get a curve: those that the program set first."""
 _MAX_CANDIDATES = 50
-"""Number of op outputs that are considered as the loss, the last ones that were made."""
+"""Number of op outputs that are considered for a series, the last ones that were made."""
 _FLOATS = ("bfloat16", "float16", "float32", "float64")
 _NO_LOSSES = ("Cast", "Const", "ReadVariableOp")
 """Op types that do not compute a loss: a scalar of these is a constant, a number of elements or a weight."""
 _NUMBER = re.compile(
-    r"\s*(?:tf\.Tensor\(|np\.float\d+\()?\[*\s*([-+]?(?:nan|inf(?:inity)?|(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?))(?![\w.])",
+    r"\s*(?:tf\.Tensor\(|np\.float\d+\()?\[*\s*([-+]?(?:nan|inf(?:inity)?|(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?))\s*(?:$|[\]),])",
     re.IGNORECASE,
 )
-"""Matches the start of the text of a number, a tensor or an array."""
+"""Matches the start of the text of a number, or of a tensor or an array with one element."""
 
 
 @dataclass(frozen=True)
@@ -83,32 +83,111 @@ def read_saturated(logdir: Engine, axis: Axis, *, run_id: str) -> list[tuple[int
 
 
 @dataclass(frozen=True)
-class Loss:
-    """The loss in each column: NaN or an infinity where it is bad, None where it is unknown; and where it is from."""
+class Series:
+    """A number of the program over the columns: NaN or an infinity where it is bad, None where it is not known.
 
+    Attributes:
+        name: As in Curve.
+        values: The mean of its values in each column.
+        source: Where they are from.
+    """
+
+    name: str
     values: tuple[float | None, ...]
     source: str
 
 
-def read_loss(logdir: Engine, axis: Axis, columns: tuple[Column, ...], *, run_id: str) -> Loss | None:
-    """Returns the loss, as training_curves describes it; None if it is not known in any column."""
-    return (
-        _marked_loss(logdir, axis, columns, run_id=run_id)
-        or _graph_loss(logdir, axis, run_id=run_id)
-        or _eager_loss(logdir, axis, run_id=run_id)
+@dataclass(frozen=True)
+class _FrameworkScalar:
+    """A number that Keras or TensorFlow computes in a graph, recognised by the function that created its op.
+
+    Attributes:
+        name: The name of its curve.
+        functions: Ends of names of functions, or whole names.
+        code: The line must contain this, where `%` stands for any text.
+        op_types: The types of its op; none means the last op that the function created in a graph.
+    """
+
+    name: str
+    functions: tuple[str, ...]
+    code: str = ""
+    op_types: tuple[str, ...] = ()
+
+
+_FRAMEWORK_SCALARS = (
+    # What a schedule computes is the last op of this function. A rate without a schedule is read in the other one.
+    _FrameworkScalar("learning_rate", ("_get_current_learning_rate",)),
+    _FrameworkScalar("learning_rate", ("update_step",), "cast(%learning_rate", ("ReadVariableOp",)),
+    _FrameworkScalar("loss_scale", ("scale_loss", "get_scaled_loss"), op_types=("ReadVariableOp",)),
+    _FrameworkScalar("global_norm", ("global_norm",), op_types=("Sqrt",)),
+)
+
+
+def read_series(
+    logdir: Engine, axis: Axis, columns: tuple[Column, ...], *, run_id: str
+) -> tuple[list[Series], int]:
+    """Returns the numbers of a program, as training_curves describes them, and how many labels have none.
+
+    The loss is the first one, followed by those of graphs and by other labels.
+    """
+    marked, num_without = _marked(logdir, axis, columns, run_id=run_id)
+    found = {name: series for name, series in marked.items() if name == "loss"}
+    if not found:
+        loss = _graph_loss(logdir, axis, run_id=run_id) or _eager_loss(logdir, axis, run_id=run_id)
+        found = {} if loss is None else {"loss": loss}
+    for scalar in _FRAMEWORK_SCALARS:
+        if scalar.name not in found and scalar.name not in marked:
+            series = _framework_series(logdir, axis, scalar, run_id=run_id)
+            if series is not None:
+                found[scalar.name] = series
+    return [*({**found, **marked}).values()], num_without
+
+
+def _marked(
+    logdir: Engine, axis: Axis, columns: tuple[Column, ...], *, run_id: str
+) -> tuple[dict[str, Series], int]:
+    """Returns the labels that are numbers, by name, and how many are left out."""
+    place, condition = (axis.place, axis.condition) if axis.name == "step" else (place_of_event(columns), "1 = 1")
+    labels = (
+        f"SELECT h.label, {place} AS place, h.event_index, h.value, TRY_CAST(h.value AS DOUBLE) AS number "
+        f"FROM mark AS h WHERE h.run_id = ? AND {condition} AND h.label NOT IN ('step', 'epoch', 'phase')"
     )
+    numbers = logdir.rows(
+        f"SELECT label, place, min(event_index), count(*), avg(number) FROM ({labels}) AS m "
+        "WHERE number IS NOT NULL AND place IS NOT NULL GROUP BY label, place",
+        [run_id],
+    )
+    others = logdir.rows(
+        f"SELECT label, place, event_index, 1, value FROM ({labels}) AS m WHERE number IS NULL AND place IS NOT NULL "
+        "AND (value LIKE 'tf.Tensor(%' OR value LIKE 'np.float%' OR value LIKE '[%' OR value LIKE ' %') LIMIT 100000",
+        [run_id],
+    )
+    parsed = ((*row, parse_number(text)) for *row, text in others)
+    means: dict[str, dict[int, list[tuple[int, float]]]] = {}
+    first_events: dict[str, int] = {}
+    for label, column, event_index, number, mean in (*numbers, *parsed):
+        if mean is not None:
+            means.setdefault(label, {}).setdefault(column, []).append((number, mean))
+            first_events[label] = min(event_index, first_events.get(label, event_index))
+    ordered = sorted(means, key=lambda label: (label != "loss", first_events[label], label))
+    made = {
+        label: Series(label, tuple(_mean(means[label].get(column)) for column in range(axis.num_columns)), _source(label))
+        for label in ordered[:MAX_LABELS]
+    }
+    return made, len(ordered) - len(made)
 
 
-def _marked_loss(logdir: Engine, axis: Axis, columns: tuple[Column, ...], *, run_id: str) -> Loss | None:
-    values: list[list[float]] = [[] for _ in columns]
-    for event_index, step, text in logdir.rows(
-        "SELECT event_index, step, value FROM mark WHERE run_id = ? AND label = 'loss' ORDER BY event_index", [run_id]
-    ):
-        column = axis.column_of(step) if axis.name == "step" else column_of_event(columns, event_index)
-        value = parse_number(text)
-        if column is not None and value is not None:
-            values[column].append(value)
-    return _loss(values, "mark(loss=…)")
+def _mean(parts: list[tuple[int, float]] | None) -> float | None:
+    """Returns the mean of numbers, given how many there are in each part and the mean of the part."""
+    if parts is None:
+        return None
+    if len(parts) == 1:
+        return parts[0][1]
+    return sum(number * mean for number, mean in parts) / sum(number for number, _ in parts)
+
+
+def _source(label: str) -> str:
+    return "Keras's logs" if label.startswith(KERAS_LOGS) else f"mark({label}=…)"
 
 
 def parse_number(text: str) -> float | None:
@@ -117,7 +196,7 @@ def parse_number(text: str) -> float | None:
     return None if found is None else float(found.group(1))
 
 
-def _graph_loss(logdir: Engine, axis: Axis, *, run_id: str) -> Loss | None:
+def _graph_loss(logdir: Engine, axis: Axis, *, run_id: str) -> Series | None:
     """Returns the loss of the best candidate among graph ops that has a known value."""
     rows = logdir.rows(
         "SELECT o.graph_id, o.op_name, s.output_slot, s.static_shape, "
@@ -132,49 +211,76 @@ def _graph_loss(logdir: Engine, axis: Axis, *, run_id: str) -> Loss | None:
         [run_id, run_id],
     )
     scalars = [(row[:3], row[4:]) for row in rows if row[3] == []]
-    if not scalars:
+    best = max((flags for _, flags in scalars), default=())
+    candidates = [output for output, flags in scalars if flags == best]
+    return _best_series(logdir, axis, "loss", candidates, run_id=run_id)
+
+
+def _framework_series(logdir: Engine, axis: Axis, scalar: _FrameworkScalar, *, run_id: str) -> Series | None:
+    """Returns a number that Keras or TensorFlow computes; None if no op computes it or its values are not known."""
+    of_frame = " OR ".join(["f.func = ? OR f.func LIKE ?"] * len(scalar.functions))
+    of_type = f" AND o.op_type IN ({', '.join('?' * len(scalar.op_types))})" if scalar.op_types else ""
+    rows = logdir.rows(
+        "SELECT o.graph_id, o.op_name, s.output_slot, s.static_shape "
+        "FROM (SELECT DISTINCT t.stack_trace_id FROM stack_frame AS f "
+        "JOIN stack_trace AS t ON t.run_id = f.run_id AND t.stack_frame_id = f.stack_frame_id "
+        f"WHERE f.run_id = ? AND f.owner = 'framework' AND ({of_frame}) AND coalesce(f.code, '') LIKE ?) AS c "
+        "JOIN graph_op AS o ON o.stack_trace_id = c.stack_trace_id "
+        "JOIN graph_op_output AS s ON s.run_id = o.run_id AND s.graph_id = o.graph_id AND s.op_name = o.op_name "
+        f"WHERE o.run_id = ? AND s.dtype IN {_FLOATS}{of_type} "
+        "ORDER BY o.wall_time_ns DESC, o.graph_id DESC, o.op_index DESC, s.output_slot LIMIT 100000",
+        [
+            run_id,
+            *(name for function in scalar.functions for name in (function, f"%.{function}")),
+            f"%{scalar.code}%",
+            run_id,
+            *scalar.op_types,
+        ],
+    )
+    if not scalar.op_types:
+        rows = [*{row[0]: row for row in reversed(rows)}.values()][::-1]
+    return _best_series(logdir, axis, scalar.name, [row[:3] for row in rows if row[3] == []], run_id=run_id)
+
+
+def _best_series(
+    logdir: Engine, axis: Axis, name: str, outputs: list[tuple[int, str, int]], *, run_id: str
+) -> Series | None:
+    """Returns the values of the output that was computed most often, and of these the one that was made last.
+
+    Args:
+        logdir: The logdir.
+        axis: The axis.
+        name: The name of the series.
+        outputs: The op outputs to choose from, the last one that was made first.
+        run_id: The run.
+    """
+    candidates = outputs[:_MAX_CANDIDATES]
+    if not candidates:
         return None
-    best = max(flags for _, flags in scalars)
-    candidates = [output for output, flags in scalars if flags == best][:_MAX_CANDIDATES]
     names = sorted({op_name for _, op_name, _ in candidates})
-    found: dict[tuple[int, str, int], list[_Scalars]] = {output: [] for output in candidates}
-    for graph_id, op_name, slot, *scalar in logdir.rows(
-        f"SELECT h.graph_id, h.op_name, h.output_slot, {_SCALARS.format(place=axis.place)} "
+    numbers = dict.fromkeys(candidates, 0)
+    values: dict[tuple[int, str, int], list[float | None]] = {
+        output: [None] * axis.num_columns for output in candidates
+    }
+    for graph_id, op_name, slot, column, number, value in logdir.rows(
+        f"SELECT h.graph_id, h.op_name, h.output_slot, {axis.place} AS place, count(h.scalar_value), "
+        "avg(h.scalar_value) "
         f"FROM tensor_health AS h WHERE h.run_id = ? AND {axis.condition} AND h.scope = 'graph' "
-        f"AND h.op_name IN ({', '.join('?' * len(names))}) "
+        f"AND h.op_name IN ({', '.join('?' * len(names))}) AND h.scalar_value IS NOT NULL "
         f"GROUP BY h.graph_id, h.op_name, h.output_slot, {axis.place}",
         [run_id, *names],
     ):
-        if (graph_id, op_name, slot) in found:
-            found[graph_id, op_name, slot].append(_Scalars(*scalar))
-    # Of outputs that were computed equally often, max() takes the one that was made last.
-    output = max(candidates, key=lambda each: sum(scalar.number for scalar in found[each]))
-    graph_id, op_name, slot = output
-    kept: dict[int, list[float]] = {}
-    if all(scalar.mean is None for scalar in found[output]):
-        kept = _kept_values(logdir, axis, output, run_id=run_id)
-    return _loss(
-        [[*kept.get(column, ())] for column in range(axis.num_columns)], f"{op_name}:{slot}", scalars=found[output]
-    )
+        if (graph_id, op_name, slot) in values:
+            numbers[graph_id, op_name, slot] += number
+            values[graph_id, op_name, slot][column] = value
+    output = max(candidates, key=lambda each: numbers[each])  # of equal numbers, max() takes the first
+    if not numbers[output]:
+        return None
+    _, op_name, slot = output
+    return Series(name, tuple(values[output]), f"{op_name}:{slot}")
 
 
-def _kept_values(logdir: Engine, axis: Axis, output: tuple[int, str, int], *, run_id: str) -> dict[int, list[float]]:
-    """Returns the kept values of a scalar by column."""
-    found: dict[int, list[float]] = {}
-    for column, dtype, value in logdir.rows(
-        f"SELECT {axis.place}, v.dtype, blob_prefix(v.value, 8) FROM tensor_health AS h "
-        "JOIN tensor_value AS v ON v.run_id = h.run_id AND v.event_index = h.event_index "
-        f"WHERE h.run_id = ? AND {axis.condition} AND h.graph_id = ? AND h.op_name = ? AND h.output_slot = ? "
-        "AND h.rank = 0",
-        [run_id, *output],
-    ):
-        array = decode(np.frombuffer(value, np.uint8), dtype) if dtype in (*NUMPY_DTYPES, "bfloat16") else None
-        if array is not None and array.size:
-            found.setdefault(column, []).append(float(array.flat[0]))
-    return found
-
-
-def _eager_loss(logdir: Engine, axis: Axis, *, run_id: str) -> Loss | None:
+def _eager_loss(logdir: Engine, axis: Axis, *, run_id: str) -> Series | None:
     """Returns the last scalar in each position that an eager op computed and that is a loss or has a gradient."""
     has_gradient = (
         "coalesce(e.role, 'forward') = 'forward' AND e.execution_index IN "
@@ -185,58 +291,17 @@ def _eager_loss(logdir: Engine, axis: Axis, *, run_id: str) -> Loss | None:
         (has_gradient, [run_id], "eager ops with a gradient"),
     ):
         rows = logdir.rows(
-            f"SELECT {_SCALARS.format(place='h.place')} FROM ("
-            f"SELECT {axis.place} AS place, h.num_nan, h.num_pos_inf, h.num_neg_inf, h.has_inf_or_nan, h.mean_finite, "
+            "SELECT h.place, avg(h.scalar_value) FROM ("
+            f"SELECT {axis.place} AS place, h.scalar_value, "
             f"row_number() OVER (PARTITION BY {axis.position} ORDER BY h.execution_index DESC, h.output_slot) "
             "AS number FROM tensor_health AS h JOIN execution AS e "
             "ON e.run_id = h.run_id AND e.execution_index = h.execution_index "
             f"WHERE h.run_id = ? AND {axis.condition} AND h.scope = 'execution' AND h.rank = 0 "
-            f"AND h.dtype IN {_FLOATS} AND h.op_type NOT IN {_NO_LOSSES} AND {condition}) AS h "
+            f"AND h.scalar_value IS NOT NULL AND h.op_type NOT IN {_NO_LOSSES} AND {condition}) AS h "
             "WHERE h.number = 1 GROUP BY h.place",
             [run_id, *parameters],
         )
         if rows:
-            return _loss([[] for _ in range(axis.num_columns)], source, scalars=[_Scalars(*row) for row in rows])
+            values = dict(rows)
+            return Series("loss", tuple(values.get(column) for column in range(axis.num_columns)), source)
     return None
-
-
-_SCALARS = (
-    "{place} AS place, count(*) AS number, count(CASE WHEN h.has_inf_or_nan THEN 1 END), "
-    "count(CASE WHEN h.num_nan > 0 THEN 1 END), count(CASE WHEN h.num_pos_inf > 0 THEN 1 END), "
-    "count(CASE WHEN h.num_neg_inf > 0 THEN 1 END), avg(h.mean_finite)"
-)
-"""Selects the attributes of _Scalars."""
-
-
-@dataclass(frozen=True)
-class _Scalars:
-    """The tensors of a scalar in one column: their numbers, and the mean of the finite ones if it was measured."""
-
-    column: int
-    number: int
-    num_bad: int
-    num_nan: int
-    num_pos_inf: int
-    num_neg_inf: int
-    mean: float | None
-
-    def values(self) -> list[float]:
-        """Returns a value for each kind of value among the tensors."""
-        found = [] if self.mean is None else [self.mean]
-        if self.num_pos_inf:
-            found.append(math.inf)
-        if self.num_neg_inf:
-            found.append(-math.inf)
-        if self.num_nan or (self.num_bad and not self.num_pos_inf and not self.num_neg_inf):
-            found.append(math.nan)
-        return found
-
-
-def _loss(values: list[list[float]], source: str, *, scalars: Iterable[_Scalars] = ()) -> Loss | None:
-    """Returns the mean of the values in each column, which is bad if any of them is; None if there are none."""
-    for scalar in scalars:
-        values[scalar.column] += scalar.values()
-    if not any(values):
-        return None
-    means = tuple(sum(each) / len(each) if each else None for each in values)
-    return Loss(means, source)

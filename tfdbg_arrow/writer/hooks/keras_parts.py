@@ -251,7 +251,10 @@ _EVENTS: dict[str, Callable[[FitLabels, Any, tuple[Any, ...]], None]] = {
     "on_train_begin": lambda labels, callbacks, args: labels.train_begins(),
     "on_epoch_begin": lambda labels, callbacks, args: labels.epoch_begins(args[0]),
     "on_train_batch_begin": lambda labels, callbacks, args: labels.batch_begins(args[0]),
-    "on_train_batch_end": lambda labels, callbacks, args: labels.batch_ends(args[0], callbacks.params),
+    "on_train_batch_end": lambda labels, callbacks, args: labels.batch_ends(
+        args[0], callbacks.params, args[1] if len(args) > 1 else None
+    ),
+    "on_epoch_end": lambda labels, callbacks, args: labels.epoch_ends(args[1] if len(args) > 1 else None),
     "on_test_begin": lambda labels, callbacks, args: labels.phase_begins("test"),
     "on_test_end": lambda labels, callbacks, args: labels.test_ends(),
 }

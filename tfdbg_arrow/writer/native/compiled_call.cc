@@ -61,7 +61,8 @@ void summarize(void* result, const void** operands, const char* configuration, s
   for (int i = 0; i < num_shown; ++i) row[kColumnDim0 + i] = static_cast<double>(dims[rank - num_shown + i]);
   if (dtype == kRow || mode == Mode::kShape || mode == Mode::kNoTensor) return;
   Health health = {};
-  if (mode == Mode::kFullNumerics) {
+  const bool is_scalar = size == 1 && is_real_float(dtype);  // then the row has the value
+  if (mode == Mode::kFullNumerics || is_scalar) {
     Numerics numerics = {};
     if (!measure(dtype, operands[0], size, &health, &numerics)) return;
     row[kColumnNumSubnormal] = static_cast<double>(numerics.num_subnormal);

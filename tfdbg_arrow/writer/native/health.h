@@ -35,6 +35,9 @@ struct Histogram {
 // Returns the size of an element of a TensorFlow DataType in bytes; 0 if the kernels do not support it.
 int64_t element_size(int dtype);
 
+// Returns true if a TensorFlow DataType is a real floating-point type.
+bool is_real_float(int dtype);
+
 // Counts the kinds of `n` elements at `data`, which needs no alignment. Returns false and leaves `out` unchanged if the
 // dtype is not supported. Works on bit patterns, independent of the floating-point environment (flush to zero,
 // rounding).

@@ -39,6 +39,7 @@ enum Flag : int32_t {
   kContext = 1024,
   kHistogramCounted = 2048,
   kPlaced = 4096,
+  kScalar = 8192,
 };
 // The bits of `flags` from here on are the number of buckets of the histogram, whose counts follow in HISTOGRAM records.
 constexpr int kBucketsShift = 16;
@@ -56,7 +57,7 @@ struct TensorFacts {
   int64_t num_pos_finite;
   int64_t num_subnormal;
   double min;
-  double max;
+  double max;  // with kScalar, the only element, also if it is not finite
   double mean;
   double stddev;
   double max_abs;

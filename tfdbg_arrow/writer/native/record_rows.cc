@@ -118,6 +118,8 @@ void fill_from_summary(const Session& session, int dtype, const Shape& shape, co
   const Numerics numerics{count(kColumnNumSubnormal), row[kColumnMin], row[kColumnMax], row[kColumnMean],
                           row[kColumnStddev], row[kColumnMaxAbs], any_finite, any_finite && !is_complex};
   set_health(session.mode, health, session.mode == Mode::kFullNumerics ? &numerics : nullptr, record);
+  const bool is_known = any_finite || (record->flags & kBad) != 0;  // what counts elements need not read their values
+  if (shape.size == 1 && is_real_float(dtype) && is_known) set_scalar(health, row[kColumnMax], record);
   if (row[kColumnFirstBad] > 0) {
     record->flags |= kPlaced;
     record->tensor.first_bad_index = count(kColumnFirstBad) - 1;

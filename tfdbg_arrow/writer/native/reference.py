@@ -158,6 +158,18 @@ def measure(array: Array) -> NumericsSummary:
     )
 
 
+def scalar_value(array: Array) -> float | None:
+    """Returns the only element, 0.0 if it is -0.0; None if there is another number of elements.
+
+    Args:
+        array: An array of any shape and dtype; bfloat16 and float8 are those of ml_dtypes. Other dtypes than those of
+            HISTOGRAM_DTYPES have no value.
+    """
+    if array.size != 1 or array.dtype.name not in HISTOGRAM_DTYPES:
+        return None
+    return float(_values(array)[0]) + 0.0
+
+
 def count_histogram(array: Array) -> HistogramSummary:
     """Counts the finite elements other than zero by their sign and power of two.
 

@@ -195,6 +195,8 @@ class FitLabels:
         self._step = 0
         self._first_batch: int | None = None
         self._is_in_fit = False
+        self._logged: set[str] = set()
+        """The keys of the logs that batches of the epoch have labeled."""
 
     def train_begins(self) -> None:
         """Notes that fit has begun."""
@@ -210,19 +212,36 @@ class FitLabels:
 
     def epoch_begins(self, epoch: int) -> None:
         """Labels the epoch."""
+        self._logged.clear()
         self._mark(None, {"epoch": epoch, "phase": "train"})
+
+    def epoch_ends(self, logs: object) -> None:
+        """Labels the metrics of the epoch that no batch has labeled, such as those of the validation."""
+        self._log({name: value for name, value in _log_items(logs) if name not in self._logged})
 
     def batch_begins(self, batch: int) -> None:
         """Labels the training step."""
         self._first_batch = batch
         self._mark(self._step, {})
 
-    def batch_ends(self, batch: int, params: Mapping[str, Any] | None) -> None:
-        """Counts the steps of the call, from its first batch to this one, but not beyond the last of the epoch."""
+    def batch_ends(self, batch: int, params: Mapping[str, Any] | None, logs: object) -> None:
+        """Counts the steps of the call, from its first batch to this one, but not beyond the last of the epoch.
+
+        Also labels the metrics whose values are on the host.
+        """
         num_batches = (params or {}).get("steps")
         last = batch if num_batches is None else min(batch, num_batches - 1)
         first, self._first_batch = self._first_batch, None
         self._step += max(last - (last if first is None else first), 0) + 1
+        found = {name: value for name, value in _log_items(logs) if _is_on_host(value)}
+        self._log(found)
+        self._logged.update(found)
+
+    def _log(self, logs: Mapping[str, Any]) -> None:
+        numbers = {f"logs/{name}": _number(value) for name, value in logs.items()}
+        known: dict[str, object] = {name: number for name, number in numbers.items() if number is not None}
+        if known:
+            self._mark(None, known)
 
     def phase_begins(self, phase: str) -> None:
         """Labels evaluation or prediction."""
@@ -232,6 +251,30 @@ class FitLabels:
         """Labels the return to training if fit is running."""
         if self._is_in_fit:
             self._mark(None, {"phase": "train"})
+
+
+def _log_items(logs: object) -> list[tuple[str, Any]]:
+    """Returns the logs of a callback, also those in mappings inside it, as pairs of name and value."""
+    items: list[tuple[str, Any]] = []
+    for name, value in logs.items() if isinstance(logs, Mapping) else ():
+        items += _log_items(value) if isinstance(value, Mapping) else [(str(name), value)]
+    return items
+
+
+def _number(value: Any) -> float | None:
+    """Returns a number, or the only element of a tensor or an array of rank 0; None for anything else."""
+    is_tensor = getattr(value, "shape", None) == () and not hasattr(value, "assign")  # reading a variable runs an op
+    if not isinstance(value, (int, float)) and not is_tensor:
+        return None
+    try:
+        return float(value)
+    except (TypeError, ValueError):  # a string
+        return None
+
+
+def _is_on_host(value: Any) -> bool:
+    """Returns whether a value can be read without waiting for another device."""
+    return isinstance(value, (int, float)) or "CPU" in str(getattr(value, "device", "CPU"))
 
 
 class FitMarks:

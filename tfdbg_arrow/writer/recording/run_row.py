@@ -82,6 +82,9 @@ def run_row(
                 "exact_subnormals": settings.exact_subnormals,
             }
         ),
+        "run_name": settings.run_name,
+        "tags": to_json(settings.tags) if settings.tags else None,
+        "notes": settings.notes,
     }
 
 

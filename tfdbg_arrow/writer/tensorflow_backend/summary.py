@@ -43,12 +43,14 @@ from tfdbg_arrow.writer.tensorflow_backend.elements import (
 DIM_COLUMNS = slice(2, 8)
 COUNT_COLUMNS = slice(8, 14)
 MAGNITUDE_COLUMNS = slice(14, 20)
+_MAX_COLUMN = 16
 NUM_FINITE_COLUMN = 20
 NUM_COLUMNS = 23
 
 _COUNTS = ("num_neg_inf", "num_pos_inf", "num_nan", "num_neg_finite", "num_zero", "num_pos_finite")
 _MAGNITUDES = ("min", "max", "mean", "stddev", "max_abs")
 _COMPLEX_NUMBERS = (8, 18)
+_FLOAT_NUMBERS = tuple(reference.TENSORFLOW_DTYPES[name] for name in reference.HISTOGRAM_DTYPES)
 _STRING_NUMBER = 7
 _SHAPE_FLAG, _BAD_FLAG = int(Flag.SHAPE), int(Flag.BAD)
 _FLAGS = {
@@ -75,12 +77,13 @@ def measure_array(array: npt.NDArray[Any], *, mode: TensorDebugMode) -> npt.NDAr
 
     Args:
         array: An array of a dtype that has a health, or of strings, which only have a shape.
-        mode: The mode to measure in. Columns that the mode does not cover are 0.
+        mode: The mode to measure in. Columns that the mode does not cover are 0, but the row of a floating-point number
+            has its value in any mode that reads elements.
     """
     row = shape_row(array.shape)
     if mode.measures_health and array.dtype != np.object_:
         row[COUNT_COLUMNS] = astuple(reference.summarize(array))
-        if mode is TensorDebugMode.FULL_NUMERICS:
+        if mode is TensorDebugMode.FULL_NUMERICS or reference.scalar_value(array) is not None:
             row[MAGNITUDE_COLUMNS] = astuple(reference.measure(array))[:6]
             row[NUM_FINITE_COLUMN] = row[COUNT_COLUMNS][3:].sum()
     return row
@@ -122,7 +125,17 @@ def fill_records(records: npt.NDArray[np.void], rows: npt.NDArray[np.float64], *
         flags[any_finite & ~np.isin(records["dtype"], _COMPLEX_NUMBERS)] |= int(Flag.ORDERED)
         for index, name in enumerate(("num_subnormal", *_MAGNITUDES)):
             records[name] = rows[:, MAGNITUDE_COLUMNS.start + index]
+    if mode.measures_health:
+        _fill_scalars(records, rows, flags)
     records["flags"] = flags
+
+
+def _fill_scalars(records: npt.NDArray[np.void], rows: npt.NDArray[np.float64], flags: npt.NDArray[np.int64]) -> None:
+    """Writes the values of floating-point numbers into their records, and sets their flags."""
+    scalars = np.flatnonzero((rows[:, 1] == 1) & np.isin(records["dtype"], _FLOAT_NUMBERS))
+    flags[scalars] |= int(Flag.SCALAR)
+    bad = rows[scalars, COUNT_COLUMNS][:, :3] > 0
+    records["max"][scalars] = np.select(list(bad.T), [-np.inf, np.inf, np.nan], rows[scalars, _MAX_COLUMN])
 
 
 _COPIED_DTYPES = (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.complex64, tf.complex128)

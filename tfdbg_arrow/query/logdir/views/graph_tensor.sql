@@ -44,6 +44,7 @@ SELECT
     h.histogram_positive,
     h.first_bad_index,
     h.num_bad_slices,
+    h.scalar_value,
     s.layer,
     s.role,
     s.forward_graph_id,

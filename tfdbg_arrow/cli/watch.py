@@ -1,0 +1,214 @@
+"""`tfdbg-arrow watch`: follows a recording in the terminal until it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import json as json_module
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tfdbg_arrow.cli.output import MemoryLimitOption, RunOption, console, plain_table, styled
+from tfdbg_arrow.safe_text import number_of, printable, to_json
+from tfdbg_arrow.storage.layout import MARKER_NAME
+from tfdbg_arrow.storage.location import parse_location
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from tfdbg_arrow.query import Logdir, NonFinite
+    from tfdbg_arrow.query.following import Figure, TrainingProgress
+
+_SHARE_OF_TIME = 4
+"""How many times as long as the queries took to wait, so that following a recording takes at most a fifth of a core."""
+_MAX_QUERY_S = 5.0
+"""Time limit of each question of a round. What takes longer is shown as it was in an earlier round."""
+_POLL_S = 0.5
+"""How long to wait before looking again for a logdir that does not exist yet."""
+_SEVERITY_STYLES = {"error": "bold red", "warning": "yellow", "info": ""}
+
+
+def watch(
+    logdir: Annotated[str, typer.Argument(metavar="LOGDIR", help="The directory or URL that a recording writes.")],
+    run_id: RunOption = None,
+    interval: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0.1, help="Wait at least this long between two looks.")
+    ] = 2.0,
+    command: Annotated[
+        str | None,
+        typer.Option(
+            "--exec",
+            metavar="COMMAND",
+            help="Run this shell command once, when a bad value did harm. Its standard input is the answer of "
+            "`first-nonfinite --json`.",
+        ),
+    ] = None,
+    memory_limit: MemoryLimitOption = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object, in one line, for each look.")] = False,
+) -> None:
+    """Follows a recording: the step, the loss and other figures, and what was found, until the recording ends.
+
+    It waits for LOGDIR if it does not exist yet. On a terminal, the figures are renewed in place. Elsewhere, each
+    change is a line. With --exec, a bad value can send a message or stop a job. Press Ctrl-C to stop watching; the
+    program goes on.
+
+    Exit codes: 0 no bad values, or only values that did no harm, 1 a bad value was found, 2 an error.
+    """
+    from tfdbg_arrow.query import open_logdir
+
+    has_harm = False
+    try:
+        _wait_for(logdir)
+        with (
+            open_logdir(logdir, memory_limit=memory_limit) as opened,
+            _json_lines() if json else _live(logdir) if sys.stdout.isatty() else _lines() as show,
+        ):
+            for progress in _rounds(opened, run_id, interval=interval):
+                show(progress)
+                if progress.nonfinite is not None and progress.has_harm and not has_harm:
+                    has_harm = True
+                    if command is not None:
+                        _execute(command, logdir, progress.nonfinite)
+    except KeyboardInterrupt:
+        typer.echo("", err=True)
+    raise typer.Exit(1 if has_harm else 0)
+
+
+def _wait_for(logdir: str) -> None:
+    """Returns when there is a logdir at a path where there is nothing yet. A URL must exist."""
+    path = parse_location(logdir)
+    if not isinstance(path, Path) or path.is_file() or (path.is_dir() and any(path.iterdir())):
+        return
+    typer.echo(f"Waiting for a recording in {printable(logdir)} …", err=True)
+    while not (path / MARKER_NAME).exists():
+        time.sleep(_POLL_S)
+
+
+def _rounds(opened: Logdir, run_id: str | None, *, interval: float) -> Iterator[TrainingProgress]:
+    """Yields the progress, again and again until the recording has ended."""
+    from tfdbg_arrow.query.following import read_progress
+
+    before: TrainingProgress | None = None
+    while True:
+        started = time.monotonic()
+        opened.refresh()
+        progress = read_progress(opened, run_id=run_id, seconds=_MAX_QUERY_S, before=before)
+        if progress is not None:
+            yield progress
+            if progress.is_ended:
+                return
+            before = progress
+        time.sleep(max(interval, _SHARE_OF_TIME * (time.monotonic() - started)))
+
+
+def _execute(command: str, logdir: str, found: NonFinite) -> None:
+    """Runs a shell command with the answer of `first-nonfinite --json` on its standard input."""
+    asked = [sys.executable, "-m", "tfdbg_arrow", "first-nonfinite", "--json", "--run", found.run_id, "--", logdir]
+    answer = subprocess.run(asked, stdout=subprocess.PIPE, check=False).stdout
+    ended = subprocess.run(command, shell=True, input=answer, check=False)
+    if ended.returncode:
+        typer.echo(f"tfdbg-arrow: the command of --exec ended with exit code {ended.returncode}", err=True)
+
+
+@contextlib.contextmanager
+def _lines() -> Iterator[Callable[[TrainingProgress], None]]:
+    """Yields a function that prints the progress in one line, if it changed."""
+    told: set[str] = set()
+
+    def show(progress: TrainingProgress) -> None:
+        step = "" if progress.step is None else f"step {progress.step}: "
+        figures = "".join(f"{figure.title.lower()} {_number(figure)}, " for figure in progress.figures)
+        texts = [step + figures + _counts(progress), *_findings(progress)]
+        texts += [_ending(progress)] if progress.is_ended else []
+        for text in texts:
+            if text not in told:
+                typer.echo(printable(text))
+        told.clear()
+        told.update(texts)
+
+    yield show
+
+
+@contextlib.contextmanager
+def _json_lines() -> Iterator[Callable[[TrainingProgress], None]]:
+    """Yields a function that prints the progress as a JSON object."""
+    yield lambda progress: typer.echo(json_module.dumps(to_json(progress), allow_nan=False))
+
+
+@contextlib.contextmanager
+def _live(logdir: str) -> Iterator[Callable[[TrainingProgress], None]]:
+    """Yields a function that shows the progress in the place of the one before."""
+    from rich.live import Live
+
+    out = console()
+    with Live(console=out, auto_refresh=False, vertical_overflow="crop") as live:
+        yield lambda progress: live.update(_picture(logdir, progress), refresh=True)
+
+
+def _picture(logdir: str, progress: TrainingProgress) -> RenderableType:
+    """Returns what a terminal shows."""
+    from rich.console import Group
+
+    table = plain_table("", numbers=("",))
+    table.show_header = False
+    if progress.step is not None:
+        table.add_row(styled("Step"), f"{progress.step:,}")
+    for figure in progress.figures:
+        table.add_row(styled(figure.title), styled((_number(figure), "bold red" if figure.is_bad else "")))
+    parts: list[RenderableType] = [
+        styled((logdir, "bold"), f", run {progress.run.run_id}, {_ending(progress)}"),
+        styled(_counts(progress)),
+        table,
+    ]
+    if progress.has_harm or progress.rules:
+        parts += [styled(("Found", "bold"))]
+    parts += [styled((text, style)) for text, style in _styled_findings(progress)]
+    if progress.is_cut:
+        parts.append(styled(("Not everything could be read in time; some of this may be of an earlier step.", "dim")))
+    return Group(*parts)
+
+
+def _counts(progress: TrainingProgress) -> str:
+    return f"{number_of(progress.num_tensors, 'tensor')}, {progress.num_nonfinite:,} of them bad"
+
+
+def _number(figure: Figure) -> str:
+    return f"{figure.value:.1%}" if figure.is_share and not figure.is_bad else f"{figure.value:.4g}"
+
+
+def _ending(progress: TrainingProgress) -> str:
+    """Returns whether the recording goes on, such as `recording, last event 2 s ago`."""
+    if progress.is_ended:
+        return "the recording has ended" if progress.run.is_clean_end else "the recording has ended without closing"
+    if progress.last_event_ns is None:
+        return "recording, no event yet"
+    ago_s = max(time.time_ns() - progress.last_event_ns, 0) // 10**9
+    return f"recording, last event {ago_s:,} s ago"
+
+
+def _findings(progress: TrainingProgress) -> list[str]:
+    return [text for text, _ in _styled_findings(progress)]
+
+
+def _styled_findings(progress: TrainingProgress) -> list[tuple[str, str]]:
+    """Returns the first bad value and what alert rules found, each with a style."""
+    from tfdbg_arrow.query.wording import headline_text, steps_text
+
+    found = []
+    if progress.nonfinite is not None and progress.has_harm:
+        step = "" if progress.nonfinite.step is None else f", step {progress.nonfinite.step}"
+        source = progress.nonfinite.source
+        line = "" if source is None else f", {source.place}" + (f": {source.code}" if source.code else "")
+        found.append((f"{headline_text(progress.nonfinite)}{step}{line}", "bold red"))
+    for rule in progress.rules:
+        if rule.kind != "nonfinite_origin" and not (rule.kind == "nonfinite" and progress.has_harm):
+            steps = steps_text(rule.first_step, rule.last_step)
+            places = number_of(rule.num_places, "place")
+            text = f"{rule.severity} {rule.kind}: {number_of(rule.num_alerts, 'alert')} at {places}"
+            found.append((text + (f", {steps}" if steps else ""), _SEVERITY_STYLES[rule.severity]))
+    return found

@@ -1,0 +1,179 @@
+"""read_progress: where a training stands, for somebody who follows its recording."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from tfdbg_arrow.errors import TimeLimitError
+from tfdbg_arrow.query.alert_rules.answer import RuleSummary
+from tfdbg_arrow.query.asked_runs import asked_runs
+from tfdbg_arrow.query.bad_tensor import NonFinite
+from tfdbg_arrow.query.info import Run
+from tfdbg_arrow.query.logdir import Logdir
+from tfdbg_arrow.query.model_health import training_curves
+from tfdbg_arrow.spool.journal import held_if_dead
+from tfdbg_arrow.storage.layout import spool_paths, spooled_run_ids
+
+_NUM_LAST_STEPS = 20
+"""Number of steps, or executions in a program without steps, in which the latest value of a curve is looked for."""
+_LAST_FACTOR = 10
+"""By how much the time limit is longer once the recording has ended."""
+_SHARES = ("bad_share", "zero_share", "saturated_share")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """The latest value of one curve of `training_curves`.
+
+    Attributes:
+        name: The curve.
+        title: What people call it.
+        value: Its value; NaN or an infinity if it is bad.
+        is_share: Whether it is a share of 1.
+    """
+
+    name: str
+    title: str
+    value: float
+    is_share: bool
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether the value is an infinity or a NaN."""
+        return not math.isfinite(self.value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingProgress:
+    """Where a recorded training stands.
+
+    Attributes:
+        run: The newest of the runs.
+        run_ids: The runs: one, or those of all processes of one program.
+        is_ended: Whether no process is recording the runs any more.
+        last_event_ns: When the last tensor or execution was recorded, in nanoseconds since 1970-01-01T00:00:00Z; None
+            if there is none.
+        step: The last training step; None if no step was marked.
+        num_tensors: Number of recorded tensors.
+        num_nonfinite: Number of these with an infinity or a NaN.
+        figures: The latest values of the curves.
+        nonfinite: The first bad tensor, as `first_nonfinite` returns it; None if there is none.
+        rules: What alert rules found.
+        is_cut: Whether the time was up before all of this was read. `figures`, `nonfinite` and `rules` may lack some.
+    """
+
+    run: Run
+    run_ids: tuple[str, ...]
+    is_ended: bool
+    last_event_ns: int | None
+    step: int | None
+    num_tensors: int
+    num_nonfinite: int
+    figures: tuple[Figure, ...]
+    nonfinite: NonFinite | None
+    rules: tuple[RuleSummary, ...]
+    is_cut: bool
+
+    @property
+    def has_harm(self) -> bool:
+        """Whether a bad value did harm, or may have."""
+        return self.nonfinite is not None and not self.nonfinite.is_expected
+
+
+def read_progress(
+    logdir: Logdir, *, run_id: str | None = None, seconds: float, before: TrainingProgress | None = None
+) -> TrainingProgress | None:
+    """Returns where a training stands; None if the logdir has no run yet.
+
+    Args:
+        logdir: The logdir. The caller refreshes it.
+        run_id: The run; None means the newest one, with the other processes of its program.
+        seconds: Time limit of each of the questions about the first bad tensor, figures and alerts. Once the recording
+            has ended, it is ten times as long.
+        before: An earlier result. What could not be read in time is taken from it.
+
+    Raises:
+        QueryError: There is no such run.
+        LogdirError: The logdir cannot be read.
+    """
+    # Looked up first: a recording that ends later still counts as recording, and the next round has its last rows.
+    alive = _recording(logdir)
+    runs = logdir.runs()
+    if not runs:
+        return None
+    run_ids = asked_runs(logdir, run_id).run_ids
+    own = [run for run in runs if run.run_id in run_ids]
+    condition, parameters = f"run_id IN ({', '.join('?' * len(run_ids))})", list(run_ids)
+    ((num_tensors, num_nonfinite, last_tensor_ns, step),) = logdir.rows(
+        "SELECT count(*), count(CASE WHEN has_inf_or_nan THEN 1 END), max(wall_time_ns), max(step) "
+        f"FROM tensor_health WHERE {condition}",
+        parameters,
+    )
+    ((last_execution_ns,),) = logdir.rows(f"SELECT max(wall_time_ns) FROM execution WHERE {condition}", parameters)
+    last_event_ns = max((time for time in (last_tensor_ns, last_execution_ns) if time is not None), default=None)
+    is_ended = alive is not None and alive.isdisjoint(run_ids)
+    known = before if before is not None and before.run_ids == run_ids else None
+    figures, nonfinite = (() if known is None else known.figures), (None if known is None else known.nonfinite)
+    rules = () if known is None else known.rules
+    # One question that takes too long does not keep the others from being answered. The last answers decide.
+    limit = _LAST_FACTOR * seconds if is_ended else seconds
+    num_cut = 3
+    with contextlib.suppress(TimeLimitError), logdir.within(limit):
+        if num_nonfinite and (is_ended or known is None or not known.has_harm):
+            nonfinite = logdir.first_nonfinite(run_id=run_id)
+        num_cut -= 1
+    with contextlib.suppress(TimeLimitError), logdir.within(limit):
+        figures = _figures(logdir, run_id=run_ids[-1])
+        num_cut -= 1
+    with contextlib.suppress(TimeLimitError), logdir.within(limit):
+        rules = logdir.alerts(run_id=run_id).summary
+        num_cut -= 1
+    return TrainingProgress(
+        run=own[-1],
+        run_ids=run_ids,
+        is_ended=is_ended,
+        last_event_ns=last_event_ns,
+        step=step,
+        num_tensors=num_tensors,
+        num_nonfinite=num_nonfinite,
+        figures=figures,
+        nonfinite=nonfinite,
+        rules=rules,
+        is_cut=num_cut > 0,
+    )
+
+
+def _recording(logdir: Logdir) -> frozenset[str] | None:
+    """Returns the runs whose processes record; None if that is not known, as at a URL."""
+    path = logdir.path
+    if not isinstance(path, Path):
+        return None
+    alive = set()
+    for run_id in spooled_run_ids(path):
+        with (
+            contextlib.suppress(OSError),
+            held_if_dead(spool_paths(path, run_id=run_id).journal, to_change=False) as dead,
+        ):
+            if not dead:
+                alive.add(run_id)
+    return frozenset(alive)
+
+
+def _figures(logdir: Logdir, *, run_id: str) -> tuple[Figure, ...]:
+    """Returns the last known value of each curve of the last steps."""
+    condition = "SELECT max(step), max(execution_index) FROM tensor_health WHERE run_id = ?"
+    ((step, execution),) = logdir.rows(condition, [run_id])
+    last = step if step is not None else execution
+    if last is None:
+        return ()
+    curves = training_curves(logdir, run_id=run_id, positions=(max(last - _NUM_LAST_STEPS, 0), None))
+    found = []
+    for curve in () if curves is None else curves.curves:
+        known = [value for value in curve.values if value is not None]
+        if known:
+            is_share = curve.name in _SHARES
+            found.append(Figure(name=curve.name, title=curve.title, value=known[-1], is_share=is_share))
+    return tuple(found)
