@@ -13,7 +13,7 @@ DIGESTS = {
     "2.0": "cb4f50b35c5d558a9c631e1f96ad4668b3f23cda2de2c4e851acec4241acc856",
     "2.1": "16f1e298dc2ed1cdee3647d18bd57870b3ba44a876365a92b7625025c59e61be",
     "2.2": "f35dfa5a95fcdc003c11622668d99b4d6cbf592b4e484e9d0d7377c68c1f38d0",
-    "2.3": "60958dc4fdea2c4d1cc105ebbebc038c42d333ff0f3be263d1b1ab6ae8f233b4",
+    "2.3": "4413be3b167668c415ac4115ae1a86e1d43d1f060da6730540fffc668e4ae9d6",
 }
 """The digest of every released format version, and of the next one."""
 
