@@ -324,7 +324,7 @@ class TestNames:
             assert found is not None
             assert found.run_id == "r2"
             assert {row.run_id for row in opened.history("x", run_id="once")} == {"r2"}
-            assert opened.about_runs("once").run_ids == ("r2",)
+            assert opened.about_runs(run_id="once").run_ids == ("r2",)
             health = opened.layer_health(run_id="once")
             assert health is not None
             assert health.run_id == "r2"
@@ -340,9 +340,9 @@ class TestNames:
 
     def test_commands_take_the_name(self, named: Path, tmp_path: Path) -> None:
         found = CliRunner().invoke(app, ["first-nonfinite", str(named), "--run", "once", "--json"])
-        assert json.loads(found.stdout)["first"]["run_id"] == "r2"
+        assert json.loads(found.stdout)["nonfinite"]["run_id"] == "r2"
         target = tmp_path / "exported"
-        exported = CliRunner().invoke(app, ["export", str(named), str(target), "--format", "csv", "--run", "once"])
+        exported = CliRunner().invoke(app, ["export", str(named), str(target), "--csv", "--run", "once"])
         assert exported.exit_code == 0, exported.output
         assert {line.split(",")[0] for line in (target / "run.csv").read_text().splitlines()[1:]} == {"r2"}
         for command in ("why", "coverage", "show"):
