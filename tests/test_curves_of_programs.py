@@ -53,7 +53,9 @@ def test_a_fit_of_keras(tmp_path: Path) -> None:
     for name in ("loss", "accuracy"):
         assert curves[f"logs/{name}"] == tuple(logs[name] for logs in printed.batches)
     for name in ("val_loss", "val_accuracy"):
-        assert [value for value in curves[f"logs/{name}"] if value is not None] == [logs[name] for logs in printed.epochs]
+        assert [value for value in curves[f"logs/{name}"] if value is not None] == [
+            logs[name] for logs in printed.epochs
+        ]
         assert curves[f"logs/{name}"][2] == printed.epochs[0][name]
     # Keras prints the mean of the losses of an epoch so far.
     losses = np.array(curves["loss"], float)

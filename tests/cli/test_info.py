@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tfdbg_arrow.query import LogdirInfo
 
+from ..query.builder import START_NS, RunBuilder
 from .commands import run_cli
 
 
@@ -28,3 +29,15 @@ class TestInfo:
         assert "2 tensors, 1 of them bad" in lines[1]
         rows = {line.split()[0]: line.split()[1:3] for line in lines if line.startswith(("tensor_health", "graph_op "))}
         assert rows == {"tensor_health": ["2", "1"], "graph_op": ["2", "1"]}
+
+    def test_the_name_the_tags_and_the_notes_of_a_run(self, tmp_path: Path) -> None:
+        run = RunBuilder("run-a", run_name="warm \x1b[31mstart", tags='["a", "lr=0.1"]', notes="one\ntwo")
+        RunBuilder("run-b", wall_time_ns=START_NS + 1, tags="no JSON").write(run.write(tmp_path))
+        lines = run_cli("info", tmp_path).stdout.splitlines()
+        first = lines.index("run run-a warm \\x1b[31mstart")
+        assert lines[first + 1 : first + 3] == ["  tags: a, lr=0.1", "  notes: one\\ntwo"]
+        runs = json.loads(run_cli("info", tmp_path, "--json").stdout)["runs"]
+        assert [(each["run_name"], each["tags"], each["notes"]) for each in runs] == [
+            ("warm \x1b[31mstart", ["a", "lr=0.1"], "one\ntwo"),
+            (None, [], None),
+        ]

@@ -305,3 +305,48 @@ class TestCommands:
             "report",
         ):
             assert "--run " in CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "200"}).stdout
+
+
+class TestNames:
+    """A run can be given by the name that its user gave it."""
+
+    @pytest.fixture
+    def named(self, tmp_path: Path) -> Path:
+        for run_id, name, start_s in (("r1", "twice", 0), ("r2", "once", 10), ("r3", "twice", 20), ("r4", "r1", 30)):
+            run_of(run_id, NAN, start_s=start_s, end_s=start_s + 5, run_name=name).write(tmp_path)
+        return tmp_path
+
+    def test_every_answer_is_about_the_named_run(self, named: Path) -> None:
+        with open_logdir(named) as opened:
+            assert asked_runs(opened, "once").run_ids == ("r2",)
+            assert asked_runs(opened, "r1").run_ids == ("r1",)  # an ID goes before a name
+            found = opened.first_nonfinite(run_id="once")
+            assert found is not None
+            assert found.run_id == "r2"
+            assert {row.run_id for row in opened.history("x", run_id="once")} == {"r2"}
+            assert opened.about_runs(run_id="once").run_ids == ("r2",)
+            health = opened.layer_health(run_id="once")
+            assert health is not None
+            assert health.run_id == "r2"
+            compared = opened.diff(opened, run_a="once", run_b="r3")
+            assert (compared.run_a, compared.run_b) == ("r2", "r3")
+
+    def test_an_ambiguous_name_lists_the_runs(self, named: Path) -> None:
+        with (
+            open_logdir(named) as opened,
+            pytest.raises(QueryError, match=r"2 runs of .* have the name 'twice'; choose one by its ID: r1, r3\."),
+        ):
+            asked_runs(opened, "twice")
+
+    def test_commands_take_the_name(self, named: Path, tmp_path: Path) -> None:
+        found = CliRunner().invoke(app, ["first-nonfinite", str(named), "--run", "once", "--json"])
+        assert json.loads(found.stdout)["nonfinite"]["run_id"] == "r2"
+        target = tmp_path / "exported"
+        exported = CliRunner().invoke(app, ["export", str(named), str(target), "--csv", "--run", "once"])
+        assert exported.exit_code == 0, exported.output
+        assert {line.split(",")[0] for line in (target / "run.csv").read_text().splitlines()[1:]} == {"r2"}
+        for command in ("why", "coverage", "show"):
+            words = [command, str(named), *(["x"] if command == "show" else []), "--run", "twice"]
+            refused = CliRunner().invoke(app, words)
+            assert refused.exit_code == 2
+            assert "choose one by its ID: r1, r3" in refused.stderr

@@ -643,8 +643,10 @@ def test_modes(tmp_path: Path) -> None:
             assert math.isnan(loss.values[3])
         assert curves.notes == (
             (
-                "The loss is not known, because the mode SHAPE keeps no values. Record in the mode FULL_HEALTH, or mark it: "
-                "tfdbg_arrow.mark(step=step, loss=loss).",
+                (
+                    "The loss is not known, because the mode SHAPE keeps no values. Record in the mode FULL_HEALTH, or "
+                    "mark it: tfdbg_arrow.mark(step=step, loss=loss)."
+                ),
             )
             if mode == "SHAPE"
             else ()

@@ -13,7 +13,7 @@ DIGESTS = {
     "2.0": "cb4f50b35c5d558a9c631e1f96ad4668b3f23cda2de2c4e851acec4241acc856",
     "2.1": "16f1e298dc2ed1cdee3647d18bd57870b3ba44a876365a92b7625025c59e61be",
     "2.2": "f35dfa5a95fcdc003c11622668d99b4d6cbf592b4e484e9d0d7377c68c1f38d0",
-    "2.3": "1497a4ed2d0b44ccdf0b6bc104826aafc6cd4f3b6dc0202b78d0779436ad4def",
+    "2.3": "74e97f552d98ba20ca2ee40c040fd680665bba335320fe24bf32e8c7c10d546e",
 }
 """The digest of every released format version, and of the next one."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -78,7 +79,15 @@ def healthy(path: Path) -> Path:
 
 def hostile(path: Path, *, run_id: str = "run-a", host: str = HOSTILE[0], bad: Mapping[str, object] = NAN) -> Path:
     """Writes a run whose texts are all from HOSTILE. Its ops have bad tensors, so that all pages show them."""
-    run = RunBuilder(run_id, host_name=host, command_line=f'["{SCRIPT}"]', worker=HOSTILE[1])
+    run = RunBuilder(
+        run_id,
+        host_name=host,
+        command_line=f'["{SCRIPT}"]',
+        worker=HOSTILE[1],
+        run_name=HOSTILE[0],
+        tags=json.dumps(HOSTILE),
+        notes="\n".join(HOSTILE),
+    )
     for number, text in enumerate(HOSTILE):
         run.add("source_file", source_file_id=number, file_path=text, source_text=f"{text}\n{text}\n")
         graph = run.graph(text)

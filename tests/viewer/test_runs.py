@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import expect
 
-from tfdbg_arrow.query import open_logdir
-from tfdbg_arrow.viewer.pages.runs import RunsPage, read_runs_page
+from tfdbg_arrow.query import Run, open_logdir
+from tfdbg_arrow.viewer import naming
+from tfdbg_arrow.viewer.naming import run_labels
+from tfdbg_arrow.viewer.pages.runs import RunFacts, RunsPage, read_runs_page
 from tfdbg_arrow.viewer.strips import AlignedStrips
 
 from ..query.builder import CLEAN, NAN, START_NS, RunBuilder
@@ -133,3 +137,80 @@ def test_keyboard_navigation_to_the_first_bad_run_and_the_comparison(tmp_path: P
         page.locator("a[data-item][href='/tensor?run=run-a&event=2']").first.focus()
         page.keyboard.press("Enter")
         page.wait_for_url("**/tensor?run=run-a&event=2")
+
+
+def losing(run_id: str, values: tuple[float, ...], **settings: Any) -> RunBuilder:
+    """Returns a run whose loss has a value in each step; a NaN comes from a logarithm."""
+    run = RunBuilder(run_id, **settings)
+    graph = run.graph("f").op("Log", "Log").op("loss", "Mean", ["Log"], role="loss")
+    run.rows["graph_op_output"][-1]["static_shape"] = []
+    for step, value in enumerate(values):
+        health = NAN if math.isnan(value) else CLEAN
+        run.tensor(graph, "Log", {**health, "step": step})
+        run.tensor(graph, "loss", {**health, "step": step, "scalar_value": value, "size": 1, "rank": 0, "shape": []})
+    return run
+
+
+def test_names_culprits_and_last_losses_of_runs(tmp_path: Path) -> None:
+    losing("run-0", (2.0, 1.5), run_name="baseline", tags='["lr=0.1"]', notes="as in July").write(tmp_path)
+    losing("run-1", (3.0, math.nan, math.nan), wall_time_ns=START_NS + 60 * SECOND).write(tmp_path)
+    page = runs(tmp_path)
+    facts = [row.facts for row in page.rows]
+    assert facts[0] == RunFacts(
+        last_loss=1.5, last_position=1, culprit=None, culprit_event_index=None, culprit_place=None, is_expected=False
+    )
+    assert facts[1] is not None
+    assert (facts[1].culprit, facts[1].last_position) == ("Log:0", 2)
+    assert math.isnan(facts[1].last_loss or 0.0)
+    assert (page.num_pending, page.num_unread) == (0, 0)
+    hurried = runs(tmp_path, budget_s=0.0)
+    assert ([row.facts for row in hurried.rows], hurried.num_unread) == ([None, None], 2)
+    with serving(tmp_path) as served:
+        text = served.ask("/runs?wait=1").text
+        menu = text.partition('name="run" data-submit>')[2].partition("</select>")[0]
+        assert "baseline · " in menu
+        assert "newest · train.py · " in menu
+        assert " · bad from step 1<" in menu
+        assert 'title="run-1"' in menu
+        assert "lr=0.1" in text
+        assert "as in July" in text
+        assert ">Log:0</a>" in text
+        assert served.ask("/?run=baseline&wait=1").status == 200
+        assert served.ask("/?run=nobody").status == 404
+
+
+def test_the_facts_of_many_runs_are_read_in_the_background(tmp_path: Path) -> None:
+    for number in range(12):
+        losing(f"run-{number:02}", (1.0, math.nan), wall_time_ns=START_NS + number).write(tmp_path)
+    with serving(tmp_path) as served:
+        for _ in range(200):
+            text = served.ask("/runs").text
+            if "data-pending" not in text:
+                break
+        assert text.count(">Log:0</a>") == 12
+
+
+def test_labels_of_runs_differ() -> None:
+    def run(run_id: str, **changes: Any) -> Run:
+        known = losing(run_id, (), **changes).rows["run"][0]
+        names = [field.name for field in dataclasses.fields(Run) if field.name in known and field.name != "tags"]
+        return Run(**{name: known[name] for name in names})
+
+    found = [
+        run("r0", wall_time_ns=START_NS - 86_400 * SECOND),
+        run("r1", worker="worker:1"),
+        run("r2"),
+        run("r3"),
+        run("r4", command_line='["python", "-m", "my.training"]'),
+        run("r5", command_line="[1", run_name="x" * 500),
+    ]
+    labels = run_labels(found, bad_steps={"r1": None, "r4": 1211})
+    day, time = naming.time_text(START_NS - 86_400 * SECOND)[:10], naming.time_text(START_NS)[11:16]
+    assert list(labels.values()) == [
+        f"train.py · {day} {time}",
+        f"worker:1 · {time} · bad",
+        f"train.py · {time} · r2",
+        f"train.py · {time} · r3",
+        f"my.training · {time} · bad from step 1,211",
+        f"newest · {'x' * 59}… · {time}",
+    ]

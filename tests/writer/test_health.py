@@ -316,6 +316,16 @@ class TestAgainstTwin:
         array = make_tensor(name, size=math.prod(shape), mix=mix, seed=seed).reshape(shape)
         assert native_place(array) == reference.find_bad(array)
 
+    @settings(deadline=None, max_examples=20)
+    @given(mix=st.sampled_from(["any", "telling"]), seed=st.integers(0, 2**32))
+    @pytest.mark.parametrize("name", reference.HISTOGRAM_DTYPES)
+    def test_on_the_values_of_scalars(self, name: str, mix: str, seed: int) -> None:
+        number = reference.TENSORFLOW_DTYPES[name]
+        for element in make_tensor(name, size=50, mix=mix, seed=seed):
+            array = np.array(element)
+            value = core.read_scalar(number, to_bytes(array))
+            assert repr(value) == repr(reference.scalar_value(array))
+
     @settings(deadline=None)
     @given(data=st.data())
     @pytest.mark.parametrize("name", [name for name in DTYPES if name != "bool"])

@@ -113,4 +113,6 @@ def test_inside_xla(tmp_path: Path, mode: str) -> None:
     assert logs[2] == -math.inf
     assert math.isnan(logs[3])
     assert all(row["scalar_value"] is not None for row in inside)
-    assert all((row["size"] == 1) == (row["scalar_value"] is not None) for row in rows(tmp_path) if row["dtype"] == "float32")
+    assert all(
+        (row["size"] == 1) == (row["scalar_value"] is not None) for row in rows(tmp_path) if row["dtype"] == "float32"
+    )

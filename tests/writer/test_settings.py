@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tfdbg_arrow.cli.run import run
+from tfdbg_arrow.errors import SettingError
 from tfdbg_arrow.writer.active_recording import enable
 from tfdbg_arrow.writer.settings import Request
 
@@ -33,3 +38,29 @@ def test_run_has_an_option_for_each_setting_with_its_default() -> None:
     options = {name: value for name, value in defaults_of(run).items() if name not in NOT_SETTINGS}
     options["tensor_debug_mode"] = options.pop("mode")
     assert options == {**{k: v for k, v in DECLARED.items() if k not in ONLY_FROM_CODE}, **OTHER_DEFAULTS}
+
+
+def test_a_mapping_of_tags_becomes_texts(tmp_path: Path) -> None:
+    settings = Request(logdir=tmp_path, run_name="größe", tags={"lr": 0.1, "seed": 3}, notes="a\nb").check()
+    assert (settings.run_name, settings.tags, settings.notes) == ("größe", ("lr=0.1", "seed=3"), "a\nb")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("run_name", "", "expected a text that is not empty"),
+        ("run_name", 3, "expected a text that is not empty"),
+        ("run_name", "all", "choose another name"),
+        ("run_name", "x" * 201, "has 201 characters; expected at most 200"),
+        ("run_name", "a\x1b[31m", "expected one line of text"),
+        ("run_name", "a\u202eb", "expected one line of text"),
+        ("tags", "baseline", "expected strings, such as"),
+        ("tags", ["a", "b\n"], "expected one line of text"),
+        ("tags", [3], "expected a text"),
+        ("tags", ["a"] * 101, "has 101 tags; expected at most 100"),
+        ("notes", "x" * 10_001, "has 10,001 characters; expected at most 10,000"),
+    ],
+)
+def test_texts_about_a_run_are_checked(tmp_path: Path, name: str, value: Any, message: str) -> None:
+    with pytest.raises(SettingError, match=re.escape(message)):
+        Request(logdir=tmp_path, **{name: value}).check()

@@ -143,7 +143,12 @@ def _dump_columns() -> Sequence[ProgressColumn]:
 
 def _export_dumps(logdir: str, target: str, *, run_id: str | None, tensor_debug_mode: str | None, json: bool) -> None:
     from tfdbg_arrow.debugger_v2.export import export_logdir
+    from tfdbg_arrow.query import open_logdir
+    from tfdbg_arrow.query.asked_runs import find_run
 
+    if run_id is not None:
+        with open_logdir(logdir) as opened:
+            run_id = find_run(opened, run_id)
     with progress_bar("Exporting", _dump_columns) as progress:
         runs = export_logdir(
             Path(logdir), Path(target), run_id=run_id, tensor_debug_mode=tensor_debug_mode, progress=progress

@@ -79,7 +79,10 @@ def _print_info(found: LogdirInfo) -> None:
         out.print(styled(f"  {time_text(found.first_wall_time_ns)} to {time_text(found.last_wall_time_ns)} UTC"))
     for run in found.runs:
         out.print()
-        out.print(styled(("run ", "dim"), (run.run_id, "bold")))
+        out.print(styled(("run ", "dim"), (run.run_id, "bold"), "" if run.run_name is None else f" {run.run_name}"))
+        for name, text in (("tags", ", ".join(run.tags)), ("notes", run.notes)):
+            if text:
+                out.print(styled(f"  {name}: {text}"))
         out.print(styled(f"  {run.tensor_debug_mode or 'no events'}, measured by {run.health_backend}, {_ending(run)}"))
         if run.worker is not None:
             out.print(styled(f"  worker {run.worker}"))

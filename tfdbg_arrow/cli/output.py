@@ -30,7 +30,8 @@ RunOption = Annotated[
     typer.Option(
         "--run",
         metavar="RUN",
-        help="Answer for this run, or for `all`. Default: the newest run, with the other processes of its program.",
+        help="Answer for this run, given by its ID or its name, or for `all`. Default: the newest run, with the other "
+        "processes of its program.",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]

@@ -92,7 +92,7 @@ def view(
         reader = Sites(LogdirSearch([Path(logdir)]), open_reader=open_reader)
     with contextlib.closing(reader), RedirectFile() as redirect:
         if run_id is not None and isinstance(reader, Reader):
-            reader.check_run(run_id)
+            run_id = reader.find_run(run_id)
         sandbox = Sandbox(logdir, timeout_s=timeout, skip_broken=skip_broken) if has_sql else None
         server = listen(
             reader,

@@ -1,6 +1,6 @@
 """The runs that a question is about: by default the newest one, with the other processes of its program.
 
-This is the only place that decides it. A `run_id` is None (the newest), the ID of a run, or ALL_RUNS.
+This is the only place that decides it. A `run_id` is None (the newest), the ID or the name of a run, or ALL_RUNS.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ _MAX_NAMED = 3
 """Number of runs that a sentence names."""
 _MAX_OPS = 20_000
 """Maximum number of names of ops to choose similar ones from."""
+_MAX_LISTED = 20
+"""Number of runs with the same name that an error lists, the newest ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,22 +88,42 @@ class AboutRuns:
         return f"{number} of the {self.num_others:,} other runs recorded bad values."
 
 
+def find_run(logdir: Engine, run: str) -> str:
+    """Returns the ID of a run.
+
+    Args:
+        logdir: The logdir.
+        run: The ID of a run, or the name that the user gave it (`run.run_name`).
+
+    Raises:
+        QueryError: No run, or more than one run, has this name.
+    """
+    if logdir.of_run(run).rows("SELECT 1 FROM run WHERE run_id = ? LIMIT 1", [run]):
+        return run
+    named = logdir.rows("SELECT run_id FROM run WHERE run_name = ? ORDER BY wall_time_ns, run_id", [run])
+    if len(named) == 1:
+        return str(named[0][0])
+    if named:
+        names = ", ".join(row[0] for row in named[-_MAX_LISTED:]) + (", …" if len(named) > _MAX_LISTED else "")
+        raise QueryError(f"{len(named)} runs of {logdir.path} have the name {run!r}; choose one by its ID: {names}.")
+    known = ", ".join(process.run_id for process in _read_processes(logdir).oldest_first)
+    raise QueryError(f"run {run!r} is not in {logdir.path}; it holds {known or 'no run'}.")
+
+
 def asked_runs(logdir: Engine, run_id: str | None = None) -> AskedRuns:
     """Returns the runs that a question is about.
 
     Args:
         logdir: The logdir.
-        run_id: A run, or ALL_RUNS. None means the run that started last, with those runs of its program that recorded
-            at the same time: the workers of its cluster, its forked and other child processes, and their parents.
+        run_id: The ID or the name of a run, or ALL_RUNS. None means the run that started last, with those runs of its
+            program that recorded at the same time: the workers of its cluster, its forked and other child processes,
+            and their parents.
 
     Raises:
-        QueryError: There is no such run.
+        QueryError: There is no such run, or several have the name.
     """
     if run_id is not None and run_id != ALL_RUNS:
-        if not logdir.of_run(run_id).rows("SELECT 1 FROM run WHERE run_id = ? LIMIT 1", [run_id]):
-            known = ", ".join(process.run_id for process in _read_processes(logdir).oldest_first)
-            raise QueryError(f"run {run_id!r} is not in {logdir.path}; it holds {known or 'no run'}.")
-        return AskedRuns(run_ids=(run_id,), is_all=False)
+        return AskedRuns(run_ids=(find_run(logdir, run_id),), is_all=False)
     processes = _read_processes(logdir)
     chosen = processes.oldest_first if run_id == ALL_RUNS else processes.newest
     is_all = len(chosen) == len(processes.oldest_first)

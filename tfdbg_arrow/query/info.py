@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tfdbg_arrow.errors import QueryError
-from tfdbg_arrow.query.asked_runs import ALL_RUNS, asked_runs
+from tfdbg_arrow.query.asked_runs import ALL_RUNS, asked_runs, find_run
 from tfdbg_arrow.query.capture_stats import gap_sentences, read_capture_stats
 from tfdbg_arrow.query.displayed import Displayed
 from tfdbg_arrow.query.engine import Answers, Engine
@@ -18,7 +18,7 @@ MODES_WITHOUT_HEALTH = frozenset({"NO_TENSOR", "SHAPE"})
 
 @dataclass(frozen=True)
 class Run:
-    """One run. The attributes are columns of the table run, with None for NULL.
+    """One run. The attributes are columns of the table run, with None for NULL, and `tags` as a tuple of texts.
 
     `left_out` is not a column: it lists what the run did not record, as requested or by loss, as sentences.
     """
@@ -35,6 +35,9 @@ class Run:
     tensor_debug_mode: str | None
     health_backend: str
     worker: str | None = None
+    run_name: str | None = None
+    tags: tuple[str, ...] = ()
+    notes: str | None = None
     left_out: tuple[str, ...] = ()
 
     @property
@@ -86,10 +89,20 @@ def read_runs(logdir: Engine) -> tuple[Run, ...]:
     """Returns the runs in a logdir, oldest first."""
     rows = logdir.rows(
         "SELECT run_id, wall_time_ns, end_wall_time_ns, is_clean_end, tfdbg_arrow_version, tensorflow_version, "
-        "host_name, pid, command_line, tensor_debug_mode, health_backend, worker FROM run ORDER BY wall_time_ns, run_id"
+        "host_name, pid, command_line, tensor_debug_mode, health_backend, worker, run_name, tags, notes "
+        "FROM run ORDER BY wall_time_ns, run_id"
     )
     left_out = gap_sentences(read_capture_stats(logdir))
-    return tuple(Run(*(*row, left_out.get(row[0], ()))) for row in rows)
+    return tuple(Run(*(*facts, _parse_tags(tags), notes, left_out.get(facts[0], ()))) for *facts, tags, notes in rows)
+
+
+def _parse_tags(text: str | None) -> tuple[str, ...]:
+    """Parses `run.tags`. Returns no tags if it is not a JSON array."""
+    try:
+        tags = parse_json(text or "[]")
+    except ValueError:
+        return ()
+    return tuple(map(str, tags)) if isinstance(tags, list) else ()
 
 
 def read_info(logdir: Answers) -> LogdirInfo:
@@ -113,17 +126,6 @@ def read_info(logdir: Answers) -> LogdirInfo:
     )
 
 
-def check_run(logdir: Engine, run_id: str | None) -> None:
-    """Checks that a logdir contains a run; None passes.
-
-    Raises:
-        QueryError: The run is not in the logdir.
-    """
-    if run_id is not None and not _has_run(logdir, run_id):
-        known = ", ".join(run.run_id for run in read_runs(logdir))
-        raise QueryError(f"run {run_id!r} is not in {logdir.path}; it holds {known or 'no run'}.")
-
-
 def choose_runs(a: Engine, b: Engine, *, run_a: str | None, run_b: str | None) -> tuple[Run, Run]:
     """Returns a run of A and a run of B.
 
@@ -142,11 +144,13 @@ def choose_runs(a: Engine, b: Engine, *, run_a: str | None, run_b: str | None) -
         return runs[0][0], runs[0][1]
     chosen = []
     for name, logdir, known, wanted, other in (("a", a, runs[0], run_a, run_b), ("b", b, runs[1], run_b, run_a)):
-        check_run(logdir, wanted)
-        run_ids = (wanted,) if wanted is not None else asked_runs(logdir, ALL_RUNS if is_same else None).run_ids
+        if wanted is not None:
+            run_ids: tuple[str, ...] = (find_run(logdir, wanted),)
+        else:
+            run_ids = asked_runs(logdir, ALL_RUNS if is_same else None).run_ids
         fitting = [run for run in known if run.run_id in run_ids]
         if wanted is None and is_same and len(fitting) == 2 and other is not None:
-            fitting = [run for run in fitting if run.run_id != other]
+            fitting = [run for run in fitting if other not in (run.run_id, run.run_name)]
         if len(fitting) != 1:
             names = ", ".join(run.run_id for run in known[:3]) + (", …" if len(known) > 3 else "")
             has = f"has {len(known)} runs ({names})" if known else "has no runs"
@@ -170,7 +174,3 @@ def withholds_source(logdir: Engine, *, run_id: str) -> bool:
         redacted = parse_settings(text).get("redact")
         return isinstance(redacted, list) and "source" in redacted
     return False
-
-
-def _has_run(logdir: Engine, run_id: str) -> bool:
-    return bool(logdir.of_run(run_id).rows("SELECT 1 FROM run WHERE run_id = ? LIMIT 1", [run_id]))

@@ -458,7 +458,7 @@ def _layer_differences(found: LayerDifferences) -> Iterator[str]:
 
 def _training_curves(found: TrainingCurves) -> Iterator[str]:
     yield _line((f"run {found.run_id}, {_range(found)}", _QUIET))
-    yield _lines(found.notes)
+    yield from _lines(found.notes)
     drawing = _drawing("curves_svg", found)
     if drawing is not None:
         yield drawing

@@ -99,7 +99,7 @@ RUN = Table(
             "Backend that measured the tensors: `native`, `tensorflow`, or `debugger_v2` for an imported dump."),
         Column(22, "settings", _VARCHAR, "All other settings of the recording, as a JSON object."),
         _nullable(23, "run_name", _VARCHAR,
-            "The name that the user gave the run, at most 200 characters; several runs can have the same; NULL if none."),
+            "The user's name for the run, at most 200 characters; several runs can have the same name; NULL if none."),
         _nullable(24, "tags", _VARCHAR,
             "The user's tags, as a JSON array of at most 100 strings of at most 200 characters; NULL if none."),
         _nullable(25, "notes", _VARCHAR, "The user's notes, at most 10,000 characters; NULL if none."),
@@ -559,7 +559,7 @@ TENSOR_HEALTH = Table(
             "number of bad samples. NULL for a scalar, if no element is bad, or if not measured.", unit="slices"),
         _nullable(42, "scalar_value", _DOUBLE,
             "The only element of a tensor of a real floating-point dtype with one element, also if it is infinite or "
-            "NaN; 0 for -0. NULL for other tensors, if the mode reads no elements, or if the value stayed on a device."),
+            "NaN; 0 for -0. NULL for other tensors, if the mode reads no elements, or if the value is not known."),
     ),
 )
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Protocol
 
-from tfdbg_arrow.query import Alert, Frame
+from tfdbg_arrow.query import Alert, Frame, Run
 from tfdbg_arrow.query.stacks import line_text
-from tfdbg_arrow.safe_text import parse_json
+from tfdbg_arrow.safe_text import parse_json, printable
 
 BORDERS = {
     "graph": "taken directly",
@@ -29,6 +31,10 @@ ROLES = {
     "cause": "healthy input",
 }
 """The role of a tensor on the path back from a bad one, by `Hop.role`."""
+
+
+_MAX_NAME = 60
+"""Maximum number of characters of the name of a run, because the text of a logdir is untrusted."""
 
 
 class NamedTensor(Protocol):
@@ -114,6 +120,48 @@ def command_text(command_line: str | None) -> str | None:
     except ValueError:
         return command_line
     return " ".join(map(str, words)) if isinstance(words, list) else command_line
+
+
+def run_title(run: Run) -> str:
+    """Returns what people call a run: the name that its user gave it, or its worker, or its program, or its ID."""
+    title = run.run_name or run.worker or program_name(run.command_line) or run.run_id
+    return printable(title if len(title) <= _MAX_NAME else f"{title[: _MAX_NAME - 1]}…")
+
+
+def program_name(command_line: str | None) -> str | None:
+    """Returns the name of the script or module in a recorded command line; None if it is not known."""
+    try:
+        words = parse_json(command_line or "[]")
+    except ValueError:
+        return None
+    words = [str(word) for word in words[1:]] if isinstance(words, list) else []
+    script = next((word for word in words if word.endswith((".py", ".ipynb"))), None)
+    if script is not None:
+        return file_name(script)
+    return words[words.index("-m") + 1] if "-m" in words[:-1] else None
+
+
+def run_labels(runs: Sequence[Run], *, bad_steps: Mapping[str, int | None]) -> dict[str, str]:
+    """Returns a label of each run by its ID, such as `newest · train.py · 01:08 · bad from step 211`.
+
+    Labels differ: if two would be equal, the IDs tell them apart.
+
+    Args:
+        runs: The runs, oldest first.
+        bad_steps: For runs with bad tensors, the training step of the first one; None if it has none.
+    """
+    labels = {}
+    for run in runs:
+        facts = ["newest"] if run is runs[-1] and len(runs) > 1 else []
+        facts.append(run_title(run))
+        time, newest = time_text(run.wall_time_ns), time_text(runs[-1].wall_time_ns)
+        facts.append(time[11:16] if time[:10] == newest[:10] else time[:16])
+        if run.run_id in bad_steps:
+            step = bad_steps[run.run_id]
+            facts.append("bad" if step is None else f"bad from step {step:,}")
+        labels[run.run_id] = " · ".join(facts)
+    numbers = Counter(labels.values())
+    return {run_id: label if numbers[label] == 1 else f"{label} · {run_id}" for run_id, label in labels.items()}
 
 
 def short_place(frame: Frame) -> str:

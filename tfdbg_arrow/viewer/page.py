@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from tfdbg_arrow.errors import BrokenPartError, LogdirError, QueryError, TfdbgArrowError
 from tfdbg_arrow.query import AboutRuns, Logdir, Run
-from tfdbg_arrow.query.asked_runs import ALL_RUNS, asked_runs, runs_by_first_bad
+from tfdbg_arrow.query.asked_runs import ALL_RUNS, asked_runs, find_run, runs_by_first_bad
 from tfdbg_arrow.query.recorded import KINDS
 from tfdbg_arrow.query.sql_sandbox import SandboxBusyError
 from tfdbg_arrow.viewer.background import Background
+from tfdbg_arrow.viewer.naming import run_labels
 
 MAX_TEXT = 10_000
 """Maximum number of characters of a text."""
@@ -158,12 +160,14 @@ class Shell:
         runs: Its runs, oldest first.
         run_id: The selected run, or "all"; None means the newest run, with the other processes of its program.
         about: Which runs these are.
+        labels: What a menu shows of each run, by its ID.
     """
 
     logdir: str
     runs: tuple[Run, ...]
     run_id: str | None
     about: AboutRuns
+    labels: Mapping[str, str]
 
 
 def read_shell(logdir: Logdir, parameters: Parameters) -> Shell:
@@ -173,19 +177,36 @@ def read_shell(logdir: Logdir, parameters: Parameters) -> Shell:
 
 def make_shell(logdir: Logdir, *, run_id: str | None) -> Shell:
     """Returns the shell of a page about a run, or "all" runs, or for None the newest."""
-    return Shell(logdir=str(logdir.path), runs=logdir.runs(), run_id=run_id, about=logdir.about_runs(run_id=run_id))
+    return Shell(
+        logdir=str(logdir.path),
+        runs=logdir.runs(),
+        run_id=run_id,
+        about=logdir.about_runs(run_id=run_id),
+        labels=read_run_labels(logdir),
+    )
+
+
+def read_run_labels(logdir: Logdir) -> dict[str, str]:
+    """Returns the labels of the runs of a logdir, as `run_labels`. With a broken part, they do not say what is bad."""
+    bad_steps: dict[str, int | None] = {}
+    with contextlib.suppress(BrokenPartError):  # the pages that read the run tell it
+        bad_steps = logdir.bad_runs.first_steps()
+    return run_labels(logdir.runs(), bad_steps=bad_steps)
 
 
 def chosen_run(logdir: Logdir, parameters: Parameters) -> str | None:
-    """Returns the run that a URL names, or "all"; None, which means the newest run, if it names none.
+    """Returns the ID of the run that a URL names, or "all"; None, which means the newest run, if it names none.
 
     Raises:
         NoSuchPageError: The logdir has no such run.
+        QueryError: Several runs have the name.
     """
-    run_id = parameters.text("run")
-    if run_id not in (None, ALL_RUNS) and run_id not in [run.run_id for run in logdir.runs()]:
-        raise NoSuchPageError(f"run {run_id!r} is not in {logdir.path}.")
-    return run_id
+    run = parameters.text("run")
+    if run is None or run == ALL_RUNS or run in [one.run_id for one in logdir.runs()]:
+        return run
+    if run not in [one.run_name for one in logdir.runs()]:
+        raise NoSuchPageError(f"run {run!r} is not in {logdir.path}.")
+    return find_run(logdir, run)
 
 
 def one_run(logdir: Logdir, parameters: Parameters) -> str | None:

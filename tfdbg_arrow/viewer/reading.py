@@ -12,9 +12,9 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tfdbg_arrow.errors import QueryError, TimeLimitError
+from tfdbg_arrow.errors import TimeLimitError
 from tfdbg_arrow.query import Logdir, open_logdir
-from tfdbg_arrow.query.asked_runs import ALL_RUNS
+from tfdbg_arrow.query.asked_runs import ALL_RUNS, find_run
 from tfdbg_arrow.query.engine import sql_literal, strange_rows_told
 from tfdbg_arrow.query.logdir.statements import memory_limit_bytes
 from tfdbg_arrow.storage.layout import MANIFEST_DIRECTORY
@@ -114,15 +114,13 @@ class Reader:
         """Returns a hash of the logdir's current state; it changes when the logdir changes."""
         return hashlib.sha256(repr(self._state()).encode()).hexdigest()[:16]
 
-    def check_run(self, run_id: str) -> None:
-        """Checks that the logdir has a run; "all" passes.
+    def find_run(self, run: str) -> str:
+        """Returns the ID of a run, given its ID or its name; returns "all" for "all".
 
         Raises:
-            QueryError: The logdir does not have the run; the message lists the runs that it has.
+            QueryError: The logdir does not have the run, or several runs have the name.
         """
-        known = [run.run_id for run in self.read("runs", lambda logdir: logdir.runs())]
-        if run_id != ALL_RUNS and run_id not in known:
-            raise QueryError(f"run {run_id!r} is not in {self.path}; it has {', '.join(known) or 'no runs'}.")
+        return run if run == ALL_RUNS else self.read(("run", run), lambda logdir: find_run(logdir, run))
 
     @contextlib.contextmanager
     def _borrowed(self, state: Hashable) -> Iterator[Logdir]:

@@ -80,6 +80,7 @@ def _environment() -> Environment:
         offset=naming.offset_text,
         device=naming.device_text,
         command=naming.command_text,
+        run_title=naming.run_title,
         file_name=naming.file_name,
         short_place=naming.short_place,
         number=lambda value: f"{value:,}",

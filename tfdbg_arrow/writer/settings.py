@@ -413,7 +413,9 @@ def _check_tags(value: Any) -> tuple[str, ...]:
     if value is None:
         return ()
     if isinstance(value, (str, bytes)) or not isinstance(value, (Collection, Mapping)):
-        raise SettingError(f"tags is {value!r}; expected strings, such as ['baseline'], or a mapping, such as {{'lr': 0.1}}")
+        raise SettingError(
+            f"tags is {value!r}; expected strings, such as ['baseline'], or a mapping, such as {{'lr': 0.1}}"
+        )
     tags = [f"{key}={item}" for key, item in value.items()] if isinstance(value, Mapping) else [*value]
     if len(tags) > MAX_TAGS:
         raise SettingError(f"tags has {len(tags)} tags; expected at most {MAX_TAGS}")

@@ -17,7 +17,7 @@ import duckdb
 import pyarrow as pa
 
 from tfdbg_arrow.errors import ExportError, QueryError
-from tfdbg_arrow.query.info import check_run
+from tfdbg_arrow.query.asked_runs import find_run
 from tfdbg_arrow.query.logdir import Logdir, open_logdir
 from tfdbg_arrow.query.logdir.public_views import View, public_views
 from tfdbg_arrow.schema import TABLES, Table
@@ -218,7 +218,7 @@ def _export(
     run_id: str | None,
     progress: Progress,
 ) -> Exported:
-    check_run(logdir, run_id)
+    run_id = None if run_id is None else find_run(logdir, run_id)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with written_whole(path) as temporary:

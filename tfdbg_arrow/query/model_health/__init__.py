@@ -35,13 +35,14 @@ from tfdbg_arrow.query.model_health.answers import (
     Parting,
     TrainingCurves,
 )
+from tfdbg_arrow.query.model_health.columns import Axis, of_run, read_columns, read_extent
 from tfdbg_arrow.query.model_health.differences import layer_differences
 from tfdbg_arrow.query.model_health.histograms import MAX_BUCKETS, Distributions, distributions
 from tfdbg_arrow.query.model_health.layer_rows import Sums, bad_numbers, make_nodes, measured, numbers, root, share
 from tfdbg_arrow.query.model_health.origin import read_origin
 from tfdbg_arrow.query.model_health.reading import MAX_COLUMNS, Recorded, read_recorded
 from tfdbg_arrow.query.model_health.sentences import bad_sentence, healthy_sentence, missing_loss_sentence
-from tfdbg_arrow.query.model_health.series import KERAS_LOGS, MAX_LABELS, read_saturated, read_series
+from tfdbg_arrow.query.model_health.series import KERAS_LOGS, MAX_LABELS, read_loss, read_saturated, read_series
 from tfdbg_arrow.safe_text import number_of, printable
 
 __all__ = [
@@ -60,6 +61,7 @@ __all__ = [
     "Parting",
     "TrainingCurves",
     "distributions",
+    "last_loss",
     "layer_differences",
     "layer_health",
     "layers_and_curves",
@@ -80,6 +82,8 @@ _CURVES = {
     "bad_share": ("Share of bad tensors", "share"),
 }
 """Title and scale by name."""
+_LAST_POSITIONS = 50
+"""Number of positions in which last_loss looks for a loss."""
 _MAX_TITLE = 60
 """Maximum number of characters of a title that is the name of a label."""
 
@@ -184,6 +188,32 @@ def layers_and_curves(
         return None if recorded is None else (_layer_health(recorded), _training_curves(recorded))
 
 
+def last_loss(logdir: Engine | str | Path, *, run_id: str) -> tuple[int, float] | None:
+    """Returns the last known loss of a run, and its position on the axis of training_curves.
+
+    It reads only the last positions; None if none of them has a known loss.
+
+    Args:
+        logdir: An open logdir or its path.
+        run_id: The ID of the run.
+
+    Raises:
+        LogdirError: The path is not a readable logdir.
+        BrokenPartError: A part cannot be read.
+    """
+    with opened(logdir) as open_:
+        scope, selection = open_.of_run(run_id), of_run(run_id)
+        extent = read_extent(scope, selection, positions=(None, None))
+        if extent is None or extent.first is None or extent.last is None:
+            return None
+        axis = Axis(extent.name, max(extent.first, extent.last - _LAST_POSITIONS + 1), extent.last, 1)
+        loss = read_loss(scope, axis, read_columns(scope, axis, selection), run_id=run_id)
+    known = (
+        [] if loss is None else [(axis.first + i, value) for i, value in enumerate(loss.values) if value is not None]
+    )
+    return known[-1] if known else None
+
+
 def _layer_health(recorded: Recorded) -> LayerHealth:
     nodes = make_nodes(recorded.groups, recorded.ratios, len(recorded.columns))
     origin = None if recorded.found is None else read_origin(recorded.logdir, recorded.found, recorded.labels)
@@ -228,7 +258,9 @@ def _training_curves(recorded: Recorded) -> TrainingCurves:
         series, num_without = read_series(recorded.logdir, recorded.axis, recorded.columns, run_id=recorded.run_id)
         curves += [_curve(each.name, each.values, each.source) for each in series]
         if num_without:
-            notes = (f"{number_of(num_without, 'label')} of marks have no curve, because there are more than {MAX_LABELS}.",)
+            notes = (
+                f"{number_of(num_without, 'label')} of marks have no curve, because there are more than {MAX_LABELS}.",
+            )
         if "loss" not in [each.name for each in series]:
             notes = (_missing_loss(recorded), *notes)
         curves += _curves(recorded, read_saturated(recorded.logdir, recorded.axis, run_id=recorded.run_id))

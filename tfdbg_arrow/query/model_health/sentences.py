@@ -186,7 +186,8 @@ def missing_loss_sentence(*, mode: str | None, is_imported: bool) -> str:
     """Returns why a run has no curve of the loss, and how to get one."""
     mark = "mark it: tfdbg_arrow.mark(step=step, loss=loss)"
     if mode in ("NO_TENSOR", "SHAPE"):
-        return f"The loss is not known, because the mode {mode} keeps no values. Record in the mode FULL_HEALTH, or {mark}."
+        reason = f"the mode {mode} keeps no values"
+        return f"The loss is not known, because {reason}. Record in the mode FULL_HEALTH, or {mark}."
     if is_imported:
         return "The loss is not known, because an imported dump has values only in the mode FULL_TENSOR."
     return (

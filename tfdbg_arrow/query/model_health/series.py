@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tfdbg_arrow.query.alert_rules.rules import builtin_rules
@@ -123,18 +124,14 @@ _FRAMEWORK_SCALARS = (
 )
 
 
-def read_series(
-    logdir: Engine, axis: Axis, columns: tuple[Column, ...], *, run_id: str
-) -> tuple[list[Series], int]:
+def read_series(logdir: Engine, axis: Axis, columns: tuple[Column, ...], *, run_id: str) -> tuple[list[Series], int]:
     """Returns the numbers of a program, as training_curves describes them, and how many labels have none.
 
     The loss is the first one, followed by those of graphs and by other labels.
     """
     marked, num_without = _marked(logdir, axis, columns, run_id=run_id)
-    found = {name: series for name, series in marked.items() if name == "loss"}
-    if not found:
-        loss = _graph_loss(logdir, axis, run_id=run_id) or _eager_loss(logdir, axis, run_id=run_id)
-        found = {} if loss is None else {"loss": loss}
+    loss = _loss(logdir, axis, marked, run_id=run_id)
+    found = {} if loss is None else {"loss": loss}
     for scalar in _FRAMEWORK_SCALARS:
         if scalar.name not in found and scalar.name not in marked:
             series = _framework_series(logdir, axis, scalar, run_id=run_id)
@@ -143,9 +140,17 @@ def read_series(
     return [*({**found, **marked}).values()], num_without
 
 
-def _marked(
-    logdir: Engine, axis: Axis, columns: tuple[Column, ...], *, run_id: str
-) -> tuple[dict[str, Series], int]:
+def read_loss(logdir: Engine, axis: Axis, columns: tuple[Column, ...], *, run_id: str) -> Series | None:
+    """Returns the loss alone; None if it is not known."""
+    marked, _ = _marked(logdir, axis, columns, run_id=run_id)
+    return _loss(logdir, axis, marked, run_id=run_id)
+
+
+def _loss(logdir: Engine, axis: Axis, marked: Mapping[str, Series], *, run_id: str) -> Series | None:
+    return marked.get("loss") or _graph_loss(logdir, axis, run_id=run_id) or _eager_loss(logdir, axis, run_id=run_id)
+
+
+def _marked(logdir: Engine, axis: Axis, columns: tuple[Column, ...], *, run_id: str) -> tuple[dict[str, Series], int]:
     """Returns the labels that are numbers, by name, and how many are left out."""
     place, condition = (axis.place, axis.condition) if axis.name == "step" else (place_of_event(columns), "1 = 1")
     labels = (
@@ -171,7 +176,9 @@ def _marked(
             first_events[label] = min(event_index, first_events.get(label, event_index))
     ordered = sorted(means, key=lambda label: (label != "loss", first_events[label], label))
     made = {
-        label: Series(label, tuple(_mean(means[label].get(column)) for column in range(axis.num_columns)), _source(label))
+        label: Series(
+            label, tuple(_mean(means[label].get(column)) for column in range(axis.num_columns)), _source(label)
+        )
         for label in ordered[:MAX_LABELS]
     }
     return made, len(ordered) - len(made)

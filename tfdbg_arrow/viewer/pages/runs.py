@@ -2,18 +2,49 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 from tfdbg_arrow.query import Logdir
+from tfdbg_arrow.query.model_health import last_loss
 from tfdbg_arrow.safe_text import number_of
-from tfdbg_arrow.viewer.naming import duration_text
-from tfdbg_arrow.viewer.page import PageKind, Parameters
+from tfdbg_arrow.viewer.background import Background
+from tfdbg_arrow.viewer.naming import duration_text, short_place, tensor_name
+from tfdbg_arrow.viewer.page import Gradual, PageKind, Parameters, TookTooLongError
 from tfdbg_arrow.viewer.pages.overview import RunSummary, read_run_summaries
+from tfdbg_arrow.viewer.reading import bounded
 from tfdbg_arrow.viewer.strips import AlignedStrips, read_aligned_strips
 
 ORDERS = ("time", "bad")
 """Orders of the runs: by start time, or by the time at which they went bad."""
 LIMIT = 100
+_BUDGET_S = 10.0
+"""How long the facts of the runs are read for a page that does not read them in the background, in seconds."""
+_WAIT_S = 0.5
+"""How long the page waits for facts that are read in the background, in seconds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFacts:
+    """What takes long to read about a run.
+
+    Attributes:
+        last_loss: The last known loss; None if it is not known.
+        last_position: Its training step, or its execution if the run has no steps.
+        culprit: The name of the tensor to blame, as `first_nonfinite` returns it; None if none is bad.
+        culprit_event_index: Its event.
+        culprit_place: The line of the user's code that created it; None if it is not known.
+        is_expected: Whether the bad values did no harm.
+    """
+
+    last_loss: float | None
+    last_position: int | None
+    culprit: str | None
+    culprit_event_index: int | None
+    culprit_place: str | None
+    is_expected: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,11 +55,13 @@ class RunRow:
         summary: The run's summary.
         is_first_bad: Whether it went bad before all others.
         verdict: `went bad first`, `4 steps later`, `not bad` and so on.
+        facts: What takes long to read; None if it was not read.
     """
 
     summary: RunSummary
     is_first_bad: bool
     verdict: str
+    facts: RunFacts | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +79,8 @@ class RunsPage:
         strips: The same runs along an axis of training steps or time.
         compared: The two runs that are preselected for a comparison; None if there are fewer than two.
         run_ids: All runs to choose from, oldest first.
+        num_pending: Number of rows whose facts are being read.
+        num_unread: Number of rows whose facts were not read, because it takes too long or a part is broken.
     """
 
     headline: str
@@ -58,10 +93,60 @@ class RunsPage:
     strips: AlignedStrips
     compared: tuple[str, str] | None
     run_ids: tuple[str, ...]
+    num_pending: int = 0
+    num_unread: int = 0
 
 
-def read_runs_page(logdir: Logdir, *, order: str = "time", first: int = 0, limit: int = LIMIT) -> RunsPage:
+def read_runs_page(
+    logdir: Logdir, *, order: str = "time", first: int = 0, limit: int = LIMIT, budget_s: float = _BUDGET_S
+) -> RunsPage:
     """Returns the data of the runs page.
+
+    Args:
+        logdir: The logdir.
+        order: One of ORDERS.
+        first: Number of runs to skip before the window.
+        limit: Maximum number of runs.
+        budget_s: Time after which no further facts of runs are read, in seconds.
+    """
+    page = read_runs(logdir, order=order, first=first, limit=limit)
+    end = time.monotonic() + budget_s
+    found: dict[str, RunFacts] = {}
+    for row in page.rows:
+        left_s = end - time.monotonic()
+        if left_s <= 0:
+            break
+        try:
+            with bounded(logdir, left_s):
+                found[row.summary.run.run_id] = read_run_facts(logdir, row.summary.run.run_id)
+        except TookTooLongError:
+            break
+    return _with_facts(page, found, num_pending=0)
+
+
+def read_run_facts(logdir: Logdir, run_id: str) -> RunFacts:
+    """Returns what takes long to read about a run."""
+    loss = last_loss(logdir, run_id=run_id)
+    found = logdir.first_nonfinite(run_id=run_id)
+    source = None if found is None else found.source
+    return RunFacts(
+        last_loss=None if loss is None else loss[1],
+        last_position=None if loss is None else loss[0],
+        culprit=None if found is None else tensor_name(found),
+        culprit_event_index=None if found is None else found.event_index,
+        culprit_place=None if source is None else short_place(source),
+        is_expected=found is not None and found.is_expected,
+    )
+
+
+def _with_facts(page: RunsPage, found: Mapping[str, RunFacts], *, num_pending: int) -> RunsPage:
+    rows = tuple(replace(row, facts=found.get(row.summary.run.run_id)) for row in page.rows)
+    num_without = sum(row.facts is None for row in rows)
+    return replace(page, rows=rows, num_pending=num_pending, num_unread=max(0, num_without - num_pending))
+
+
+def read_runs(logdir: Logdir, *, order: str = "time", first: int = 0, limit: int = LIMIT) -> RunsPage:
+    """Returns the data of the runs page without the facts that take long.
 
     Args:
         logdir: The logdir.
@@ -96,8 +181,8 @@ def read_runs_page(logdir: Logdir, *, order: str = "time", first: int = 0, limit
 
 
 def run_name(summary: RunSummary) -> str:
-    """Returns the name of a run: its worker, or else its ID."""
-    return summary.run.worker or summary.run.run_id
+    """Returns the name of a run: that of its user, or its worker, or else its ID."""
+    return summary.run.run_name or summary.run.worker or summary.run.run_id
 
 
 def _by_first_bad(summaries: tuple[RunSummary, ...]) -> tuple[RunSummary, ...]:
@@ -145,10 +230,36 @@ def _compared(summaries: tuple[RunSummary, ...], bad: tuple[RunSummary, ...]) ->
     return (healthy or others)[0].run.run_id, last.run.run_id
 
 
+def _window(parameters: Parameters) -> dict[str, Any]:
+    return {
+        "order": parameters.choice("order", ORDERS) or "time",
+        "first": parameters.integer("first") or 0,
+    }
+
+
 def _read(logdir: Logdir, parameters: Parameters) -> RunsPage:
-    return read_runs_page(
-        logdir, order=parameters.choice("order", ORDERS) or "time", first=parameters.integer("first") or 0
-    )
+    return read_runs_page(logdir, **_window(parameters))
 
 
-PAGE = PageKind(name="runs", title="Runs", key="u", read=_read, assets=("runs.css",))
+def _start(logdir: Logdir, parameters: Parameters) -> RunsPage:
+    return read_runs(logdir, **_window(parameters))
+
+
+def _complete(background: Background, page: RunsPage, parameters: Parameters) -> RunsPage:
+    wanted: dict[Hashable, Callable[[Logdir], RunFacts]] = {
+        ("run facts", run_id): lambda logdir, run_id=run_id: read_run_facts(logdir, run_id)  # type: ignore[misc]
+        for run_id in (row.summary.run.run_id for row in page.rows)
+    }
+    known = background.known(wanted, wait_s=_WAIT_S)
+    found = {str(key[1]): facts for key, facts in known.answers.items() if isinstance(key, tuple)}
+    return _with_facts(page, found, num_pending=len([key for key in known.pending if key not in known.answers]))
+
+
+PAGE = PageKind(
+    name="runs",
+    title="Runs",
+    key="u",
+    read=_read,
+    assets=("runs.css", "pending.js"),
+    gradual=Gradual(start=_start, complete=_complete),
+)

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -61,8 +62,7 @@ void summarize(void* result, const void** operands, const char* configuration, s
   for (int i = 0; i < num_shown; ++i) row[kColumnDim0 + i] = static_cast<double>(dims[rank - num_shown + i]);
   if (dtype == kRow || mode == Mode::kShape || mode == Mode::kNoTensor) return;
   Health health = {};
-  const bool is_scalar = size == 1 && is_real_float(dtype);  // then the row has the value
-  if (mode == Mode::kFullNumerics || is_scalar) {
+  if (mode == Mode::kFullNumerics) {
     Numerics numerics = {};
     if (!measure(dtype, operands[0], size, &health, &numerics)) return;
     row[kColumnNumSubnormal] = static_cast<double>(numerics.num_subnormal);
@@ -74,6 +74,9 @@ void summarize(void* result, const void** operands, const char* configuration, s
     row[kColumnNumFinite] = static_cast<double>(health.num_neg_finite + health.num_zero + health.num_pos_finite);
   } else if (!count_health(dtype, operands[0], size, &health)) {
     return;
+  } else if (double value = 0; size == 1 && read_scalar(dtype, operands[0], &value) && std::isfinite(value)) {
+    row[kColumnMax] = value;
+    row[kColumnNumFinite] = 1;
   }
   row[kColumnNumNegInf] = static_cast<double>(health.num_neg_inf);
   row[kColumnNumPosInf] = static_cast<double>(health.num_pos_inf);

@@ -125,13 +125,6 @@ int64_t element_size(int dtype) {
   }
 }
 
-bool is_real_float(int dtype) {
-  switch (dtype) {
-    case 1: case 2: case 14: case 19: case 24: case 25: case 26: case 27: case 28: return true;
-    default: return false;
-  }
-}
-
 bool count_health(int dtype, const void* data, int64_t n, Health* out) {
   return kernels().count_health(dtype, static_cast<const char*>(data), n, out);
 }

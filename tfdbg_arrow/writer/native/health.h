@@ -35,9 +35,6 @@ struct Histogram {
 // Returns the size of an element of a TensorFlow DataType in bytes; 0 if the kernels do not support it.
 int64_t element_size(int dtype);
 
-// Returns true if a TensorFlow DataType is a real floating-point type.
-bool is_real_float(int dtype);
-
 // Counts the kinds of `n` elements at `data`, which needs no alignment. Returns false and leaves `out` unchanged if the
 // dtype is not supported. Works on bit patterns, independent of the floating-point environment (flush to zero,
 // rounding).
@@ -51,6 +48,10 @@ bool measure(int dtype, const void* data, int64_t n, Health* out, Numerics* nume
 // elements. Returns false and leaves `out` unchanged if the dtype is not a real floating-point type. Works on bit
 // patterns, like count_health().
 bool count_histogram(int dtype, const void* data, int64_t n, int64_t num_zero, Histogram* out);
+
+// Reads the only element of a tensor: exactly, a NaN as a quiet one, and -0 as 0. Returns false and leaves `out` unchanged
+// if the dtype is not a real floating-point type. Works on bit patterns, like count_health().
+bool read_scalar(int dtype, const void* data, double* out);
 
 // Where the infinite and NaN elements of a tensor are.
 struct BadPlace {

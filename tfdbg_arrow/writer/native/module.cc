@@ -527,6 +527,11 @@ NB_MODULE(_core, m) {
     find_bad(dtype, buffer.data(), num_elements(dtype, buffer), slice_size, &place);
     return nb::make_tuple(place.first, place.num_slices);
   }, nb::arg("dtype"), nb::arg("buffer"), nb::arg("slice_size"));
+  m.def("read_scalar", [](int dtype, const Bytes& buffer) {
+    double value = 0;
+    if (!read_scalar(dtype, buffer.data(), &value)) throw nb::value_error("the dtype is not a floating-point type");
+    return value;
+  }, nb::arg("dtype"), nb::arg("buffer"));
   m.def("read_sum", [](const Bytes& buffer) { return read_sum(buffer.data(), static_cast<int64_t>(buffer.size())); },
         nb::arg("buffer"));
   m.def("health_kernel_name", [] { return std::string(health_kernel_name()); });

@@ -1,6 +1,7 @@
 // Records summaries of tensors that other nodes computed.
 #include <algorithm>
 #include <cstddef>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -42,6 +43,27 @@ Shape shape_of_row(const double* row) {
   for (int d = 0; d < shape.rank; ++d) shape.dims[d] = static_cast<int64_t>(row[kColumnDim0 + d]);
   shape.size = static_cast<int64_t>(row[kColumnSize]);
   return shape;
+}
+
+bool is_real_float(int dtype) {
+  const double zero = 0;
+  double value = 0;
+  return read_scalar(dtype, &zero, &value);
+}
+
+// Records the value of a tensor with one element, if the row has it, or the counts tell it.
+void set_scalar(const Health& health, const double* row, Record* record) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  if (row[kColumnNumFinite] > 0) {  // otherwise, what counted the element may not have read its value
+    record->tensor.max = row[kColumnMax];
+  } else if (health.num_nan != 0) {
+    record->tensor.max = std::numeric_limits<double>::quiet_NaN();
+  } else if ((health.num_pos_inf | health.num_neg_inf) != 0) {
+    record->tensor.max = health.num_pos_inf != 0 ? kInfinity : -kInfinity;
+  } else {
+    return;
+  }
+  record->flags |= kScalar;
 }
 
 void append_judged(Session& session, size_t i, const Shape& shape, Record* record, Judge* judge) {
@@ -118,8 +140,7 @@ void fill_from_summary(const Session& session, int dtype, const Shape& shape, co
   const Numerics numerics{count(kColumnNumSubnormal), row[kColumnMin], row[kColumnMax], row[kColumnMean],
                           row[kColumnStddev], row[kColumnMaxAbs], any_finite, any_finite && !is_complex};
   set_health(session.mode, health, session.mode == Mode::kFullNumerics ? &numerics : nullptr, record);
-  const bool is_known = any_finite || (record->flags & kBad) != 0;  // what counts elements need not read their values
-  if (shape.size == 1 && is_real_float(dtype) && is_known) set_scalar(health, row[kColumnMax], record);
+  if (shape.size == 1 && is_real_float(dtype)) set_scalar(health, row, record);
   if (row[kColumnFirstBad] > 0) {
     record->flags |= kPlaced;
     record->tensor.first_bad_index = count(kColumnFirstBad) - 1;

@@ -8,7 +8,6 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
-#include <limits>
 #include <memory>
 #include <system_error>
 #include <thread>
@@ -233,15 +232,6 @@ void set_health(Mode mode, const Health& health, const Numerics* numerics, Recor
   facts.max_abs = numerics->max_abs;
 }
 
-void set_scalar(const Health& health, double finite, Record* record) {
-  constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  record->flags |= kScalar;
-  record->tensor.max = health.num_nan != 0       ? std::numeric_limits<double>::quiet_NaN()
-                       : health.num_pos_inf != 0 ? kInfinity
-                       : health.num_neg_inf != 0 ? -kInfinity
-                                                 : finite;
-}
-
 void describe_tensor(Session& session, int dtype, int rank, const int64_t* dims, const void* data, bool keep,
                      Record* record) {
   const int64_t size = num_elements(rank, dims);
@@ -251,11 +241,10 @@ void describe_tensor(Session& session, int dtype, int rank, const int64_t* dims,
     Health health;
     Numerics numerics;
     const bool has_magnitudes = session.mode == Mode::kFullNumerics;
-    const bool is_scalar = size == 1 && is_real_float(dtype);
-    const bool is_measured = has_magnitudes || is_scalar ? measure(dtype, data, size, &health, &numerics)
-                                                         : count_health(dtype, data, size, &health);
+    const bool is_measured =
+        has_magnitudes ? measure(dtype, data, size, &health, &numerics) : count_health(dtype, data, size, &health);
     if (is_measured) set_health(session.mode, health, has_magnitudes ? &numerics : nullptr, record);
-    if (is_scalar) set_scalar(health, numerics.max, record);
+    if (size == 1 && read_scalar(dtype, data, &record->tensor.max)) record->flags |= kScalar;
     if ((record->flags & kBad) != 0) {
       BadPlace place;
       find_bad(dtype, data, size, rank == 0 ? size : size / dims[0], &place);

@@ -257,9 +257,6 @@ void keep_inputs(Session& session, const Record& bad, int64_t event_index, const
 // Fills counts and magnitudes, and the flags that say which of them a mode has. `numerics` may be null.
 void set_health(Mode mode, const Health& health, const Numerics* numerics, Record* record);
 
-// Fills the value of a tensor with one element. `finite` is the element if it is finite.
-void set_scalar(const Health& health, double finite, Record* record);
-
 // Measures a tensor in the session's mode, and fills dtype, shape, flags, counts and magnitudes. `data` may be null
 // only if size is 0 or the mode reads no elements. Keeps the elements in mode FULL_TENSOR, or if `keep` is true. With the setting `histograms`, the
 // histogram of the tensor stays with the calling thread, until this thread appends the record or describes another one.
