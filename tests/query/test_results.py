@@ -28,10 +28,7 @@ from tfdbg_arrow.query import (
 
 from .builder import CLEAN, NAN, RunBuilder
 
-FORWARD = [
-    f"forward_{name}"
-    for name in ("op_type", "op_name", "graph_name", "layer", *Frame.__dataclass_fields__)
-]
+FORWARD = [f"forward_{name}" for name in ("op_type", "op_name", "graph_name", "layer", *Frame.__dataclass_fields__)]
 
 
 def columns_of(row_type: type) -> list[str]:
