@@ -10,6 +10,7 @@ from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query import (
     CallSite,
     Frame,
+    FunctionCall,
     InputTensor,
     NonFinite,
     Producer,
@@ -95,6 +96,7 @@ def test_all_attributes_of_a_bad_tensor(tmp_path: Path) -> None:
         stack=(Frame(*FRAMEWORK), Frame(*USER), Frame(*FRAMEWORK)),
         source=Frame(*USER),
         called_from=(CallSite(function="loss", op_name=None, graph_name=None, layer=None, source=None),),
+        call=FunctionCall("loss", 1),
     )
 
 

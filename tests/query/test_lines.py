@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tfdbg_arrow.query import Frame, SourceLine, alerts, open_logdir
-from tfdbg_arrow.query.bad_tensor import FunctionCall
+from tfdbg_arrow.query import Frame, FunctionCall, SourceLine, alerts, open_logdir
 from tfdbg_arrow.query.wording import carets, nonfinite_facts
 from tfdbg_arrow.viewer.source_text import highlighted
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tfdbg_arrow.query.alert_rules.rules import Parameter, Rule, builtin_rules
     from tfdbg_arrow.query.asked_runs import AboutRuns
     from tfdbg_arrow.query.bad_samples import BadSamples, StepInput
-    from tfdbg_arrow.query.bad_tensor import InputTensor, NonFinite, Producer
+    from tfdbg_arrow.query.bad_tensor import FunctionCall, InputTensor, NonFinite, Producer
     from tfdbg_arrow.query.capture_stats import CaptureStat
     from tfdbg_arrow.query.coverage import Coverage, UnobservedOp, UnobservedOps
     from tfdbg_arrow.query.explanation import Explanation, Growth, Reasons, read_reasons
@@ -83,7 +83,7 @@ _NAMES_OF = {
     "tfdbg_arrow.query.alert_rules.rules": ["Parameter", "Rule", "builtin_rules"],
     "tfdbg_arrow.query.asked_runs": ["AboutRuns"],
     "tfdbg_arrow.query.bad_samples": ["BadSamples", "StepInput"],
-    "tfdbg_arrow.query.bad_tensor": ["InputTensor", "NonFinite", "Producer"],
+    "tfdbg_arrow.query.bad_tensor": ["FunctionCall", "InputTensor", "NonFinite", "Producer"],
     "tfdbg_arrow.query.capture_stats": ["CaptureStat"],
     "tfdbg_arrow.query.coverage": ["Coverage", "UnobservedOp", "UnobservedOps"],
     "tfdbg_arrow.query.explanation": ["Explanation", "Growth", "Reasons", "read_reasons"],
@@ -162,6 +162,7 @@ __all__ = [
     "Finding",
     "Forward",
     "Frame",
+    "FunctionCall",
     "Growth",
     "HistoryRow",
     "Hop",
