@@ -313,8 +313,8 @@ class TestNames:
     @pytest.fixture
     def named(self, tmp_path: Path) -> Path:
         for run_id, name, start_s in (("r1", "twice", 0), ("r2", "once", 10), ("r3", "twice", 20), ("r4", "r1", 30)):
-            run_of(run_id, NAN, start_s=start_s, end_s=start_s + 5, run_name=name).write(tmp_path)
-        return tmp_path
+            run_of(run_id, NAN, start_s=start_s, end_s=start_s + 5, run_name=name).write(tmp_path / "log")
+        return tmp_path / "log"
 
     def test_every_answer_is_about_the_named_run(self, named: Path) -> None:
         with open_logdir(named) as opened:
@@ -323,7 +323,7 @@ class TestNames:
             found = opened.first_nonfinite(run_id="once")
             assert found is not None
             assert found.run_id == "r2"
-            assert {row.run_id for row in opened.history("x", run_id="once")} == {"r2"}
+            assert {row.run_id for row in opened.history("x", run_id="once")} == {'"r2"'}
             assert opened.about_runs(run_id="once").run_ids == ("r2",)
             health = opened.layer_health(run_id="once")
             assert health is not None
@@ -344,7 +344,7 @@ class TestNames:
         target = tmp_path / "exported"
         exported = CliRunner().invoke(app, ["export", str(named), str(target), "--csv", "--run", "once"])
         assert exported.exit_code == 0, exported.output
-        assert {line.split(",")[0] for line in (target / "run.csv").read_text().splitlines()[1:]} == {"r2"}
+        assert {line.split(",")[0] for line in (target / "run.csv").read_text().splitlines()[1:]} == {'"r2"'}
         for command in ("why", "coverage", "show"):
             words = [command, str(named), *(["x"] if command == "show" else []), "--run", "twice"]
             refused = CliRunner().invoke(app, words)

@@ -84,7 +84,7 @@ def hostile(path: Path, *, run_id: str = "run-a", host: str = HOSTILE[0], bad: M
         host_name=host,
         command_line=f'["{SCRIPT}"]',
         worker=HOSTILE[1],
-        run_name=HOSTILE[0],
+        run_name=f"run {HOSTILE[0]}",
         tags=json.dumps(HOSTILE),
         notes="\n".join(HOSTILE),
     )
