@@ -172,7 +172,7 @@ def test_keys_and_clicks_unfold_and_fold_in_place(browser: Browser, served: Serv
         expect(page.locator(":focus")).to_have_attribute("aria-label", re.compile("^dense;"))
         page.keyboard.press("Enter")
         expect(frames).to_have_count(2)
-        expect(page.locator(":focus")).to_have_attribute("aria-label", re.compile("^ReadVariableOp w; net_1/dense_1/w;"))
+        expect(page.locator(":focus")).to_have_attribute("aria-label", re.compile("^ReadVariableOp w; .*dense_1"))
         page.keyboard.press("-")
         expect(frames).to_have_count(1)
         expect(page.locator(":focus")).to_have_attribute("aria-label", re.compile("^dense;"))
