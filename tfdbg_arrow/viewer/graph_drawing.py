@@ -205,7 +205,7 @@ def _scope_box(node: ScopeNode, model: ScopeGraph, links: GraphLinks, *, outer: 
         head=names[0],
         lines=(*names[1:], *extra),
         title=_cut(f"{node.op_name or title}: {scope_health_text(node)}"),
-        label=_cut("; ".join([" ".join(names), *extra, _tensors_text(health)])),
+        label=_cut("; ".join([" ".join(names), *extra, *_whole_name(node.op_name, names), _tensors_text(health)])),
         href=hrefs[node.kind],
         into=None if inner is None else links.callee(inner),
         is_focus=False,
@@ -324,13 +324,18 @@ def _box(node: OpNode, links: GraphLinks, *, is_focus: bool, num_hidden: int) ->
         head=names[0],
         lines=(*names[1:], *extra),
         title="\n".join(_cut(text) for text in (f"{node.op_type or '?'} {node.op_name}", *about, *extra)),
-        label=_cut("; ".join([" ".join(names), *extra, node.state, *about[:2]])),
+        label=_cut("; ".join([" ".join(names), *extra, *_whole_name(node.op_name, names), node.state, *about[:2]])),
         href=None if node.op_type is None else links.op(node.op_name),
         into=None if inner is None else links.callee(inner),
         is_focus=is_focus,
         level=node.level,
         num_hidden=num_hidden,
     )
+
+
+def _whole_name(op_name: str | None, shown: Sequence[str]) -> list[str]:
+    """Returns the name of an op if the box shows less of it."""
+    return [] if op_name is None or op_name in shown else [op_name]
 
 
 def _border_box(border: Border, links: GraphLinks, *, level: int) -> Box:
