@@ -161,6 +161,7 @@ def test_a_logdir_damaged_by_a_truncated_part(tmp_path: Path) -> None:
         ("info", "{logdir}"),
         ("view", "{logdir}"),
         ("report", "{logdir}"),
+        ("watch", __file__),  # it would wait for a directory that does not exist
         ("recover", "{logdir}"),
         ("verify", "{logdir}"),
         ("upload", "{logdir}", "s3://place"),

@@ -323,7 +323,7 @@ class TestNames:
             found = opened.first_nonfinite(run_id="once")
             assert found is not None
             assert found.run_id == "r2"
-            assert {row.run_id for row in opened.history("x", run_id="once")} == {'"r2"'}
+            assert {row.run_id for row in opened.history("x", run_id="once")} == {"r2"}
             assert opened.about_runs(run_id="once").run_ids == ("r2",)
             health = opened.layer_health(run_id="once")
             assert health is not None

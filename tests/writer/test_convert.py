@@ -216,9 +216,29 @@ def test_eager_tensors_have_no_graph_columns_and_only_outputs_are_execution_outp
 
 def test_the_execution_of_a_function_names_its_graph_and_that_of_an_op_does_not() -> None:
     made = batch(
-        record(Kind.EXECUTION, node=3, execution_index=0, size=1, slot=2, tensor_id=6, step_id=99, step=3, payload=[5]),
         record(
-            Kind.EXECUTION, node=2, execution_index=1, size=0, slot=1, step_id=98, frame_id=0, call_site=5, device=6
+            Kind.EXECUTION,
+            node=3,
+            execution_index=0,
+            size=1,
+            slot=2,
+            tensor_id=6,
+            step_id=99,
+            step=3,
+            iteration=-1,
+            payload=[5],
+        ),
+        record(
+            Kind.EXECUTION,
+            node=2,
+            execution_index=1,
+            size=0,
+            slot=1,
+            step_id=98,
+            frame_id=0,
+            call_site=5,
+            device=6,
+            iteration=4,
         ),
     )
     found = converted(made)
@@ -238,6 +258,7 @@ def test_the_execution_of_a_function_names_its_graph_and_that_of_an_op_does_not(
         "forward_execution_index": None,
         "layer": None,
         "role": None,
+        "part_stack_trace_id": None,
     }
     second = first | {
         "execution_index": 1,
@@ -254,6 +275,7 @@ def test_the_execution_of_a_function_names_its_graph_and_that_of_an_op_does_not(
         "forward_execution_index": 0,
         "layer": "encoder/dense_1",
         "role": "gradient",
+        "part_stack_trace_id": 4,
     }
     assert found["execution"] == [first, second]
     assert found["execution_input"] == [{"run_id": "run1", "execution_index": 0, "input_index": 0, "tensor_id": 5}]

@@ -231,7 +231,7 @@ def run(
     tags: Annotated[
         str | None, typer.Option(metavar="A,B,...", help="Tags that describe the run, e.g. baseline,lr=0.1.")
     ] = None,
-    notes: Annotated[str | None, typer.Option(metavar="TEXT", help="Notes about the run.")] = None,
+    notes: Annotated[str | None, typer.Option(metavar="NOTES", help="Notes about the run.")] = None,
     seed: Annotated[
         int | None,
         typer.Option(metavar="N", help="Seed Python, NumPy and TensorFlow with this number before the program starts."),

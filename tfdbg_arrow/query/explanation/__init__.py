@@ -159,6 +159,7 @@ def explain_event(
         program_ops=flow.program_ops.op_types(event),
         makers=() if made is None else (made.op.op_type, *made.others),
         is_optimizer=label.role == "optimizer",
+        is_loss=is_origin and event.shape == () and flow.labels.is_of_loss(event),
         behind=around.behind,
         has_moved_constant=around.has_moved_constant,
         is_norm_of_gradient=around.is_norm_of_gradient,

@@ -66,6 +66,7 @@ class Computed:
         program_ops: The types of the program's ops that TensorFlow ran as this op; empty if it ran the op itself.
         makers: Of these, the types of the ops that can have made the bad elements, the most likely one first.
         is_optimizer: Whether the op belongs to an optimizer.
+        is_loss: Whether the output is a scalar of the loss, and an origin although an input may be infinite.
         behind: Returns the ops that the inputs were computed from in the same call, the nearest first.
         has_moved_constant: Returns whether the program adds a constant to make a tensor, and TensorFlow added it to a
             part of the other term.
@@ -83,6 +84,7 @@ class Computed:
     program_ops: tuple[str, ...] = ()
     makers: tuple[str, ...] = ()
     is_optimizer: bool = False
+    is_loss: bool = False
     behind: Callable[[], Iterable[Computed]] = _nowhere
     has_moved_constant: Callable[[TensorEvent], bool] = _no
     is_norm_of_gradient: Callable[[], bool] = _never

@@ -386,9 +386,9 @@ def explain(computed: Computed) -> Explanation | None:
 
 
 def _of_infinite_loss(computed: Computed) -> Explanation | None:
-    """Returns the explanation of a scalar of infinities that the program wrote, which is an origin only in a loss."""
+    """Returns the explanation of an infinite loss of infinities that the program wrote."""
     infinite = [event for event in computed.inputs.values() if event.has_inf_or_nan and event.num_nan == 0]
-    if not infinite or computed.output.num_nan != 0 or computed.output.shape != ():
+    if not computed.is_loss or not infinite or computed.output.num_nan != 0:
         return None
     held = bad_text(infinite[0])
     return Explanation(
