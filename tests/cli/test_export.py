@@ -79,7 +79,7 @@ def test_the_mode_and_the_run_can_be_chosen(logdir: Path, tmp_path: Path) -> Non
             "--table was given with --debugger-v2; its dumps are always complete and are never replaced.",
         ),
         (("--csv", "--run", "run-z"), "run 'run-z' is not in {logdir}; it holds run-a."),
-        (("--debugger-v2", "--run", "run-z"), "{logdir} has no run 'run-z'; it has run-a."),
+        (("--debugger-v2", "--run", "run-z"), "run 'run-z' is not in {logdir}; it holds run-a."),
         (
             ("--debugger-v2", "--tensor-debug-mode", "FULL_TENSOR"),
             (

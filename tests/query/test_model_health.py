@@ -712,7 +712,7 @@ def test_marked_numbers_have_curves(tmp_path: Path) -> None:
     mark(99, "late", "1")
     curves = answers(run, tmp_path)[1]
     told = {each.name: each for each in curves.curves}
-    assert list(told)[:4] == ["loss", "accuracy", "logs/val_loss", "learning_rate"]
+    assert list(told)[:4] == ["loss", "accuracy", "learning_rate", "logs/val_loss"]
     assert told["accuracy"].values == (0.0, 0.5, 0.5, 0.75)
     assert (told["accuracy"].title, told["accuracy"].source) == ("accuracy", "mark(accuracy=…)")
     assert told["learning_rate"].values == (0.1, 0.05, 0.025, 0.0125)

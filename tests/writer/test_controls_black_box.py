@@ -32,12 +32,14 @@ def calls(values: list[float]) -> None:
         logarithm(value)
 
 
-def comparable(found: Rows) -> Rows:
-    """Returns rows without the columns that differ between two recordings of one program. The step identifies them."""
+def comparable(found: Rows) -> list[str]:
+    """Returns rows without the columns that differ between two recordings of one program. The step identifies them.
+
+    They are texts, because a NaN does not equal itself.
+    """
     volatile = {"run_id", "event_index", "wall_time_ns", "wall_time", "step_id", "frame_id", "device_id", "graph_id"}
     volatile |= {"execution_index", "tensor_id", "stack_trace_id", "thread_id", "op_type"}
-    stripped = [{key: value for key, value in row.items() if key not in volatile} for row in found]
-    return sorted(stripped, key=lambda row: repr([repr(value) for value in row.values()]))
+    return sorted(repr({key: value for key, value in row.items() if key not in volatile}) for row in found)
 
 
 def of_calls(logdir: Path, name: str, steps: set[int]) -> Rows:
