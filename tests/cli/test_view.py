@@ -103,7 +103,7 @@ def test_view_reports_a_missing_logdir_or_run_immediately(logdir: Path, tmp_path
     assert "nothing" in missing.stderr
     unknown = run_cli("view", logdir, "--no-open", "--run", "evil")
     assert unknown.exit_code == 2
-    assert unknown.stderr == f"tfdbg-arrow: run 'evil' is not in {logdir}; it has run-a.\n"
+    assert unknown.stderr == f"tfdbg-arrow: run 'evil' is not in {logdir}; it holds run-a.\n"
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from tfdbg_arrow.writer.backend import native_core
 from tfdbg_arrow.writer.graphs.node_defs import OWN_NAME_PREFIX, attribute_json
 from tfdbg_arrow.writer.hooks.runtime import parse_attribute, serialized_graph
 
-SCOPE = SimpleNamespace(layer="dense", role="gradient", forward_op=(7, "MatMul"))
+SCOPE = SimpleNamespace(layer="dense", role="gradient", forward_op=(7, "MatMul"), part_stack=-1)
 
 
 def json_of(serialized: bytes) -> str:
