@@ -110,6 +110,7 @@ def test_equal_computations_do_not_diverge(logdirs: Path, name: str) -> None:
     assert found.num_compared > 50
 
 
+@pytest.mark.slow
 def test_the_same_program_is_aligned_completely(logdirs: Path) -> None:
     found = compare(logdirs, "same")
     assert found.only_a == found.only_b

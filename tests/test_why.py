@@ -207,7 +207,11 @@ def way_back(opened: Logdir, name: str) -> tuple[Hop, ...]:
     return opened.provenance(last).hops
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, marks=(pytest.mark.slow,) * (number % 4 > 0)) for number, case in enumerate(CASES)],
+    ids=lambda case: case.name,
+)
 def test_the_explanation_of_each_case(opened: Logdir, case: Case) -> None:
     origins = [hop for hop in way_back(opened, case.name) if hop.role == "origin"]
     origin = min((hop for hop in origins if case.op in ("", hop.op_type)), key=lambda hop: hop.event_index)

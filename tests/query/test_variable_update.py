@@ -36,6 +36,7 @@ def training(contents: list[np.ndarray], op_type: str, *, rate: float) -> tuple[
     return run, [rms(after - content) for content, after in pairwise(contents)]
 
 
+@pytest.mark.slow
 @settings(max_examples=10, deadline=None)
 @given(data=st.data())
 @pytest.mark.parametrize("op_type", ["AssignSubVariableOp", "ResourceApplyGradientDescent", "ResourceApplyAdam"])

@@ -90,6 +90,7 @@ IDS = [f"{name} {kind}" for name in ("eager", "function", "tape") for kind in ("
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=IDS)
 class TestCheckNumerics:
+    @pytest.mark.slow
     def test_enabled_first(self, program: Program, health_backend: str, tmp_path: Path) -> None:
         with checking_numerics():
             bare = outcome(program)

@@ -6,7 +6,6 @@ Each of the eight trainings runs in separate processes, once without a recording
 from __future__ import annotations
 
 import collections
-import itertools
 import json
 import re
 from pathlib import Path
@@ -398,7 +397,11 @@ STEERING = IDLE - {"Const"}
     scope="module",
     params=[
         ("second_order", "native"),
-        *itertools.product(("deep_gradients", "keras_fit", "same_function_twice", "switch"), ("native", "tensorflow")),
+        *(
+            pytest.param((name, backend), marks=(pytest.mark.slow,) * (backend == "tensorflow"))
+            for name in ("deep_gradients", "keras_fit", "same_function_twice", "switch")
+            for backend in ("native", "tensorflow")
+        ),
     ],
     ids="-".join,
 )
