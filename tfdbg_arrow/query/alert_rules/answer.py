@@ -26,6 +26,8 @@ ORIGIN_RULE = "nonfinite_origin"
 """The rule whose alerts are about origins of bad values."""
 _BAD_RULE = "nonfinite"
 """The rule whose alerts are about all bad tensors."""
+_MAX_ASKED = 200
+"""Number of alerts whose lines are asked for at once, so that statements stay short."""
 _MAX_JUDGED = 200
 """Number of origins per run for which to check whether they did harm."""
 
@@ -448,14 +450,20 @@ def _with_forward_lines(logdir: Engine, alerts: Sequence[Alert]) -> list[Alert]:
     The line of such an op only calls the gradient, or even only `fit`. If the program wrote the gradient itself, as
     with `tf.custom_gradient`, the line is in the gradient, and remains.
     """
-    if not alerts:
-        return []
-    keys = [
-        list(key) for key in zip(*((a.run_id, a.graph_id, a.op_name, a.first_event_index) for a in alerts), strict=True)
-    ]
+    lines: dict[int, Frame] = {}
+    for start in range(0, len(alerts), _MAX_ASKED):
+        lines |= _forward_lines(logdir, dict(enumerate(alerts[start : start + _MAX_ASKED], start=start)))
+    return [replace(alert, source=lines.get(place, alert.source)) for place, alert in enumerate(alerts)]
+
+
+def _forward_lines(logdir: Engine, alerts: Mapping[int, Alert]) -> dict[int, Frame]:
+    """Returns the lines of the forward ops of those alerts that are about gradients, by place."""
+    # Spark takes no lists as parameters.
+    columns = "? AS place, ? AS run_id, CAST(? AS BIGINT) AS graph_id, CAST(? AS STRING) AS op_name, "
+    asked = " UNION ALL ".join([f"SELECT {columns}CAST(? AS BIGINT) AS event_index"] * len(alerts))
+    keys = ((place, a.run_id, a.graph_id, a.op_name, a.first_event_index) for place, a in alerts.items())
     rows = logdir.rows(
-        "WITH found AS (SELECT unnest(?) AS place, unnest(?) AS run_id, unnest(CAST(? AS BIGINT[])) AS graph_id, "
-        "unnest(CAST(? AS VARCHAR[])) AS op_name, unnest(CAST(? AS BIGINT[])) AS event_index), "
+        f"WITH found AS ({asked}), "
         "computed AS (SELECT f.place, f.run_id, o.stack_trace_id AS own, w.stack_trace_id AS forward FROM found AS f "
         "JOIN recorded_op AS o ON o.run_id = f.run_id AND o.graph_id = f.graph_id AND o.op_name = f.op_name "
         "JOIN graph_op AS w ON w.run_id = f.run_id AND w.graph_id = o.forward_graph_id "
@@ -465,9 +473,9 @@ def _with_forward_lines(logdir: Engine, alerts: Sequence[Alert]) -> list[Alert]:
         "JOIN execution AS e ON e.run_id = f.run_id AND e.execution_index = h.execution_index "
         "JOIN execution AS w ON w.run_id = f.run_id AND w.execution_index = e.forward_execution_index "
         "WHERE f.graph_id IS NULL), "
-        "framed AS (SELECT t.run_id, t.stack_trace_id, min(t.depth) FILTER (f.owner = 'user') AS depth, "
-        "min_by(t.stack_frame_id, t.depth) FILTER (f.owner = 'user') AS stack_frame_id, "
-        "max(t.depth) FILTER (f.owner = 'framework' AND f.func IN (?, ?)) AS gradient_depth "
+        "framed AS (SELECT t.run_id, t.stack_trace_id, min(t.depth) FILTER (WHERE f.owner = 'user') AS depth, "
+        "min_by(t.stack_frame_id, t.depth) FILTER (WHERE f.owner = 'user') AS stack_frame_id, "
+        "max(t.depth) FILTER (WHERE f.owner = 'framework' AND f.func IN (?, ?)) AS gradient_depth "
         "FROM (SELECT run_id, own AS stack_trace_id FROM computed UNION SELECT run_id, forward FROM computed) AS used "
         "JOIN stack_trace AS t ON t.run_id = used.run_id AND t.stack_trace_id = used.stack_trace_id "
         "JOIN stack_frame AS f ON f.run_id = t.run_id AND f.stack_frame_id = t.stack_frame_id "
@@ -477,10 +485,9 @@ def _with_forward_lines(logdir: Engine, alerts: Sequence[Alert]) -> list[Alert]:
         "JOIN framed AS w ON w.run_id = c.run_id AND w.stack_trace_id = c.forward "
         "JOIN stack_frame AS s ON s.run_id = w.run_id AND s.stack_frame_id = w.stack_frame_id "
         "WHERE NOT coalesce(own.gradient_depth > own.depth, false)",
-        [list(range(len(alerts))), *keys, *GRADIENT_FUNCS],
+        [*(value for key in keys for value in key), *GRADIENT_FUNCS],
     )
-    lines = {place: Frame(*frame) for place, *frame in rows}
-    return [replace(alert, source=lines.get(place, alert.source)) for place, alert in enumerate(alerts)]
+    return {place: Frame(*frame) for place, *frame in rows}
 
 
 class _Unknown:
