@@ -169,13 +169,13 @@ def test_a_failure_has_the_op_its_counts_its_inputs_the_source_line_and_the_logd
     lines = [line.strip() for line in results["test_bad"].text.splitlines()]
     assert lines[0].startswith("-Inf in Log:0 (Log) in ")
     assert lines[1].startswith("why      Log of 0: 1 of 3 elements is 0, and the logarithm of 0 is -Inf. ")
-    assert lines[2:4] == ["role     forward", "effect   reached the program"]
-    assert lines[4].startswith("tensor   float32 [3]: 1 -Inf, 1 zero, 1 positive of 3 elements, the first -Inf at [")
-    assert "float32 [3]: 1 zero, 2 positive of 3 elements" in lines[5]
-    assert lines[6].endswith("test_it.py:6 in logarithm: return tf.math.log(x)  # the line")
-    assert re.fullmatch(r"called   .*test_it\.py:\d+ in test_bad: logarithm\(.*", lines[7])
-    assert lines[8].startswith("logdir   ")
-    assert (Path(lines[8].removeprefix("logdir   ")) / "tfdbg_arrow.json").exists()
+    assert lines[2:5] == ["call     1 of logarithm", "role     forward", "effect   reached the program"]
+    assert lines[5].startswith("tensor   float32 [3]: 1 -Inf, 1 zero, 1 positive of 3 elements, the first -Inf at [")
+    assert "float32 [3]: 1 zero, 2 positive of 3 elements" in lines[6]
+    assert lines[7].endswith("test_it.py:6 in logarithm: return tf.math.log(x)  # the line")
+    assert re.fullmatch(r"called   .*test_it\.py:\d+ in test_bad: logarithm\(.*", lines[8])
+    assert lines[9].startswith("logdir   ")
+    assert (Path(lines[9].removeprefix("logdir   ")) / "tfdbg_arrow.json").exists()
 
 
 def test_a_failing_test_keeps_its_failure_and_reports_the_bad_tensor(results: dict[str, Outcome]) -> None:

@@ -30,7 +30,7 @@ class TestRecording:
             first,
         )
         where = "slice 0 along the first axis, the only bad one of 2"
-        assert about == f"tfdbg-arrow: role forward; reached the program; {where}"
+        assert about == f"tfdbg-arrow: call 1 of loss; role forward; reached the program; {where}"
         ((run_id,),) = rows(here / "tfdbg_logdir", "SELECT run_id FROM run")
         assert second == (
             f"tfdbg-arrow: for its inputs and stack: tfdbg-arrow first-nonfinite tfdbg_logdir --run {run_id}"
