@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,14 @@ def all_rows(logdir: Path) -> Rows:
 
 
 def rows_of(opened: Logdir) -> Rows:
-    return {table.name: sorted(opened.rows(f"SELECT * FROM {table.name}"), key=repr) for table in TABLES}
+    """Returns the rows of each table. A NaN, which does not equal itself, is a text."""
+
+    def comparable(row: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple("NaN" if isinstance(value, float) and math.isnan(value) else value for value in row)
+
+    return {
+        table.name: sorted(map(comparable, opened.rows(f"SELECT * FROM {table.name}")), key=repr) for table in TABLES
+    }
 
 
 def tree(logdir: Path) -> dict[str, bytes]:
