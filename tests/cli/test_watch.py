@@ -33,6 +33,11 @@ def harmful(path: Path) -> Path:
     return run.write(path)
 
 
+def start_watching(logdir: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tfdbg_arrow", "watch", "--interval", "0.1", str(logdir)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
 def test_an_ended_recording_is_shown_once(healthy: Path) -> None:
     result = run_cli("watch", healthy)
     assert result.exit_code == 0
@@ -97,12 +102,7 @@ def test_another_directory_is_refused(tmp_path: Path) -> None:
 def test_it_waits_for_a_recording_and_follows_it_to_its_end(tmp_path: Path) -> None:
     """Another process watches: it sees the recording from its first to its last step."""
     logdir = tmp_path / "logdir"
-    watching = subprocess.Popen(
-        [sys.executable, "-m", "tfdbg_arrow", "watch", "--interval", "0.1", str(logdir)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    watching = start_watching(logdir)
     assert watching.stdout is not None
     assert watching.stderr is not None
     try:
@@ -165,12 +165,7 @@ def test_ctrl_c_ends_only_the_watching(tmp_path: Path) -> None:
     logdir = tmp_path / "logdir"
     with tfdbg_arrow.capture(logdir):
         tf.square(tf.constant(2.0))
-        watching = subprocess.Popen(
-            [sys.executable, "-m", "tfdbg_arrow", "watch", "--interval", "0.1", str(logdir)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        watching = start_watching(logdir)
         assert watching.stdout is not None
         reader = threading.Timer(SECONDS, watching.kill)
         reader.start()

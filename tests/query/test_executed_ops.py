@@ -318,6 +318,27 @@ def test_dtypes_that_no_recorder_wrote(text: str | None, expected: tuple[str | N
     assert read_dtypes(text) == expected
 
 
+def chain(op_types: tuple[str, ...], taken: dict[str, Any], made: dict[str, Any]) -> tuple[RunBuilder, int]:
+    """Returns a run in which functions ran one after another as one op, and the event_index of its output."""
+    run = RunBuilder("run-a")
+    graph = run.graph("f").op("x", "Placeholder").op("one", "Const")
+    before = "x"
+    for name in op_types:
+        graph.op(name.lower(), name, [before, "one"] if name == "Sub" else [before])
+        before = name.lower()
+    graph.function("f", ["x"], [before])
+    node = f"{before}/unary_ops_composition"
+    run.executed().node("x", "_Arg", of=graph, op="x", index=0).node(
+        node, "_UnaryOpsComposition", ["x"], of=graph, made_for=before
+    ).node("result", "_Retval", [node], index=0)
+    index = call(run, graph, health=taken)
+    run.tensor(graph, "x", taken, execution=index)
+    graph.op_types[node] = "_UnaryOpsComposition"
+    event = run.tensor(graph, node, made, execution=index)
+    run.eager(index, made, tensor_id=2)
+    return run, event
+
+
 RELU_AND_LOG = [
     (counts(neg=1, pos=2), counts(neg_inf=1, pos=2), "Log of 0: 1 of 3 elements is 0, and the logarithm of 0 is -Inf."),
     (counts(zero=3), counts(neg_inf=3), "Log of 0: 3 of 3 elements are 0, and the logarithm of 0 is -Inf."),
@@ -328,18 +349,7 @@ RELU_AND_LOG = [
 def test_the_reason_of_a_fused_op_follows_from_the_counts_of_its_input(
     taken: dict[str, Any], made: dict[str, Any], sentence: str, tmp_path: Path
 ) -> None:
-    run = RunBuilder("run-a")
-    graph = run.graph("f").op("x", "Placeholder").op("relu", "Relu", ["x"]).op("log", "Log", ["relu"])
-    graph.function("f", ["x"], ["log"])
-    node = "log/unary_ops_composition"
-    run.executed().node("x", "_Arg", of=graph, op="x", index=0).node(
-        node, "_UnaryOpsComposition", ["x"], of=graph, made_for="log"
-    ).node("result", "_Retval", [node], index=0)
-    index = call(run, graph, health=taken)
-    run.tensor(graph, "x", taken, execution=index)
-    graph.op_types[node] = "_UnaryOpsComposition"
-    event = run.tensor(graph, node, made, execution=index)
-    run.eager(index, made, tensor_id=2)
+    run, event = chain(("Relu", "Log"), taken, made)
     found = first(run, tmp_path)
     (relu,) = found.inputs
     assert (found.op_name, found.op_type, found.event_index) == ("log", "Log", event)
@@ -462,23 +472,7 @@ CHAINS = [
 def test_an_op_of_a_chain_that_cannot_make_the_kinds_of_its_bad_elements_is_not_named(
     op_types: tuple[str, ...], made: dict[str, Any], op_type: str, sentence: str | None, tmp_path: Path
 ) -> None:
-    run = RunBuilder("run-a")
-    graph = run.graph("f").op("x", "Placeholder").op("one", "Const")
-    before = "x"
-    for name in op_types:
-        graph.op(name.lower(), name, [before, "one"] if name == "Sub" else [before])
-        before = name.lower()
-    graph.function("f", ["x"], [before])
-    node = f"{before}/unary_ops_composition"
-    run.executed().node("x", "_Arg", of=graph, op="x", index=0).node(
-        node, "_UnaryOpsComposition", ["x"], of=graph, made_for=before
-    ).node("result", "_Retval", [node], index=0)
-    taken = counts(zero=1, pos=2)
-    index = call(run, graph, health=taken)
-    run.tensor(graph, "x", taken, execution=index)
-    graph.op_types[node] = "_UnaryOpsComposition"
-    event = run.tensor(graph, node, made, execution=index)
-    run.eager(index, made, tensor_id=2)
+    run, event = chain(op_types, counts(zero=1, pos=2), made)
     found = first(run, tmp_path)
     explanation = read_reasons(tmp_path / "logdir", tensor=event, run_id=run.run_id).explanation
     assert explanation is not None

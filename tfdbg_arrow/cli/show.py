@@ -59,7 +59,7 @@ def show(
 
     Exit codes: 0 success, 2 an error.
     """
-    from tfdbg_arrow.query.asked_runs import recorded_ops
+    from tfdbg_arrow.query.tensor_history import recorded_ops
     from tfdbg_arrow.query.wording import similar_text
 
     steps = _parse_steps(step)

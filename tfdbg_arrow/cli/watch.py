@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tfdbg_arrow.query.following import Figure, TrainingProgress
 
 _SHARE_OF_TIME = 4
-"""How many times as long as the queries took to wait, so that following a recording takes at most a fifth of a core."""
+"""How many times as long as a look took to wait after it, so that watching leaves the machine to the program."""
 _MAX_QUERY_S = 5.0
 """Time limit of each question of a round. What takes longer is shown as it was in an earlier round."""
 _POLL_S = 0.5
@@ -199,16 +199,16 @@ def _styled_findings(progress: TrainingProgress) -> list[tuple[str, str]]:
     """Returns the first bad value and what alert rules found, each with a style."""
     from tfdbg_arrow.query.wording import headline_text, steps_text
 
-    found = []
+    findings = []
     if progress.nonfinite is not None and progress.has_harm:
         step = "" if progress.nonfinite.step is None else f", step {progress.nonfinite.step}"
         source = progress.nonfinite.source
         line = "" if source is None else f", {source.place}" + (f": {source.code}" if source.code else "")
-        found.append((f"{headline_text(progress.nonfinite)}{step}{line}", "bold red"))
+        findings.append((f"{headline_text(progress.nonfinite)}{step}{line}", "bold red"))
     for rule in progress.rules:
         if rule.kind != "nonfinite_origin" and not (rule.kind == "nonfinite" and progress.has_harm):
             steps = steps_text(rule.first_step, rule.last_step)
             places = number_of(rule.num_places, "place")
             text = f"{rule.severity} {rule.kind}: {number_of(rule.num_alerts, 'alert')} at {places}"
-            found.append((text + (f", {steps}" if steps else ""), _SEVERITY_STYLES[rule.severity]))
-    return found
+            findings.append((text + (f", {steps}" if steps else ""), _SEVERITY_STYLES[rule.severity]))
+    return findings

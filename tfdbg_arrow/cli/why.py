@@ -100,7 +100,8 @@ def why(
 
 def _find(logdir: Logdir, tensor: str, *, run_id: str | None) -> tuple[str, int] | None:
     """Returns (run id, event_index) of the bad tensor that `tensor` names; None if it was never bad."""
-    from tfdbg_arrow.query.asked_runs import asked_runs, recorded_ops
+    from tfdbg_arrow.query.asked_runs import asked_runs
+    from tfdbg_arrow.query.tensor_history import recorded_ops
     from tfdbg_arrow.query.wording import similar_text
 
     condition, run_ids = asked_runs(logdir, run_id).condition()

@@ -21,8 +21,6 @@ ALL_RUNS = "all"
 """The `run_id` that means all runs of a logdir."""
 _MAX_NAMED = 3
 """Number of runs that a sentence names."""
-_MAX_OPS = 20_000
-"""Maximum number of names of ops to choose similar ones from."""
 _MAX_LISTED = 20
 """Number of runs with the same name that an error lists, the newest ones."""
 
@@ -302,19 +300,3 @@ def _order(process: _Process) -> tuple[int, str]:
 
 def _read_processes(logdir: Engine) -> _Processes:
     return logdir.kept("processes", lambda: _Processes(logdir))
-
-
-def recorded_ops(logdir: Logdir, *, run_id: str | None = None) -> tuple[str, ...]:
-    """Returns the names of the ops with recorded tensors, and the types of ops that ran eagerly, in order.
-
-    Args:
-        logdir: The logdir.
-        run_id: The run to look at, or ALL_RUNS. None means the newest run, with the other processes of its program.
-    """
-    condition, run_ids = asked_runs(logdir, run_id).condition()
-    rows = logdir.rows(
-        f"SELECT DISTINCT coalesce(op_name, op_type) AS name FROM tensor_health WHERE {condition} "
-        f"AND coalesce(op_name, op_type) IS NOT NULL ORDER BY name LIMIT {_MAX_OPS}",
-        run_ids,
-    )
-    return tuple(name for (name,) in rows)

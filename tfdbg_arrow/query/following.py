@@ -115,14 +115,14 @@ def read_progress(
     ((last_execution_ns,),) = logdir.rows(f"SELECT max(wall_time_ns) FROM execution WHERE {condition}", parameters)
     last_event_ns = max((time for time in (last_tensor_ns, last_execution_ns) if time is not None), default=None)
     is_ended = alive is not None and alive.isdisjoint(run_ids)
-    known = before if before is not None and before.run_ids == run_ids else None
-    figures, nonfinite = (() if known is None else known.figures), (None if known is None else known.nonfinite)
-    rules = () if known is None else known.rules
+    earlier = before if before is not None and before.run_ids == run_ids else None
+    figures, nonfinite = (() if earlier is None else earlier.figures), (None if earlier is None else earlier.nonfinite)
+    rules = () if earlier is None else earlier.rules
     # One question that takes too long does not keep the others from being answered. The last answers decide.
     limit = _LAST_FACTOR * seconds if is_ended else seconds
     num_cut = 3
     with contextlib.suppress(TimeLimitError), logdir.within(limit):
-        if num_nonfinite and (is_ended or known is None or not known.has_harm):
+        if num_nonfinite and (is_ended or earlier is None or not earlier.has_harm):
             nonfinite = logdir.first_nonfinite(run_id=run_id)
         num_cut -= 1
     with contextlib.suppress(TimeLimitError), logdir.within(limit):
@@ -170,10 +170,10 @@ def _figures(logdir: Logdir, *, run_id: str) -> tuple[Figure, ...]:
     if last is None:
         return ()
     curves = training_curves(logdir, run_id=run_id, positions=(max(last - _NUM_LAST_STEPS, 0), None))
-    found = []
+    figures = []
     for curve in () if curves is None else curves.curves:
-        known = [value for value in curve.values if value is not None]
-        if known:
+        values = [value for value in curve.values if value is not None]
+        if values:
             is_share = curve.name in _SHARES
-            found.append(Figure(name=curve.name, title=curve.title, value=known[-1], is_share=is_share))
-    return tuple(found)
+            figures.append(Figure(name=curve.name, title=curve.title, value=values[-1], is_share=is_share))
+    return tuple(figures)

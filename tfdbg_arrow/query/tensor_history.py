@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from tfdbg_arrow.errors import QueryError
-from tfdbg_arrow.query.asked_runs import asking
+from tfdbg_arrow.query.asked_runs import asked_runs, asking
 from tfdbg_arrow.query.displayed import Rows
 from tfdbg_arrow.query.engine import MAX_ROWS, Engine
 from tfdbg_arrow.query.recorded import HEALTH_COLUMNS, TensorHealth
@@ -22,6 +22,8 @@ _COLUMNS = (
     "run_id", "wall_time_ns", "step", "execution_index", "iteration", "graph_id", "op_name", "op_type", "output_slot",
     *HEALTH_COLUMNS,
 )  # fmt: skip
+_MAX_OPS = 20_000
+"""Maximum number of names of ops to choose similar ones from."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -136,3 +138,19 @@ def _read_values(
             kept = None if array is None else tuple(array.tolist())
         values[run_id, event_index] = None if kept is None else kept[:num_values]
     return values
+
+
+def recorded_ops(logdir: Engine, *, run_id: str | None = None) -> tuple[str, ...]:
+    """Returns the names of the ops with recorded tensors, and the types of ops that ran eagerly, in order.
+
+    Args:
+        logdir: The logdir.
+        run_id: The run to look at, or ALL_RUNS. None means the newest run, with the other processes of its program.
+    """
+    condition, run_ids = asked_runs(logdir, run_id).condition()
+    rows = logdir.rows(
+        f"SELECT DISTINCT coalesce(op_name, op_type) AS name FROM tensor_health WHERE {condition} "
+        f"AND coalesce(op_name, op_type) IS NOT NULL ORDER BY name LIMIT {_MAX_OPS}",
+        run_ids,
+    )
+    return tuple(name for (name,) in rows)

@@ -374,7 +374,7 @@ def spread_text(found: Spread) -> str:
 def similar_text(text: str, names: Sequence[str]) -> str:
     """Returns a sentence with the names that are similar to a text, such as ` Did you mean Log?`; '' if none is.
 
-    Names of ops and layers are paths. A text is similar to a path if it is to the path, or to the last part of it.
+    Names of ops and layers are paths. The text is compared with the whole path and with the last part of it.
 
     Args:
         text: What somebody wrote.
@@ -389,8 +389,8 @@ def similar_text(text: str, names: Sequence[str]) -> str:
             paths.setdefault(key, []).append(name)
     close = get_close_matches(wanted, paths, n=_NUM_SIMILAR)
     inside = [key for key in paths if len(wanted) > 2 and wanted in key]
-    found = list(dict.fromkeys(name for key in (*close, *inside) for name in paths[key]))[:_NUM_SIMILAR]
-    return f" Did you mean {' or '.join(found)}?" if found else ""
+    similar = list(dict.fromkeys(name for key in (*close, *inside) for name in paths[key]))[:_NUM_SIMILAR]
+    return f" Did you mean {' or '.join(similar)}?" if similar else ""
 
 
 def unobserved_text(group: UnobservedOps) -> str:

@@ -1,7 +1,7 @@
 """What the types of ops do: the facts on which all packages agree.
 
-A trait says what an op does, and not what a reader makes of it: that the output equals an input is one fact, and that
-the op is at the border of a loop is another.
+A trait says what an op does. It does not say what a reader concludes from it. That the output equals an input is one
+fact; that the op is at the border of a loop is another fact.
 """
 
 from __future__ import annotations
@@ -259,6 +259,52 @@ POLES: Mapping[str, int] = MappingProxyType(
     }
 )
 """Types of ops that make an infinity of a zero; the value is the index of the input that is zero."""
+
+
+class Bad(Flag):
+    """A kind of bad element."""
+
+    NAN = auto()
+    NEG_INF = auto()
+    POS_INF = auto()
+
+
+ANY_BAD = Bad.NAN | Bad.NEG_INF | Bad.POS_INF
+_INFINITE = Bad.NEG_INF | Bad.POS_INF
+MADE_OF_FINITE: Mapping[str, Bad] = MappingProxyType(
+    {
+        **dict.fromkeys(types_with(_T.KEEPS_FINITE), Bad(0)),
+        **dict.fromkeys(("Cosh", "Exp", "Expm1", "Softplus", "Square"), Bad.POS_INF),
+        **dict.fromkeys(("Add", "AddV2", "Inv", "Mul", "Reciprocal", "Sinh", "Sub"), _INFINITE),
+        **dict.fromkeys(("Log", "Log1p"), Bad.NEG_INF | Bad.NAN),
+        "Rsqrt": Bad.POS_INF | Bad.NAN,
+        "Sqrt": Bad.NAN,
+    }
+)
+"""The kinds of bad elements that an op can make of finite ones. An op of another type can make each kind."""
+_MADE_OF_INFINITY: Mapping[str, tuple[Bad, Bad]] = MappingProxyType(
+    {
+        **dict.fromkeys(("Abs", "Cosh", "Square"), (Bad.POS_INF, Bad.POS_INF)),
+        **dict.fromkeys(("Add", "AddV2", "Sub"), (_INFINITE, _INFINITE)),
+        **dict.fromkeys(("Exp", "Expm1", "Relu", "Softplus"), (Bad(0), Bad.POS_INF)),
+        **dict.fromkeys(("Log", "Log1p", "Sqrt"), (Bad.NAN, Bad.POS_INF)),
+        "Neg": (Bad.POS_INF, Bad.NEG_INF),
+    }
+)
+"""What an op can make of -Inf and of +Inf, if its other inputs are finite. An op of another type can make each kind."""
+
+
+def made_of_bad(op_type: str, kinds: Bad) -> Bad:
+    """Returns the kinds of bad elements that an op can make of some kinds, if its other inputs are finite."""
+    of_neg_inf, of_pos_inf = _MADE_OF_INFINITY.get(op_type, (ANY_BAD, ANY_BAD))
+    made = kinds & Bad.NAN
+    if Bad.NEG_INF in kinds:
+        made |= of_neg_inf
+    if Bad.POS_INF in kinds:
+        made |= of_pos_inf
+    return made
+
+
 RANDOM = re.compile(
     r"(Multinomial|ParameterizedTruncatedNormal|Random(?!Dataset$)|Stateful(?!PartitionedCall$)|StatelessRandom"
     r"|TruncatedNormal)\w*|StatelessMultinomial|StatelessTruncatedNormalV2"

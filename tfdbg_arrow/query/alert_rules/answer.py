@@ -445,10 +445,10 @@ def _sources(logdir: Logdir, found: Sequence[tuple[Any, ...]]) -> dict[tuple[Any
 
 
 def _with_forward_lines(logdir: Engine, alerts: Sequence[Alert]) -> list[Alert]:
-    """Returns the alerts; those about ops of gradients with the line of the forward op, as all other answers name it.
+    """Returns the alerts. An alert about an op of a gradient has the line of the forward op, as in all other answers.
 
-    The line of such an op only calls the gradient, or even only `fit`. If the program wrote the gradient itself, as
-    with `tf.custom_gradient`, the line is in the gradient, and remains.
+    The line of such an op only calls the gradient, or only calls `fit`. If the program wrote the gradient itself, for
+    example with `tf.custom_gradient`, the alert keeps the line in the gradient.
     """
     lines: dict[int, Frame] = {}
     for start in range(0, len(alerts), _MAX_ASKED):

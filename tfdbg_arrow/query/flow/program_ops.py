@@ -19,7 +19,7 @@ from typing import Any
 from tfdbg_arrow.query.flow.borders import Borders
 from tfdbg_arrow.query.flow.graphs import GraphReader, Op
 from tfdbg_arrow.query.recorded import GraphTensor, TensorEvent
-from tfdbg_arrow.schema.op_traits import Trait, types_with
+from tfdbg_arrow.schema.op_traits import ANY_BAD, MADE_OF_FINITE, Bad, Trait, made_of_bad, types_with
 
 _KEEPING_FINITE = types_with(Trait.KEEPS_FINITE)
 _SINGULAR = types_with(Trait.IS_SINGULAR)
@@ -237,14 +237,16 @@ def _that_can_have_made(
     """Returns the ops of a node that can have made its bad elements of finite ones, all ops if that is not known."""
     if event.op_type != _CHAIN:
         return computed
-    seen = {name for name in _BAD if getattr(event, name)}
+    seen = Bad(0)
+    for kind, number in ((Bad.NAN, event.num_nan), (Bad.NEG_INF, event.num_neg_inf), (Bad.POS_INF, event.num_pos_inf)):
+        seen |= kind if number else Bad(0)
     possible = []
-    for place, (_, op) in enumerate(computed):
-        kinds = _MADE_OF_FINITE.get(op.op_type, _BAD)
-        for _, later in computed[place + 1 :]:
-            kinds = frozenset().union(*(_MADE_OF_BAD.get(later.op_type, {}).get(kind, _BAD) for kind in kinds))
+    for number_before, maker in enumerate(computed, start=1):
+        kinds = MADE_OF_FINITE.get(maker[1].op_type, ANY_BAD)
+        for _, later in computed[number_before:]:
+            kinds = made_of_bad(later.op_type, kinds)
         if kinds & seen:
-            possible.append(computed[place])
+            possible.append(maker)
     return possible or computed
 
 
@@ -365,31 +367,3 @@ _UNDONE: dict[str, Callable[[TensorEvent], _Counts]] = {
 
 The finite elements before Abs and Relu are not known. Those of the result stand for them.
 """
-
-_NAN, _NEG_INF, _POS_INF = ({name} for name in ("num_nan", "num_neg_inf", "num_pos_inf"))
-_BAD = frozenset(_NAN | _NEG_INF | _POS_INF)
-_MADE_OF_FINITE: dict[str, frozenset[str]] = {
-    **dict.fromkeys(_KEEPING_FINITE, frozenset()),
-    **dict.fromkeys(("Cosh", "Exp", "Expm1", "Softplus", "Square"), frozenset(_POS_INF)),
-    **dict.fromkeys(("Add", "AddV2", "Mul", "Sinh", "Sub"), frozenset(_NEG_INF | _POS_INF)),
-    **dict.fromkeys(("Log", "Log1p"), frozenset(_NEG_INF | _NAN)),
-    **dict.fromkeys(("Inv", "Reciprocal"), frozenset(_NEG_INF | _POS_INF)),
-    "Rsqrt": frozenset(_POS_INF | _NAN),
-    "Sqrt": frozenset(_NAN),
-}
-"""The kinds of bad elements that an op can make of finite ones. Other types can make each kind."""
-_ROOT = {"num_nan": frozenset(_NAN), "num_neg_inf": frozenset(_NAN), "num_pos_inf": frozenset(_POS_INF)}
-_NO_LESS_THAN_0 = {"num_nan": frozenset(_NAN), "num_neg_inf": frozenset(_POS_INF), "num_pos_inf": frozenset(_POS_INF)}
-_FROM_BELOW = {"num_nan": frozenset(_NAN), "num_neg_inf": frozenset[str](), "num_pos_inf": frozenset(_POS_INF)}
-_EITHER_SIGN = {
-    "num_nan": frozenset(_NAN),
-    "num_neg_inf": frozenset(_NEG_INF | _POS_INF),
-    "num_pos_inf": frozenset(_NEG_INF | _POS_INF),
-}
-_MADE_OF_BAD: dict[str, dict[str, frozenset[str]]] = {
-    **dict.fromkeys(("Abs", "Cosh", "Square"), _NO_LESS_THAN_0),
-    **dict.fromkeys(("Exp", "Expm1", "Relu", "Softplus"), _FROM_BELOW),
-    **dict.fromkeys(("Log", "Log1p", "Sqrt"), _ROOT),
-    **dict.fromkeys(("Add", "AddV2", "Neg", "Sub"), _EITHER_SIGN),
-}
-"""The kinds of bad elements that an op makes of each kind. Other types can make each kind of each kind."""

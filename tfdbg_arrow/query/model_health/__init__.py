@@ -208,10 +208,9 @@ def last_loss(logdir: Engine | str | Path, *, run_id: str) -> tuple[int, float] 
             return None
         axis = Axis(extent.name, max(extent.first, extent.last - _LAST_POSITIONS + 1), extent.last, 1)
         loss = read_loss(scope, axis, read_columns(scope, axis, selection), run_id=run_id)
-    known = (
-        [] if loss is None else [(axis.first + i, value) for i, value in enumerate(loss.values) if value is not None]
-    )
-    return known[-1] if known else None
+    values = () if loss is None else loss.values
+    losses = [(axis.first + index, value) for index, value in enumerate(values) if value is not None]
+    return losses[-1] if losses else None
 
 
 def _layer_health(recorded: Recorded) -> LayerHealth:

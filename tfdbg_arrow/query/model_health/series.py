@@ -131,13 +131,13 @@ def read_series(logdir: Engine, axis: Axis, columns: tuple[Column, ...], *, run_
     """
     marked, num_without = _marked(logdir, axis, columns, run_id=run_id)
     loss = _loss(logdir, axis, marked, run_id=run_id)
-    found = {} if loss is None else {"loss": loss}
+    by_name = {} if loss is None else {"loss": loss}
     for scalar in _FRAMEWORK_SCALARS:
-        if scalar.name not in found and scalar.name not in marked:
+        if scalar.name not in by_name and scalar.name not in marked:
             series = _framework_series(logdir, axis, scalar, run_id=run_id)
             if series is not None:
-                found[scalar.name] = series
-    return [*({**found, **marked}).values()], num_without
+                by_name[scalar.name] = series
+    return [*{**by_name, **marked}.values()], num_without
 
 
 def read_loss(logdir: Engine, axis: Axis, columns: tuple[Column, ...], *, run_id: str) -> Series | None:

@@ -111,36 +111,36 @@ def read_runs_page(
     """
     page = read_runs(logdir, order=order, first=first, limit=limit)
     end = time.monotonic() + budget_s
-    found: dict[str, RunFacts] = {}
+    facts: dict[str, RunFacts] = {}
     for row in page.rows:
         left_s = end - time.monotonic()
         if left_s <= 0:
             break
         try:
             with bounded(logdir, left_s):
-                found[row.summary.run.run_id] = read_run_facts(logdir, row.summary.run.run_id)
+                facts[row.summary.run.run_id] = read_run_facts(logdir, row.summary.run.run_id)
         except TookTooLongError:
             break
-    return _with_facts(page, found, num_pending=0)
+    return _with_facts(page, facts, num_pending=0)
 
 
 def read_run_facts(logdir: Logdir, run_id: str) -> RunFacts:
     """Returns what takes long to read about a run."""
     loss = last_loss(logdir, run_id=run_id)
-    found = logdir.first_nonfinite(run_id=run_id)
-    source = None if found is None else found.source
+    culprit = logdir.first_nonfinite(run_id=run_id)
+    source = None if culprit is None else culprit.source
     return RunFacts(
         last_loss=None if loss is None else loss[1],
         last_position=None if loss is None else loss[0],
-        culprit=None if found is None else tensor_name(found),
-        culprit_event_index=None if found is None else found.event_index,
+        culprit=None if culprit is None else tensor_name(culprit),
+        culprit_event_index=None if culprit is None else culprit.event_index,
         culprit_place=None if source is None else short_place(source),
-        is_expected=found is not None and found.is_expected,
+        is_expected=culprit is not None and culprit.is_expected,
     )
 
 
-def _with_facts(page: RunsPage, found: Mapping[str, RunFacts], *, num_pending: int) -> RunsPage:
-    rows = tuple(replace(row, facts=found.get(row.summary.run.run_id)) for row in page.rows)
+def _with_facts(page: RunsPage, facts: Mapping[str, RunFacts], *, num_pending: int) -> RunsPage:
+    rows = tuple(replace(row, facts=facts.get(row.summary.run.run_id)) for row in page.rows)
     num_without = sum(row.facts is None for row in rows)
     return replace(page, rows=rows, num_pending=num_pending, num_unread=max(0, num_without - num_pending))
 
@@ -250,9 +250,10 @@ def _complete(background: Background, page: RunsPage, parameters: Parameters) ->
         ("run facts", run_id): lambda logdir, run_id=run_id: read_run_facts(logdir, run_id)  # type: ignore[misc]
         for run_id in (row.summary.run.run_id for row in page.rows)
     }
-    known = background.known(wanted, wait_s=_WAIT_S)
-    found = {str(key[1]): facts for key, facts in known.answers.items() if isinstance(key, tuple)}
-    return _with_facts(page, found, num_pending=len([key for key in known.pending if key not in known.answers]))
+    answers = background.known(wanted, wait_s=_WAIT_S)
+    facts = {str(key[1]): of_run for key, of_run in answers.answers.items() if isinstance(key, tuple)}
+    num_pending = len([key for key in answers.pending if key not in answers.answers])
+    return _with_facts(page, facts, num_pending=num_pending)
 
 
 PAGE = PageKind(

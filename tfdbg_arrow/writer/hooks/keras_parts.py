@@ -117,15 +117,15 @@ def _maker(part: Any) -> tuple[int, FrameType | None]:
     outermost constructor makes the part.
     """
     frame = sys._getframe(2).f_back
-    depth, found = 2, (2, frame)
+    depth, outermost = 2, (2, frame)
     while frame is not None:
         depth += 1
         code = frame.f_code
         is_constructor = code.co_name == "__init__" and code.co_argcount > 0
         if is_constructor and frame.f_locals.get(code.co_varnames[0]) is part:
-            found = (depth, frame.f_back)
+            outermost = (depth, frame.f_back)
         frame = frame.f_back
-    return found
+    return outermost
 
 
 def _hook_constructors(observation: Observation, patches: Patches, keras: Any, stacks: _PartStacks) -> None:

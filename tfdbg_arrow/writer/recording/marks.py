@@ -233,15 +233,15 @@ class FitLabels:
         last = batch if num_batches is None else min(batch, num_batches - 1)
         first, self._first_batch = self._first_batch, None
         self._step += max(last - (last if first is None else first), 0) + 1
-        found = {name: value for name, value in _log_items(logs) if _is_on_host(value)}
-        self._log(found)
-        self._logged.update(found)
+        on_host = {name: value for name, value in _log_items(logs) if _is_on_host(value)}
+        self._log(on_host)
+        self._logged.update(on_host)
 
     def _log(self, logs: Mapping[str, Any]) -> None:
         numbers = {f"logs/{name}": _number(value) for name, value in logs.items()}
-        known: dict[str, object] = {name: number for name, number in numbers.items() if number is not None}
-        if known:
-            self._mark(None, known)
+        labels: dict[str, object] = {name: number for name, number in numbers.items() if number is not None}
+        if labels:
+            self._mark(None, labels)
 
     def phase_begins(self, phase: str) -> None:
         """Labels evaluation or prediction."""

@@ -65,40 +65,21 @@ SELECT
     t.read_op_name,
     v.event_index,
     u.event_index AS update_event_index,
-    u.rms AS update_rms,
+    CASE WHEN t.rate_op_name IS NULL THEN u.rms ELSE u.rms * f.rms END AS update_rms,
     v.rms AS variable_rms,
     0 AS is_smallest
-FROM (SELECT DISTINCT * FROM trained_variable WHERE rate_op_name IS NULL) AS t
+FROM (SELECT DISTINCT * FROM trained_variable WHERE added_op_name IS NOT NULL) AS t
 JOIN measured AS u
     ON u.run_id = t.run_id AND u.graph_id = t.graph_id AND u.op_name = t.added_op_name
     AND u.output_slot = t.added_output_slot
-JOIN measured AS v
-    ON v.run_id = t.run_id AND v.graph_id = t.graph_id AND v.op_name = t.read_op_name AND v.output_slot = 0
-    AND v.step_id = u.step_id AND v.frame_id = u.frame_id AND v.iteration = u.iteration AND v.call_site = u.call_site
-WHERE NOT u.has_inf_or_nan AND NOT v.has_inf_or_nan
-UNION ALL
-SELECT
-    t.run_id,
-    t.graph_id,
-    t.op_name,
-    t.read_op_name,
-    v.event_index,
-    u.event_index AS update_event_index,
-    u.rms * f.rms AS update_rms,
-    v.rms AS variable_rms,
-    0 AS is_smallest
-FROM (SELECT DISTINCT * FROM trained_variable WHERE rate_op_name IS NOT NULL) AS t
-JOIN measured AS u
-    ON u.run_id = t.run_id AND u.graph_id = t.graph_id AND u.op_name = t.added_op_name
-    AND u.output_slot = t.added_output_slot
-JOIN measured AS f
+LEFT JOIN measured AS f
     ON f.run_id = t.run_id AND f.graph_id = t.graph_id AND f.op_name = t.rate_op_name
     AND f.output_slot = t.rate_output_slot
     AND f.step_id = u.step_id AND f.frame_id = u.frame_id AND f.iteration = u.iteration AND f.call_site = u.call_site
 JOIN measured AS v
     ON v.run_id = t.run_id AND v.graph_id = t.graph_id AND v.op_name = t.read_op_name AND v.output_slot = 0
     AND v.step_id = u.step_id AND v.frame_id = u.frame_id AND v.iteration = u.iteration AND v.call_site = u.call_site
-WHERE NOT u.has_inf_or_nan AND NOT f.has_inf_or_nan AND NOT v.has_inf_or_nan
+WHERE NOT u.has_inf_or_nan AND NOT v.has_inf_or_nan AND (t.rate_op_name IS NULL OR NOT f.has_inf_or_nan)
 UNION ALL
 SELECT
     run_id,
