@@ -6,8 +6,8 @@ is proven. Such a row is a candidate for the first origin, and its `is_origin` i
 
 An infinity that the program wrote itself (a mask of -Inf, the initial value of a running minimum) is a *literal*. An op
 that makes a NaN from literals alone created it. An op that makes a NaN from an infinity that another op computed did
-not. The first op that makes an infinite loss from literals alone created that infinity. A mask of -Inf is for classes that
-are no labels.
+not. The first op that makes an infinite loss from literals alone created that infinity: a mask must not cover the class
+of a label.
 
 The badness of a tensor can end in these places, the most harmful first:
 
