@@ -192,6 +192,27 @@ def test_keys_and_clicks_unfold_and_fold_in_place(browser: Browser, served: Serv
 
 
 @pytest.mark.slow
+def test_going_forward_while_the_boxes_are_placed_is_not_lost(browser: Browser, served: Served) -> None:
+    with watched_page(browser) as page:
+        opened(page, served, "&open=0")
+        frames = page.locator(".picture .frame")
+        page.get_by_role("link", name=re.compile("^net;")).dblclick()
+        expect(frames).to_have_count(1)
+        page.evaluate(
+            """() => {
+                const observer = new MutationObserver(() => {
+                    if (document.querySelector(".picture .is-waiting")) { observer.disconnect(); history.forward(); }
+                });
+                observer.observe(document.body, { childList: true, subtree: true });
+                history.back();
+            }"""
+        )
+        page.wait_for_function("document.querySelectorAll('.picture .frame').length === 0")
+        expect(frames).to_have_count(1)
+        expect(page.locator(".picture .is-waiting")).to_have_count(0)
+
+
+@pytest.mark.slow
 def test_a_large_graph_has_a_minimap_and_does_not_freeze(browser: Browser, tmp_path: Path) -> None:
     with serving(large(tmp_path)) as served, watched_page(browser) as page:
         opened(page, served, "&open=" + ",".join(map(str, range(1, 52))))

@@ -353,7 +353,7 @@
   };
 
   // Unfolds or folds a scope: takes the section with the model graph from the page at another address.
-  let asked = 0;
+  let asked = 0, scale = null; // the scale is kept while there is no current picture
   const go = async (href, { isNew = true, scope = null } = {}) => {
     const mine = ++asked;
     const section = document.getElementById("model");
@@ -363,14 +363,14 @@
     if (mine !== asked) return; // another scope was unfolded meanwhile
     for (const element of next ? next.querySelectorAll("noscript") : []) element.remove();
     if (!next) { location.assign(href); return; }
-    const { scale } = now;
+    if (now) ({ scale } = now);
     const isListOpen = section.querySelector(".scope-list").open;
     section.replaceWith(document.importNode(next, true));
     document.querySelector("#model .scope-list").open = isListOpen;
     if (isNew) history.pushState(null, "", href);
     now = null;
     if (!await show()) return; // another scope was unfolded meanwhile
-    zoom(scale);
+    if (scale !== null) zoom(scale);
     goToScope(scope);
   };
   // The first box of a scope that was unfolded, or the box of a scope that was folded.
@@ -404,7 +404,7 @@
     const link = now && event.target.closest("[data-unfold]");
     if (link && !event.target.closest("[data-unfold-now]")) unfold(link);
   });
-  addEventListener("popstate", () => { if (now && document.getElementById("model")) go(location.href, { isNew: false }); });
+  addEventListener("popstate", () => { if (document.getElementById("model")) go(location.href, { isNew: false }); });
 
   const listen = (holder, picture) => {
     picture.svg.addEventListener("focusin", (event) => {
