@@ -105,7 +105,10 @@ def headline_of(found: NonFinite, *, line: str | None) -> str:
     when = _when_text(found) + ("" if found.worker is None else f" on {found.worker}")
     text = f"{text}{when}" if when else text.rstrip(",")
     text += "." if found.samples is None else f": {_samples_text(found.samples)}."
-    return f"The bad values did no harm: {text}" if found.is_expected else text[0].upper() + text[1:]
+    if found.is_expected:
+        return f"The bad values did no harm: {text}"
+    is_file_first = text.startswith(place.removeprefix(" at ") or "`")  # the name of a file stays as it is
+    return text if is_file_first else text[0].upper() + text[1:]
 
 
 def _place_text(found: NonFinite) -> str:
