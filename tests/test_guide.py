@@ -123,7 +123,7 @@ def test_the_answers_name_the_bug(journey: Journey) -> None:
     assert journey.output("tfdbg-arrow why").startswith("Log of 0: ")
     assert "http://127.0.0.1:" in journey.output("tfdbg-arrow view")
     page = (journey.directory / "bug.html").read_text(encoding="utf-8")
-    assert "-Inf came up in Log:0, in the function loss." in page
+    assert "made -Inf" in page
     assert len(page.encode()) < 1_000_000
 
     first = tfdbg_arrow.first_nonfinite(logdir)
@@ -165,7 +165,7 @@ def page(browser: Browser, served: Served) -> Iterator[Page]:
 
 def test_keyboard_navigation_from_the_first_page_to_the_source_line(page: Page) -> None:
     _, text = log_line()
-    expect(page.get_by_role("heading", level=1)).to_have_text(re.compile("-Inf came up in Log:0"))
+    expect(page.get_by_role("heading", level=1)).to_have_text(re.compile("made -Inf"))
     for answer in (".why", ".verdict .pill.neg-inf", ".chain .origin .pill.neg-inf", ".excerpt .row.lit"):
         expect(page.locator(answer).first).to_be_in_viewport(ratio=1)
     expect(page.locator(".excerpt .row.lit")).to_contain_text(text)

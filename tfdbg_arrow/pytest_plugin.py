@@ -245,17 +245,16 @@ def _nonfinite_text(found: NonFinite, reasons: Reasons) -> str:
         call_lines,
         facts_text,
         frame_text,
-        graph_text,
-        headline_text,
         input_health_text,
         label_facts,
+        op_in_graph_text,
         place_facts,
         producer_text,
     )
 
-    graph = graph_text(found)
-    lines = [headline_text(found) + (f" in {graph}" if graph else "")]
+    lines = [found.headline]
     lines += [f"  why      {sentence}" for sentence in reasons.sentences]
+    lines.append(f"  op       {op_in_graph_text(found)}")
     lines += [f"  {name:<8} {text}" for name, text in label_facts(found)]
     lines.append(f"  tensor   {facts_text(found)}")
     lines += [f"  {name:<8} {text}" for name, text in place_facts(found, found.samples)]

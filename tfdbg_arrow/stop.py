@@ -40,21 +40,21 @@ def find_origins(logdir: Path, run_id: str, event_indexes: Sequence[int]) -> lis
 
 
 def sentence(found: NonFinite, *, reasons: Reasons) -> str:
-    """Returns a paragraph about a bad tensor: op, graph, layer, step, inputs, source line and reason."""
+    """Returns a paragraph about a bad tensor: its headline, op, graph, layer, step, inputs, source line and reason."""
     from tfdbg_arrow.query.wording import (
         facts_text,
         frame_text,
-        graph_text,
-        headline_text,
         input_health_text,
         label_facts,
+        op_in_graph_text,
         place_facts,
         producer_text,
     )
 
-    graph = graph_text(found)
-    text = headline_text(found) + (f" in {graph}" if graph else "")
-    parts = [f"{text}, {facts_text(found)}", *(f"{name} {value}" for name, value in label_facts(found))]
+    parts = [
+        f"{found.headline} {op_in_graph_text(found)}, {facts_text(found)}",
+        *(f"{name} {value}" for name, value in label_facts(found)),
+    ]
     parts += [value for _, value in place_facts(found, found.samples)]
     parts += [f"input {each.index}: {producer_text(each)}, {input_health_text(each)}" for each in found.inputs]
     if found.source is not None:

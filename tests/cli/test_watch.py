@@ -53,7 +53,7 @@ def test_a_bad_value_sets_the_exit_code_and_runs_the_command_once(tmp_path: Path
     assert result.exit_code == 1
     lines = result.stdout.splitlines()
     assert lines[0].startswith("step 3: share of zeros in activations 0.0%, share of bad tensors 100.0%, 2 tensors, 1")
-    assert lines[1].startswith("NaN in output 0 of Log, run eagerly, step 3")
+    assert lines[1].startswith("NaN came up in Log:0 in step 3.")
     assert result.stderr == "tfdbg-arrow: the command of --exec ended with exit code 7\n"
     wanted = run_cli("first-nonfinite", logdir, "--run", "run-a", "--json").stdout
     assert json.loads(said.read_text()) == json.loads(wanted)

@@ -107,9 +107,9 @@ def test_a_bad_tensor_has_the_words_of_the_command_line(logdir: Logdir) -> None:
     found = logdir.first_nonfinite()
     assert found is not None
     text = Text(found._repr_html_()).text
-    for words in ("-Inf", "in Log:0 (Log)", "/home/me/Log.py:3", "tf.math.log(Log)", "layer", "Softmax", "2 zero, 4"):
+    for words in ("made -Inf", "Log:0 (Log)", "/home/me/Log.py:3", "tf.math.log(Log)", "layer", "Softmax", "2 zero, 4"):
         assert words in text
-    assert repr(found) == "<NonFinite -Inf in Log:0 (Log), layer Log, step 0, event 1, /home/me/Log.py:3>"
+    assert repr(found) == "<NonFinite `tf.math.log(Log)` at Log.py:3 made -Inf in step 0. Event 1: Log:0 (Log)>"
 
 
 @pytest.mark.slow

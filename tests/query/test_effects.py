@@ -185,8 +185,7 @@ def test_the_command_exits_with_0_if_all_bad_values_are_expected(tmp_path: Path)
     result = CliRunner().invoke(app, ["first-nonfinite", str(run.write(tmp_path))])
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
-    assert lines[0] == "None of the bad values did harm. The first of them:"
-    assert lines[1] == "+Inf in gradient:0 (Mul)"
+    assert lines[0].startswith("The bad values did no harm: +Inf came up in gradient:0")
     assert any(line.strip() == f"effect  no harm: {SKIPPED_STEP}" for line in lines)
 
 

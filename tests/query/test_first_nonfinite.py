@@ -97,6 +97,7 @@ def test_all_attributes_of_a_bad_tensor(tmp_path: Path) -> None:
         source=Frame(*USER),
         called_from=(CallSite(function="loss", op_name=None, graph_name=None, layer=None, source=None),),
         call=FunctionCall("loss", 1),
+        headline="`tf.math.log(probs)` at train.py:12 made -Inf in call 1 of loss.",
     )
 
 

@@ -502,7 +502,7 @@ def test_a_run_that_goes_bad(tmp_path: Path) -> None:
         None,
         None,
     )
-    assert found.sentence == "The layer net/log went bad first, in step 2."
+    assert found.sentence == "train.py:3 made -Inf in step 2."
     assert curves.first_bad == 2
     norms = curve(curves, "gradient_norm")  # only of product_grad, which the optimizer takes
     assert (norms.values[:2], norms.first_bad) == ((pytest.approx(math.hypot(0.25, 0.5)),) * 2, 2)
@@ -538,7 +538,7 @@ def test_the_sentence_says_what_had_grown(tmp_path: Path) -> None:
         if tensor["op_name"] == "kernel":
             tensor["max_abs_finite"] = 10.0 ** tensor["step"]
     assert answers(run, tmp_path)[0].sentence == (
-        "The layer net/log went bad first, in step 5; a variable of the layer net/dense grew about 10 times a step "
+        "train.py:3 made -Inf in step 5. A variable of the layer net/dense grew about 10 times a step "
         "since step 0: its largest magnitude rose from 1 to 1e+05."
     )
 
@@ -577,7 +577,7 @@ def test_without_layers_rows_are_lines(tmp_path: Path) -> None:
         (f"{TRAIN}:4", "line", "train.py:4", "gradient"),
         (f"{TRAIN}:5", "line", "train.py:5", "forward"),
     ]
-    assert found.sentence == "Line train.py:3 went bad first, in step 2."
+    assert found.sentence == "train.py:3 made -Inf in step 2."
 
 
 def test_without_steps_columns_are_executions(tmp_path: Path) -> None:
@@ -589,7 +589,7 @@ def test_without_steps_columns_are_executions(tmp_path: Path) -> None:
     assert [(column.first, column.last) for column in found.columns] == [(0, 0), (1, 1), (2, 2), (3, 3)]
     assert found.origin is not None
     assert found.origin.column == curves.first_bad == 2
-    assert found.sentence == "The layer net/log went bad first, in execution 2."
+    assert found.sentence == "train.py:3 made -Inf in call 3 of train."
 
 
 @pytest.mark.slow
@@ -605,7 +605,7 @@ def test_tensors_before_the_first_step_are_in_no_column(tmp_path: Path) -> None:
     found, curves = answers(run, tmp_path / "bad")
     assert (found.origin, curves.first_bad) == (None, None)
     assert found.origin_event_index is not None
-    assert found.sentence == "The layer net/log went bad first, before the first step."
+    assert found.sentence == "train.py:3 made -Inf in call 1 of train."
 
 
 @pytest.mark.slow
@@ -635,7 +635,7 @@ def test_modes(tmp_path: Path) -> None:
         assert found.sentence == (
             "The recording does not tell whether tensors are bad."
             if mode == "SHAPE"
-            else "The layer net/log went bad first, in step 2."
+            else "train.py:3 made -Inf in step 2."
         )
         if mode != "SHAPE":
             loss = curve(curves, "loss")
@@ -668,7 +668,7 @@ def test_zoom(tmp_path: Path) -> None:
     assert curve(curves, "bad_share").values == (pytest.approx(5 / 18),)
     found, curves = answers(training(), tmp_path / "none", positions=(100, None))
     assert (found.columns, found.rows, found.measures, curves.curves) == ((), (), (), ())
-    assert found.sentence == "The layer net/log went bad first, in step 2."
+    assert found.sentence == "train.py:3 made -Inf in step 2."
 
 
 def test_a_marked_loss(tmp_path: Path) -> None:
@@ -906,7 +906,8 @@ def test_a_keras_training(tmp_path: Path) -> None:
     assert found.origin is not None
     assert (found.rows[found.origin.row].layer, found.rows[found.origin.row].side) == ("model/block", "forward")
     assert found.columns[found.origin.column].first == 4
-    assert found.sentence == "The layer model/block went bad first, in step 4."
+    code = "`self.inner(x) / tf.where(self.rate > 4.0, 0.0, 1.0)`"
+    assert found.sentence == f"{code} at program.py:18 made NaN and +Inf in step 4: every sample of the batch."
     names = [(found.rows[each].layer, found.rows[each].side) for each in found.path]
     assert names[0] == ("model/block", "forward")
     assert names[-1] == ("optimizer", "forward")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -89,12 +90,12 @@ def test_the_same_value_goes_bad_again_and_the_program_is_stopped(first: Path, s
 def test_another_value_or_none_goes_bad(first: Path, script: Path, tmp_path: Path) -> None:
     done = command("zoom", first, "-o", tmp_path / "healthy", "--", script, 9, 5)
     assert done.returncode == 1, done.stderr
-    assert "The second run had no bad value. The first run: -Inf in Log:0 (Log), step 2" in done.stdout
+    assert re.search(r"The second run had no bad value. The first run: .*made -Inf in step 2", done.stdout)
     assert "The first divergence:" in done.stdout
     done = command("zoom", first, "-o", tmp_path / "other", "--", script, 9, 5, "-1.0")
     assert done.returncode == 1, done.stderr
     assert "Another value went bad first in the second run." in done.stdout
-    assert "second run: NaN in Log:0 (Log), step 0" in done.stdout
+    assert re.search(r"second run: .*made NaN in step 0", done.stdout)
 
 
 @pytest.mark.slow

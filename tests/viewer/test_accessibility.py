@@ -117,4 +117,4 @@ def test_the_keyboard_leads_from_the_first_screen_to_the_line_and_back(browser: 
         expect(page.locator(".row.lit")).to_be_in_viewport()
         page.go_back()  # which is what Alt and the left arrow do in a browser with a window
         page.wait_for_url("**/?run=run-a**")
-        expect(page.get_by_role("heading", level=1)).to_contain_text("-Inf came up in Log:0")
+        expect(page.get_by_role("heading", level=1)).to_contain_text("made -Inf")

@@ -31,7 +31,7 @@ def test_a_cell_that_ends_in_a_logdir_shows_its_report(tmp_path: Path) -> None:
     with chromium() as browser, watched_page(browser) as page:
         page.goto(notebook.as_uri())
         for frame in (page.frame_locator("iframe").first, page.frame_locator("iframe").nth(1)):
-            expect(frame.get_by_role("heading", level=1).first).to_contain_text("-Inf came up in Log:0")
+            expect(frame.get_by_role("heading", level=1).first).to_contain_text("made -Inf")
             expect(frame.get_by_role("heading", name="cells")).to_have_count(0)
         frame.locator("a[href='#tensor-0']").first.click()
         expect(frame.locator("#tensor-0")).to_have_attribute("open", "")

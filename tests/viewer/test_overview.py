@@ -34,7 +34,10 @@ def overview(path: Path, run_id: str | None = None) -> OverviewPage:
 def test_the_origin_of_a_bad_run(tmp_path: Path) -> None:
     page = overview(logdirs.log_of_zero(tmp_path))
 
-    assert (page.verdict, page.headline) == ("bad", "-Inf came up in Log:0, in the function loss.")
+    assert (page.verdict, page.headline) == (
+        "bad",
+        "`log_probs = tf.math.log(probs)` at train.py:7 made -Inf in step 1.",
+    )
     assert page.why == "Log of 0: 2 of 6 elements are 0, and the logarithm of 0 is -Inf."
     assert [(hop.op_name, hop.role, hop.num_zero) for hop in page.path] == [("probs", "cause", 2), ("Log", "origin", 0)]
     assert page.source is not None
@@ -46,7 +49,7 @@ def test_the_origin_of_a_bad_run(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_gradient_has_its_forward_op_its_layer_and_its_calls(tmp_path: Path) -> None:
     page = overview(logdirs.gradient(tmp_path))
-    assert page.headline == "+Inf came up in Grad:0, the gradient of Sqrt, line 8, in the function root."
+    assert page.headline == "The gradient of `scaled = tf.sqrt(offset)` at train.py:8 is +Inf in step 2."
     origin = page.origin
     assert origin is not None
     assert (origin.layer, origin.role, origin.step, origin.effect) == ("model/norm", "gradient", 2, "variable")

@@ -24,7 +24,7 @@ from tests.programs.running import run_to_end
 from tests.sampling import mostly_slow
 from tfdbg_arrow.errors import SettingError
 from tfdbg_arrow.query import Logdir, first_nonfinite, read_reasons
-from tfdbg_arrow.query.wording import headline_text, nonfinite_facts
+from tfdbg_arrow.query.wording import nonfinite_facts, op_text
 from tfdbg_arrow.writer.graphs.executed import ExecutedGraphs
 from tfdbg_arrow.writer.graphs.node_defs import MARK, OWN_NAME_PREFIX
 from tfdbg_arrow.writer.graphs.registry import GraphRegistry
@@ -720,7 +720,7 @@ def test_the_answer_names_all_lines_that_tensorflow_computed_as_one_op(tmp_path:
     assert found.op_type == "RealDiv"
     assert [(line or "").rpartition("# ")[2] for line in lines] == ["first", "second"]
     first, second = found.source.lineno, found.equal_lines[0].lineno
-    assert headline_text(found) == f"NaN in truediv:0 (RealDiv), computed once for lines {first} and {second}"
+    assert op_text(found) == f"truediv:0 (RealDiv), computed once for lines {first} and {second}"
     assert ("same op", f"{__file__}:{second}: {lines[1]}") in nonfinite_facts(found)
 
 

@@ -38,7 +38,7 @@ def first_nonfinite(
     memory_limit: MemoryLimitOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Names the op that is to blame for a NaN or infinity, the reason, its inputs and the line of code.
+    """Names the line of code and the op that are to blame for a NaN or infinity, the reason and the op's inputs.
 
     A bad value that reached a variable ranks before one that was returned to the program, and that before one in a
     metric. A value that did no harm is named only if there is no other. Examples are a mask of -Inf, and overflowed
@@ -97,7 +97,7 @@ def _nothing_measured(logdir: str, runs: Sequence[Run]) -> str:
 
 
 def print_nonfinite(found: NonFinite, lines: Sequence[SourceLine], *, reasons: Reasons, stderr: bool = False) -> None:
-    """Prints a bad tensor: the op, the reason, its effect, its inputs, its stack, its callers and its line of code.
+    """Prints a bad tensor: its headline, the reason, its op, effect, inputs, stack and callers, and the lines around.
 
     Args:
         found: The tensor.
@@ -108,17 +108,13 @@ def print_nonfinite(found: NonFinite, lines: Sequence[SourceLine], *, reasons: R
     from tfdbg_arrow.query.wording import (
         call_lines,
         carets,
-        headline_text,
         input_health_text,
         nonfinite_facts,
         producer_text,
     )
 
     out = console(stderr=stderr)
-    if found.is_expected:
-        out.print(styled("None of the bad values did harm. The first of them:"))
-    kinds, _, where = headline_text(found).partition(" in ")
-    out.print(styled((kinds, "bold red"), " in ", (where, "bold")))
+    out.print(styled((found.headline, "bold" if found.is_expected else "bold red")))
     _print_reasons(reasons, out, is_expected=found.is_expected)
     for name, value in nonfinite_facts(found):
         out.print(styled((f"  {name:<8}", "dim"), value))

@@ -88,11 +88,8 @@ def repro(
 
 
 def _print_repro(written: Repro, *, is_fixed: bool) -> None:
-    from tfdbg_arrow.query.wording import headline_text
-
     out = console()
-    kinds, _, where = headline_text(written.nonfinite).partition(" in ")
-    out.print(styled((kinds, "bold red"), " in ", (where, "bold")))
+    out.print(styled((written.nonfinite.headline, "bold red")))
     ops = number_of(len(written.op_types), "op")
     out.print(styled("wrote ", (written.path, "bold"), f", which runs {ops}: {', '.join(written.op_types)}"))
     out.print(styled("wrote ", (written.data_path, "bold"), ", its inputs:"))

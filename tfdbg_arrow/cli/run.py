@@ -398,13 +398,10 @@ def _lines_about_own_runs(summary: Summary, runs: list[Run], shown_logdir: str) 
     left_out = [f"the recording is incomplete: {text}" for run in runs for text in run.left_out]
     if summary.nonfinite is not None:
         command = f"tfdbg-arrow first-nonfinite {shlex.quote(shown_logdir)} --run {summary.nonfinite.run_id}"
-        if summary.nonfinite.is_expected:
-            what = "of them bad, but none did harm; the first"
-        else:
-            what = "of them bad; the first"
         return [
-            f"{recorded}, {summary.num_nonfinite:,} {what}: {_in_one_line(summary.nonfinite)}",
-            *_about(summary.nonfinite),
+            summary.nonfinite.headline,
+            _about(summary.nonfinite),
+            f"{recorded}, {summary.num_nonfinite:,} of them bad",
             f"for its inputs and stack: {command}",
             *left_out,
         ]
@@ -423,25 +420,14 @@ def _lines_about_own_runs(summary: Summary, runs: list[Run], shown_logdir: str) 
     return clean
 
 
-def _in_one_line(found: NonFinite) -> str:
-    from tfdbg_arrow.query.wording import graph_text, headline_text
-
-    graph = graph_text(found)
-    text = headline_text(found) + (f" in {graph}" if graph is not None else "")
-    if found.source is not None:
-        text += f", {found.source.place}"
-        if found.source.code:
-            text += f": {found.source.code}"
-    return text
-
-
-def _about(found: NonFinite) -> list[str]:
-    """Returns one line with the layer, step, role, effect and samples of a bad tensor; no line if none is known."""
-    from tfdbg_arrow.query.wording import label_facts, place_facts
+def _about(found: NonFinite) -> str:
+    """Returns one line with the op, place, layer, step, role, effect and samples of a bad tensor."""
+    from tfdbg_arrow.query.wording import label_facts, op_in_graph_text, place_facts
 
     texts = [f"{name} {text}" if name != "effect" else text for name, text in label_facts(found)]
     texts += [text for _, text in place_facts(found, found.samples)]
-    return ["; ".join(texts)] if texts else []
+    place = [] if found.source is None else [found.source.place]
+    return "; ".join([op_in_graph_text(found), *place, *texts])
 
 
 def _say(text: str) -> None:

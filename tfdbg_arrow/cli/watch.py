@@ -197,14 +197,11 @@ def _findings(progress: TrainingProgress) -> list[str]:
 
 def _styled_findings(progress: TrainingProgress) -> list[tuple[str, str]]:
     """Returns the first bad value and what alert rules found, each with a style."""
-    from tfdbg_arrow.query.wording import headline_text, steps_text
+    from tfdbg_arrow.query.wording import steps_text
 
     findings = []
     if progress.nonfinite is not None and progress.has_harm:
-        step = "" if progress.nonfinite.step is None else f", step {progress.nonfinite.step}"
-        source = progress.nonfinite.source
-        line = "" if source is None else f", {source.place}" + (f": {source.code}" if source.code else "")
-        findings.append((f"{headline_text(progress.nonfinite)}{step}{line}", "bold red"))
+        findings.append((progress.nonfinite.headline, "bold red"))
     for rule in progress.rules:
         if rule.kind != "nonfinite_origin" and not (rule.kind == "nonfinite" and progress.has_harm):
             steps = steps_text(rule.first_step, rule.last_step)

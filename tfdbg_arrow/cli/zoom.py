@@ -13,7 +13,6 @@ from tfdbg_arrow.cli.output import JsonOption, RunOption, console, print_about, 
 from tfdbg_arrow.errors import SettingError
 
 if TYPE_CHECKING:
-    from tfdbg_arrow.query import NonFinite
     from tfdbg_arrow.reproduction.second_run import SecondRun
 
 
@@ -68,27 +67,18 @@ def _print(found: SecondRun) -> None:
     out = console()
     print_about(found.about)
     if found.is_same_place:
-        out.print(styled(("The same op made a bad value again:", "bold red"), f" {_text(found.first)}"))
+        out.print(styled(("The same op made a bad value again:", "bold red"), f" {found.first.headline}"))
         out.print(styled(f"For a script with its inputs: tfdbg-arrow repro {shlex.quote(found.logdir)}"))
         return
     if found.second is None:
-        out.print(styled(("The second run had no bad value.", "bold"), f" The first run: {_text(found.first)}"))
+        out.print(styled(("The second run had no bad value.", "bold"), f" The first run: {found.first.headline}"))
     else:
         out.print(styled(("Another value went bad first in the second run.", "bold")))
-        out.print(styled(f"  first run:  {_text(found.first)}"))
-        out.print(styled(f"  second run: {_text(found.second)}"))
+        out.print(styled(f"  first run:  {found.first.headline}"))
+        out.print(styled(f"  second run: {found.second.headline}"))
     if found.diff is not None:
         out.print()
         out.print(styled("A is the first run, B the second."))
         print_diff(found.diff)
     elif found.why_not_compared is not None:
         out.print(styled(f"The runs could not be compared: {found.why_not_compared}"))
-
-
-def _text(found: NonFinite) -> str:
-    """Returns the op, its step and its line of code."""
-    from tfdbg_arrow.query.wording import headline_text
-
-    step = "" if found.step is None else f", step {found.step}"
-    source = "" if found.source is None else f", {found.source.place}"
-    return f"{headline_text(found)}{step}{source}"

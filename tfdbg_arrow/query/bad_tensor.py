@@ -18,8 +18,9 @@ from tfdbg_arrow.query.flow.origins import Effect, Effects, Gradients, Origins
 from tfdbg_arrow.query.flow.program_ops import ProgramOp
 from tfdbg_arrow.query.flow.sinks import Sinks
 from tfdbg_arrow.query.recorded import FLAT, EagerValue, TensorEvent, TensorHealth, health_facts, read_events
-from tfdbg_arrow.query.stacks import Frame
+from tfdbg_arrow.query.stacks import Frame, source_text
 from tfdbg_arrow.query.user_places import CallSite, Forward, UserPlaces
+from tfdbg_arrow.query.wording import headline_of
 
 
 @dataclass(frozen=True)
@@ -145,6 +146,8 @@ class NonFinite(TensorHealth):
             or of the whole data; None if it does not.
         worker: The cluster task of the run, such as `worker:1`; None outside a cluster.
         left_out: What the run did not record, as requested or by loss. It may contain an earlier bad tensor.
+        headline: The answer in one sentence: the user's line, the bad values, the step and the sample, such as
+            "`log(1 - p)` at layers.py:12 made -Inf in step 211: sample 17 of the batch." What is not known is left out.
     """
 
     run_id: str
@@ -174,6 +177,7 @@ class NonFinite(TensorHealth):
     samples: BadSamples | None = None
     worker: str | None = None
     left_out: tuple[str, ...] = ()
+    headline: str = ""
 
 
 class BadTensorReader:
@@ -204,6 +208,7 @@ class BadTensorReader:
         self.sinks = Sinks(logdir, self.flow, run_id=run_id, kinds=kinds)
         self._samples = SampleFinder(logdir, self.flow, run_id=run_id)
         self._calls_of = lru_cache(maxsize=64)(self._read_calls)
+        self._texts = lru_cache(maxsize=16)(self._read_text)
         self.gradients = Gradients(logdir, self.flow, self.origins, run_id=run_id)
 
     @property
@@ -253,7 +258,7 @@ class BadTensorReader:
         output = None if maker is None else self.flow.program_ops.output(maker, event)
         health = event if output is None or not output.bad_kinds(self._kinds) else output
         context = self.context(event)
-        return NonFinite(
+        found = NonFinite(
             run_id=self._run_id,
             **health_facts(health),
             wall_time_ns=event.wall_time_ns,
@@ -273,6 +278,17 @@ class BadTensorReader:
             worker=self._worker,
             left_out=self._left_out,
         )
+        return replace(found, headline=headline_of(found, line=self._line(found.source)))
+
+    def _line(self, source: Frame | None) -> str | None:
+        """Returns the text of a line with its indentation, if the part of it that ran is known."""
+        if source is None or source.colno is None:
+            return None
+        lines = self._texts(source.file_path) or ()
+        return lines[source.lineno - 1] if 1 <= source.lineno <= len(lines) else None
+
+    def _read_text(self, file_path: str) -> tuple[str, ...] | None:
+        return source_text(self._logdir, file_path, run_id=self._run_id)
 
     def context(self, event: TensorEvent) -> TensorContext:
         """Returns the inputs of the op of a tensor, the stack that made or ran the op, and the op's purpose."""

@@ -22,7 +22,6 @@ from tfdbg_arrow.query.wording import (
     events_text,
     facts_text,
     frame_text,
-    headline_text,
     hop_place_text,
     hop_text,
     input_health_text,
@@ -162,10 +161,7 @@ def _lines(lines: Sequence[str]) -> Iterator[str]:
 
 
 def _nonfinite(found: NonFinite) -> Iterator[str]:
-    if found.is_expected:
-        yield _line("None of the bad values did harm. The first of them:")
-    kinds, _, where = headline_text(found).partition(" in ")
-    yield _title((kinds, _BAD), f" in {where}")
+    yield _title((found.headline, _BAD))
     if found.source is not None:
         yield _line(place_text(found.source))
         yield _code(found.source.code or "")
@@ -186,7 +182,7 @@ def _nonfinite(found: NonFinite) -> Iterator[str]:
 
 def _nonfinite_cells(found: NonFinite) -> tuple[Cell, ...]:
     graph = "" if found.graph_name is None else found.graph_name
-    return str(found.event_index), _step(found.step), (headline_text(found), _BAD), graph, place_text(found.source)
+    return str(found.event_index), _step(found.step), (found.headline, _BAD), graph, place_text(found.source)
 
 
 def _step(step: int | None) -> str:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from tfdbg_arrow.query.wording import (
     alert_text,
     facts_text,
-    headline_text,
     hop_place_text,
     hop_text,
+    op_text,
     spread_text,
     steps_text,
 )
@@ -52,9 +52,7 @@ def _joined(*facts: str | None) -> str:
 
 
 def _nonfinite(found: NonFinite) -> str:
-    layer = None if found.layer is None else f"layer {found.layer}"
-    step = None if found.step is None else f"step {found.step}"
-    return _joined(headline_text(found), layer, step, f"event {found.event_index}", place_text(found.source))
+    return f"{found.headline} Event {found.event_index}: {op_text(found)}"
 
 
 def row_name(row: HistoryRow | DiffTensor) -> str:

@@ -24,6 +24,11 @@ def line_text(file_path: str, lineno: int | str) -> str:
     return f"{file_path}, line {lineno}" if _CELL.fullmatch(file_path) else f"{file_path}:{lineno}"
 
 
+def file_name(file_path: str) -> str:
+    """Returns the last part of a path."""
+    return file_path.replace("\\", "/").rstrip("/").rpartition("/")[2] or file_path
+
+
 @dataclass(frozen=True)
 class Frame:
     """One frame of a stack.

@@ -81,7 +81,7 @@ class Facts:
     """What the comments say.
 
     Attributes:
-        headline: The bad tensor, in one line.
+        headline: The bad tensor, in one sentence.
         lines: More facts, one line each.
         source: The line to look at.
         source_lines: The lines around it, as (number, text).

@@ -24,7 +24,7 @@ from tfdbg_arrow.query.nonfinite_search import first_nonfinite
 from tfdbg_arrow.query.recorded import KINDS
 from tfdbg_arrow.query.stacks import Frame, source_lines
 from tfdbg_arrow.query.trace_back import bad_start
-from tfdbg_arrow.query.wording import call_lines, gradient_text, headline_text, nonfinite_facts
+from tfdbg_arrow.query.wording import call_lines, gradient_text, nonfinite_facts
 from tfdbg_arrow.reproduction.elements import Elements
 from tfdbg_arrow.reproduction.fixes import (
     Fix,
@@ -276,7 +276,7 @@ def _facts(logdir: Engine, found: NonFinite, reasons: Reasons) -> Facts:
         read = source_lines(logdir, found.source, run_id=found.run_id)
         around = tuple((line.lineno, line.text) for line in read)
     return Facts(
-        headline=headline_text(found),
+        headline=found.headline,
         lines=tuple(lines),
         source=found.source,
         source_lines=around,

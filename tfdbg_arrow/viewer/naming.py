@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from tfdbg_arrow.query import Alert, Frame, Run
-from tfdbg_arrow.query.stacks import line_text
+from tfdbg_arrow.query.stacks import file_name, line_text
 from tfdbg_arrow.safe_text import parse_json, printable
 
 BORDERS = {
@@ -167,8 +167,3 @@ def run_labels(runs: Sequence[Run], *, bad_steps: Mapping[str, int | None]) -> d
 def short_place(frame: Frame) -> str:
     """Returns the line of a frame as text, with the name of the file only."""
     return line_text(file_name(frame.file_path), frame.lineno)
-
-
-def file_name(file_path: str) -> str:
-    """Returns the last part of a path."""
-    return file_path.replace("\\", "/").rstrip("/").rpartition("/")[2] or file_path

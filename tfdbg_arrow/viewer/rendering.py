@@ -14,7 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from tfdbg_arrow._version import __version__
-from tfdbg_arrow.query import wording
+from tfdbg_arrow.query import stacks, wording
 from tfdbg_arrow.query.logdir.statements import Question
 from tfdbg_arrow.query.model_health.sentences import parting_texts
 from tfdbg_arrow.query.run_diff.answer import (
@@ -72,6 +72,7 @@ def _environment() -> Environment:
         shares=shares,
         tensor_name=naming.tensor_name,
         effect_text=wording.effect_text,
+        op_text=wording.op_in_graph_text,
         place_facts=wording.place_facts,
         alert_name=naming.alert_name,
         function_name=naming.short_function_name,
@@ -81,7 +82,7 @@ def _environment() -> Environment:
         device=naming.device_text,
         command=naming.command_text,
         run_title=naming.run_title,
-        file_name=naming.file_name,
+        file_name=stacks.file_name,
         short_place=naming.short_place,
         number=lambda value: f"{value:,}",
         counted=number_of,

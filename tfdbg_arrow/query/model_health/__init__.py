@@ -233,7 +233,7 @@ def _layer_health(recorded: Recorded) -> LayerHealth:
             num_bad=int(np.nansum(total["num_bad"])),
         )
     else:
-        text = bad_sentence(origin, axis=recorded.axis_name, position=recorded.position)
+        text = bad_sentence(origin)
     return LayerHealth(
         run_id=recorded.run_id,
         axis=recorded.axis_name,

@@ -134,9 +134,9 @@ class LayerHealth(LayerMap, Displayed):
     It also has the attributes of LayerMap. If the run has no steps, the columns are executions. See `layer_health` for
     the measures. `bad` counts the bad tensors in each cell. `origin` is the cell in which the first bad value began;
     None if none did harm. `path` has the rows through which the bad value went to the variable, result or metric that
-    it reached first, without repetitions; the first is the row of the origin. `sentence` says what went bad first and
-    in which step, and what had grown until then; for a healthy run, that nothing is bad, and the layer that changed
-    most, if one changed much.
+    it reached first, without repetitions; the first is the row of the origin. `sentence` is the headline of the first
+    bad tensor that did harm, and what had grown until then; for a healthy run, it says that nothing is bad, and names
+    the layer that changed most, if one changed much.
 
     Attributes:
         run_id: The run.

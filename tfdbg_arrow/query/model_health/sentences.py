@@ -19,27 +19,10 @@ MIN_ZERO_CHANGE = 0.5
 """The same for the difference of two shares of zeros."""
 
 
-def bad_sentence(origin: Origin, *, axis: str, position: int | None) -> str:
-    """Returns the sentence about a run in which a bad value did harm.
-
-    Args:
-        origin: The first bad tensor that did harm.
-        axis: The axis of the columns.
-        position: The position of the tensor; None if it has none.
-    """
-    subject = subject_of(origin.path[0]) if origin.path else "an unknown op"
-    text = f"{subject} went bad first"
-    if not origin.found.is_origin:
-        text = f"as far as it is known, {text}"
-    if position is not None:
-        text += f", in {axis} {position:,}"
-    elif axis == "step":
-        text += ", before the first step"
-    text = text[0].upper() + text[1:]
-    if origin.growth is None:
-        return text + "."
-    sentence = origin.growth.sentence
-    return f"{text}; {sentence[0].lower()}{sentence[1:]}"
+def bad_sentence(origin: Origin) -> str:
+    """Returns the sentences about a run in which a bad value did harm: the headline, and what had grown until then."""
+    headline = origin.found.headline
+    return headline if origin.growth is None else f"{headline} {origin.growth.sentence}"
 
 
 def healthy_sentence(

@@ -10,9 +10,7 @@ from typing import Any
 
 from tfdbg_arrow.query import AboutRuns, AlertFinding, BrokenPart, Coverage, Growth, Hop, Logdir, NonFinite, Run
 from tfdbg_arrow.query.model_health import TrainingCurves, layers_and_curves
-from tfdbg_arrow.query.wording import gradient_text
 from tfdbg_arrow.viewer.background import Background
-from tfdbg_arrow.viewer.naming import tensor_name
 from tfdbg_arrow.viewer.page import Gradual, PageKind, Parameters, TookTooLongError, chosen_run
 from tfdbg_arrow.viewer.pages.alerts import BUDGET_S, RuleRuns, known_rules, run_rules, wanted_rules
 from tfdbg_arrow.viewer.reading import bounded
@@ -183,7 +181,7 @@ def read_answer(logdir: Logdir, *, run_id: str | None = None) -> OverviewPage:
         training = Training(run_id=shown_run, sentence=None, curves=None, is_finished=False)
     return OverviewPage(
         verdict=verdict,
-        headline=_headline(verdict, origin, asked),
+        headline=_headline(verdict, asked) if origin is None else origin.headline,
         origin=origin,
         why=why,
         repair=repair,
@@ -306,21 +304,8 @@ def _verdict(origin: NonFinite | None, runs: tuple[RunSummary, ...]) -> str:
     return "healthy" if any(summary.run.measures_health for summary in runs) else "unmeasured"
 
 
-def _headline(verdict: str, origin: NonFinite | None, runs: tuple[RunSummary, ...]) -> str:
-    if origin is not None:
-        kinds = [
-            name
-            for name, count in (("NaN", origin.num_nan), ("-Inf", origin.num_neg_inf), ("+Inf", origin.num_pos_inf))
-            if count
-        ]
-        what = " and ".join(kinds) or "An infinity or NaN"
-        gradient = "" if origin.forward is None else f", {gradient_text(origin.forward)}"
-        where = gradient + ("" if origin.graph_name is None else f", in the function {origin.graph_name}")
-        if origin.op_type is None:
-            return f"{what} came into the program in a tensor from outside."
-        if verdict == "expected":
-            return f"The only bad values did no harm: {what} in {tensor_name(origin)}{where}."
-        return f"{what} came up in {tensor_name(origin)}{where}."
+def _headline(verdict: str, runs: tuple[RunSummary, ...]) -> str:
+    """Returns the answer in one sentence if nothing is bad."""
     if verdict == "empty":
         return "Nothing is recorded here yet."
     if verdict == "unmeasured":

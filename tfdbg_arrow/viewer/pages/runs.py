@@ -33,7 +33,8 @@ class RunFacts:
     Attributes:
         last_loss: The last known loss; None if it is not known.
         last_position: Its training step, or its execution if the run has no steps.
-        culprit: The name of the tensor to blame, as `first_nonfinite` returns it; None if none is bad.
+        headline: The headline of the tensor to blame, as `first_nonfinite` returns it; None if none is bad.
+        culprit: The name of the tensor; None if none is bad.
         culprit_event_index: Its event.
         culprit_place: The line of the user's code that created it; None if it is not known.
         is_expected: Whether the bad values did no harm.
@@ -41,6 +42,7 @@ class RunFacts:
 
     last_loss: float | None
     last_position: int | None
+    headline: str | None
     culprit: str | None
     culprit_event_index: int | None
     culprit_place: str | None
@@ -132,6 +134,7 @@ def read_run_facts(logdir: Logdir, run_id: str) -> RunFacts:
     return RunFacts(
         last_loss=None if loss is None else loss[1],
         last_position=None if loss is None else loss[0],
+        headline=None if culprit is None else culprit.headline,
         culprit=None if culprit is None else tensor_name(culprit),
         culprit_event_index=None if culprit is None else culprit.event_index,
         culprit_place=None if source is None else short_place(source),
