@@ -5,12 +5,9 @@ Each message says what is wrong, the value, what was expected and what to do nex
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from tfdbg_arrow.query import NonFinite
-    from tfdbg_arrow.storage.search import LogdirsBelow
+from typing import Any
 
 
 class TfdbgArrowError(Exception):
@@ -29,11 +26,11 @@ class NonFiniteError(TfdbgArrowError, ArithmeticError):
     """A recording with `on_nonfinite="raise"` stopped the program because of a NaN or an infinity.
 
     Attributes:
-        nonfinite: The origin, as returned by first_nonfinite(); None if it could not be looked up.
+        nonfinite: The origin, a `NonFinite` as returned by first_nonfinite(); None if it could not be looked up.
         logdir: The logdir of the recording; a URL is a str.
     """
 
-    def __init__(self, message: str, *, nonfinite: NonFinite | None = None, logdir: Path | str | None = None) -> None:
+    def __init__(self, message: str, *, nonfinite: Any = None, logdir: Path | str | None = None) -> None:
         super().__init__(message)
         self.nonfinite = nonfinite
         self.logdir = logdir
@@ -41,6 +38,38 @@ class NonFiniteError(TfdbgArrowError, ArithmeticError):
 
 class LogdirError(TfdbgArrowError):
     """A path is not a logdir that can be read or written."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogdirBelow:
+    """A logdir that was found.
+
+    Attributes:
+        path: The directory.
+        num_runs: Number of its runs; None if it cannot be listed.
+        wall_time_ns: When it was changed last, in nanoseconds since 1970-01-01T00:00:00Z.
+    """
+
+    path: Path
+    num_runs: int | None
+    wall_time_ns: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogdirsBelow:
+    """The logdirs below a directory.
+
+    Attributes:
+        path: The directory.
+        logdirs: The logdirs, the one that was changed last first.
+        num_searched: Number of directories that were searched.
+        is_cut: Whether the search ended at a limit before it had seen every directory up to the depth of MAX_DEPTH.
+    """
+
+    path: Path
+    logdirs: tuple[LogdirBelow, ...]
+    num_searched: int
+    is_cut: bool
 
 
 class NoLogdirError(LogdirError):

@@ -16,7 +16,7 @@ from pathlib import Path
 from tfdbg_arrow.errors import LogdirError, QueryError
 from tfdbg_arrow.query.engine import strange_rows_told
 from tfdbg_arrow.query.info import Run, choose_runs
-from tfdbg_arrow.query.logdir import Logdir, open_logdir
+from tfdbg_arrow.query.logdir.open_logdir import OpenLogdir
 from tfdbg_arrow.query.run_diff.aligned_graphs import GraphPair, OpAligner
 from tfdbg_arrow.query.run_diff.alignment import AlignedExecutions, StackKeys, align_executions
 from tfdbg_arrow.query.run_diff.answer import (
@@ -66,8 +66,8 @@ _ONLY = {
 
 
 def diff(
-    a: Logdir | str | Path,
-    b: Logdir | str | Path | None = None,
+    a: OpenLogdir | str | Path,
+    b: OpenLogdir | str | Path | None = None,
     *,
     run_a: str | None = None,
     run_b: str | None = None,
@@ -177,11 +177,11 @@ def _compare(
     )
 
 
-def _open(logdir: Logdir | str | Path, stack: contextlib.ExitStack) -> Logdir:
-    if isinstance(logdir, Logdir):
+def _open(logdir: OpenLogdir | str | Path, stack: contextlib.ExitStack) -> OpenLogdir:
+    if isinstance(logdir, OpenLogdir):
         return logdir
     if isinstance(logdir, (str, Path)):
-        return stack.enter_context(open_logdir(logdir))
+        return stack.enter_context(OpenLogdir(logdir))
     # The staged data of two runs lies in DuckDB. Other engines would have to join across two logdirs.
     raise LogdirError(f"logdir is {logdir!r}; expected a path or an open Logdir.")
 
