@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tfdbg_arrow.errors import MissingDependencyError, install_command
-from tfdbg_arrow.query.engine import Engine, strange_rows_told
+from tfdbg_arrow.query.engine import Engine
+from tfdbg_arrow.query.integrity.damage import damage_told
 from tfdbg_arrow.query.logdir.open_logdir import OpenLogdir, SubLogdir
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class Answers(Engine, Protocol):
         """Returns the runs in the logdir, oldest first."""
         from tfdbg_arrow.query.info import read_runs
 
-        with strange_rows_told(self.path):
+        with damage_told(self):
             return read_runs(self)
 
     def about_runs(self, *, run_id: str | None = None) -> AboutRuns:
@@ -52,14 +53,14 @@ class Answers(Engine, Protocol):
         """
         from tfdbg_arrow.query.asked_runs import about_runs
 
-        with strange_rows_told(self.path):
+        with damage_told(self):
             return about_runs(self, run_id)
 
     def info(self) -> LogdirInfo:
         """Returns a summary: runs, rows and bytes of each table, the range of time, the number of bad tensors."""
         from tfdbg_arrow.query.info import read_info
 
-        with strange_rows_told(self.path):
+        with damage_told(self):
             return read_info(self)
 
     def coverage(self, *, run_id: str | None = None) -> Coverage:

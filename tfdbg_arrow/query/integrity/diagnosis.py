@@ -9,7 +9,7 @@ from typing import Any
 
 from tfdbg_arrow.errors import BrokenPartError, FormatVersionError, LogdirError, QueryError
 from tfdbg_arrow.query.displayed import Displayed
-from tfdbg_arrow.query.engine import strange_rows_told
+from tfdbg_arrow.query.integrity.damage import damage_told
 from tfdbg_arrow.query.integrity.parts import examined_parts
 from tfdbg_arrow.query.integrity.run_findings import Finding, examine_runs
 from tfdbg_arrow.query.logdir.open_logdir import OpenLogdir
@@ -81,7 +81,7 @@ def doctor(
 
 def _examine_runs(logdir: OpenLogdir) -> list[Finding]:
     try:
-        with strange_rows_told(logdir.path):
+        with damage_told(logdir):
             return list(examine_runs(logdir))
     except (BrokenPartError, QueryError):
         raise

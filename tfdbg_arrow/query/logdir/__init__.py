@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tfdbg_arrow.errors import LogdirError
-from tfdbg_arrow.query.engine import Engine, strange_rows_told
+from tfdbg_arrow.query.engine import Engine
+from tfdbg_arrow.query.integrity.damage import damage_told
 from tfdbg_arrow.query.logdir.open_logdir import OpenLogdir
 
 
@@ -15,10 +16,10 @@ from tfdbg_arrow.query.logdir.open_logdir import OpenLogdir
 def opened(logdir: Engine | str | Path) -> Iterator[Engine]:
     """Yields the given engine, or opens the given path as an OpenLogdir for the duration of the block."""
     if isinstance(logdir, (str, Path)):
-        with OpenLogdir(logdir) as own, strange_rows_told(own.path):
+        with OpenLogdir(logdir) as own, damage_told(own):
             yield own
     elif isinstance(logdir, Engine):
-        with strange_rows_told(logdir.path):
+        with damage_told(logdir):
             yield logdir
     else:
         raise LogdirError(f"logdir is {logdir!r}, expected a path or the result of open_logdir().")

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tfdbg_arrow.errors import LogdirError, QueryError
-from tfdbg_arrow.query.engine import strange_rows_told
 from tfdbg_arrow.query.info import Run, choose_runs
+from tfdbg_arrow.query.integrity.damage import damage_told
 from tfdbg_arrow.query.logdir.open_logdir import OpenLogdir
 from tfdbg_arrow.query.run_diff.aligned_graphs import GraphPair, OpAligner
 from tfdbg_arrow.query.run_diff.alignment import AlignedExecutions, StackKeys, align_executions
@@ -118,7 +118,7 @@ def diff(
     with contextlib.ExitStack() as stack:
         open_a = _open(a, stack)
         open_b = open_a if b is None or b is a else _open(b, stack)
-        stack.enter_context(strange_rows_told(open_a.path if open_b is open_a else open_b.path))
+        stack.enter_context(damage_told(*dict.fromkeys((open_a, open_b))))
         chosen = choose_runs(open_a, open_b, run_a=run_a, run_b=run_b)
         sides = (Side(open_a, run_id=chosen[0].run_id), Side(open_b, run_id=chosen[1].run_id))
         work = stack.enter_context(Workspace(memory_limit=open_a.memory_limit))
