@@ -14,8 +14,8 @@ from pathlib import Path
 from tfdbg_arrow.errors import BrokenPartError, QueryError
 from tfdbg_arrow.query.bad_runs import BadRuns
 from tfdbg_arrow.query.engine import Engine
-from tfdbg_arrow.query.logdir import opened
 from tfdbg_arrow.query.logdir.open_logdir import OpenLogdir
+from tfdbg_arrow.query.logdir.opening import opened
 from tfdbg_arrow.query.recorded import KINDS, bad_condition
 from tfdbg_arrow.safe_text import number_of
 
