@@ -5,7 +5,6 @@ Each message says what is wrong, the value, what was expected and what to do nex
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,47 +39,15 @@ class LogdirError(TfdbgArrowError):
     """A path is not a logdir that can be read or written."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class LogdirBelow:
-    """A logdir that was found.
-
-    Attributes:
-        path: The directory.
-        num_runs: Number of its runs; None if it cannot be listed.
-        wall_time_ns: When it was changed last, in nanoseconds since 1970-01-01T00:00:00Z.
-    """
-
-    path: Path
-    num_runs: int | None
-    wall_time_ns: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class LogdirsBelow:
-    """The logdirs below a directory.
-
-    Attributes:
-        path: The directory.
-        logdirs: The logdirs, the one that was changed last first.
-        num_searched: Number of directories that were searched.
-        is_cut: Whether the search ended at a limit before it had seen every directory up to the depth of MAX_DEPTH.
-    """
-
-    path: Path
-    logdirs: tuple[LogdirBelow, ...]
-    num_searched: int
-    is_cut: bool
-
-
 class NoLogdirError(LogdirError):
     """A directory is not a logdir. The message names the logdirs below it.
 
     Attributes:
         reason: Why it is not a logdir, without the advice.
-        below: The logdirs below the directory.
+        below: The logdirs below the directory, as `LogdirsBelow` of `tfdbg_arrow.storage.search`.
     """
 
-    def __init__(self, message: str, *, reason: str, below: LogdirsBelow) -> None:
+    def __init__(self, message: str, *, reason: str, below: Any) -> None:
         super().__init__(message)
         self.reason = reason
         self.below = below

@@ -18,10 +18,10 @@ from pathlib import Path
 import pytest
 
 from tfdbg_arrow.cli import command
-from tfdbg_arrow.errors import LogdirsBelow, NoLogdirError
+from tfdbg_arrow.errors import NoLogdirError
 from tfdbg_arrow.query import open_logdir
 from tfdbg_arrow.query.logdirs import read_summaries
-from tfdbg_arrow.storage.search import find_logdirs
+from tfdbg_arrow.storage.search import LogdirsBelow, find_logdirs
 
 from ..query.builder import CLEAN, NAN, RunBuilder
 from .commands import run_cli

@@ -20,7 +20,7 @@ import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Frame, Page, Request, expect
 from tensorboard.plugins.base_plugin import TBContext
 
-from tfdbg_arrow.errors import LogdirBelow, LogdirsBelow
+from tfdbg_arrow.storage.search import LogdirBelow, LogdirsBelow
 from tfdbg_arrow.tensorboard_plugin.plugin import Loader, Plugin
 from tfdbg_arrow.viewer.logdir_search import LogdirSearch, key_of
 from tfdbg_arrow.viewer.pages import PAGES

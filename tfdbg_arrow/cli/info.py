@@ -25,9 +25,9 @@ from tfdbg_arrow.errors import NoLogdirError
 from tfdbg_arrow.safe_text import number_of
 
 if TYPE_CHECKING:
-    from tfdbg_arrow.errors import LogdirsBelow
     from tfdbg_arrow.query import LogdirInfo, Run
     from tfdbg_arrow.query.logdirs import LogdirSummary
+    from tfdbg_arrow.storage.search import LogdirsBelow
 
 
 def info(

@@ -6,8 +6,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfdbg_arrow.errors import LogdirsBelow, TfdbgArrowError
+from tfdbg_arrow.errors import TfdbgArrowError
 from tfdbg_arrow.query.logdir.open_logdir import OpenLogdir
+from tfdbg_arrow.storage.search import LogdirsBelow
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,9 +6,10 @@ import contextlib
 import os
 import time
 from collections import deque
+from dataclasses import dataclass
 from pathlib import Path
 
-from tfdbg_arrow.errors import LogdirBelow, LogdirError, LogdirsBelow
+from tfdbg_arrow.errors import LogdirError
 from tfdbg_arrow.safe_text import number_of
 from tfdbg_arrow.storage.layout import MANIFEST_DIRECTORY, MARKER_NAME, spooled_run_ids
 from tfdbg_arrow.storage.manifest import run_ids
@@ -19,6 +20,38 @@ MAX_DIRECTORIES = 5_000
 MAX_ENTRIES = 200_000
 MAX_S = 5.0
 _MAX_NAMED = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogdirBelow:
+    """A logdir that was found.
+
+    Attributes:
+        path: The directory.
+        num_runs: Number of its runs; None if it cannot be listed.
+        wall_time_ns: When it was changed last, in nanoseconds since 1970-01-01T00:00:00Z.
+    """
+
+    path: Path
+    num_runs: int | None
+    wall_time_ns: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogdirsBelow:
+    """The logdirs below a directory.
+
+    Attributes:
+        path: The directory.
+        logdirs: The logdirs, the one that was changed last first.
+        num_searched: Number of directories that were searched.
+        is_cut: Whether the search ended at a limit before it had seen every directory up to the depth of MAX_DEPTH.
+    """
+
+    path: Path
+    logdirs: tuple[LogdirBelow, ...]
+    num_searched: int
+    is_cut: bool
 
 
 def find_logdirs(

@@ -10,8 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfdbg_arrow.errors import LogdirsBelow
-from tfdbg_arrow.storage.search import find_logdirs
+from tfdbg_arrow.storage.search import LogdirsBelow, find_logdirs
 
 _LOG = logging.getLogger(__name__)
 _EVERY_S = 10.0
