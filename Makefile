@@ -127,6 +127,7 @@ lint: $(STAMPS)/test $(STAMPS)/package
 	$(BIN)/codespell --dictionary=- --dictionary=tools/archaic_words.txt
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m pytest --quiet tests/test_imports.py
 	$(BIN)/python -m tfdbg_arrow.schema.document --check
 
 docs: $(DOCS)/.stamps/requirements

@@ -18,7 +18,7 @@ from jupyter_client.manager import AsyncKernelManager
 
 import tfdbg_arrow
 from tfdbg_arrow import first_nonfinite, open_logdir, query, verify
-from tfdbg_arrow.query.engine import Answers
+from tfdbg_arrow.query.answers import Answers
 
 Cells = list[nbformat.NotebookNode]
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _NAMES_OF = {
     "tfdbg_arrow.query.bad_tensor": ["NonFinite"],
     "tfdbg_arrow.query.integrity.verification": ["Verification", "verify"],
-    "tfdbg_arrow.query.logdir": ["Logdir", "open_logdir"],
+    "tfdbg_arrow.query.answers": ["Logdir", "open_logdir"],
     "tfdbg_arrow.query.model_health": ["distributions", "layer_differences", "layer_health", "training_curves"],
     "tfdbg_arrow.query.nonfinite_search": ["first_nan", "first_nonfinite", "nonfinite"],
     "tfdbg_arrow.query.run_diff": ["Diff", "diff"],

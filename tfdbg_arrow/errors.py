@@ -6,11 +6,7 @@ Each message says what is wrong, the value, what was expected and what to do nex
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from tfdbg_arrow.query import NonFinite
-    from tfdbg_arrow.storage.search import LogdirsBelow
+from typing import Any
 
 
 class TfdbgArrowError(Exception):
@@ -29,11 +25,11 @@ class NonFiniteError(TfdbgArrowError, ArithmeticError):
     """A recording with `on_nonfinite="raise"` stopped the program because of a NaN or an infinity.
 
     Attributes:
-        nonfinite: The origin, as returned by first_nonfinite(); None if it could not be looked up.
+        nonfinite: The origin, a `NonFinite` as returned by first_nonfinite(); None if it could not be looked up.
         logdir: The logdir of the recording; a URL is a str.
     """
 
-    def __init__(self, message: str, *, nonfinite: NonFinite | None = None, logdir: Path | str | None = None) -> None:
+    def __init__(self, message: str, *, nonfinite: Any = None, logdir: Path | str | None = None) -> None:
         super().__init__(message)
         self.nonfinite = nonfinite
         self.logdir = logdir
@@ -48,10 +44,10 @@ class NoLogdirError(LogdirError):
 
     Attributes:
         reason: Why it is not a logdir, without the advice.
-        below: The logdirs below the directory.
+        below: The logdirs below the directory, as `LogdirsBelow` of `tfdbg_arrow.storage.search`.
     """
 
-    def __init__(self, message: str, *, reason: str, below: LogdirsBelow) -> None:
+    def __init__(self, message: str, *, reason: str, below: Any) -> None:
         super().__init__(message)
         self.reason = reason
         self.below = below

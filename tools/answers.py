@@ -21,7 +21,7 @@ from typing import Any
 from tfdbg_arrow import open_logdir
 from tfdbg_arrow.errors import TfdbgArrowError
 from tfdbg_arrow.query import Logdir, read_reasons
-from tfdbg_arrow.query.engine import Answers
+from tfdbg_arrow.query.answers import Answers
 from tfdbg_arrow.safe_text import to_json
 from tfdbg_arrow.viewer.pages import PAGES
 from tfdbg_arrow.viewer.reading import Reader

@@ -17,7 +17,7 @@ import pytest
 
 from tests.durability.files_on_disk import failing, num_descriptors
 from tests.stack import at_end_of_stack
-from tfdbg_arrow.spool.convert import Failures
+from tfdbg_arrow.spool.failures import Failures
 from tfdbg_arrow.spool.journal import (
     MAX_ENTRY_BYTES,
     BrokenEntry,

@@ -23,9 +23,9 @@ import pytest
 
 from tfdbg_arrow.errors import BrokenPartError, ExportError, LogdirError, MissingDependencyError, QueryError
 from tfdbg_arrow.query import ExportedTable, export, open_logdir, public_views
-from tfdbg_arrow.query import logdir as logdir_module
-from tfdbg_arrow.query.exports import Relation
 from tfdbg_arrow.query.exports.flat_files import CsvExport
+from tfdbg_arrow.query.exports.table_writer import Relation
+from tfdbg_arrow.query.logdir import open_logdir as logdir_module
 from tfdbg_arrow.schema import TABLES
 
 from .builder import CLEAN, INF, NAN, RunBuilder

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from tfdbg_arrow.query import public_views
+from tfdbg_arrow.query.answers import Answers
 from tfdbg_arrow.query.bad_tensor import BadTensorReader
-from tfdbg_arrow.query.engine import Answers
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.flow.origins import Origins
 from tfdbg_arrow.query.recorded import read_events

@@ -13,6 +13,7 @@ import pytest
 from tests.query.manifests import resealed
 from tfdbg_arrow import open_logdir
 from tfdbg_arrow.errors import BrokenPartError, LogdirError
+from tfdbg_arrow.query.bad_runs import BadRuns
 from tfdbg_arrow.schema import arrow_schema, parquet_options
 
 from .logdirs import CLEAN_RUN, KILLED_RUN, clean_run, write_all
@@ -70,7 +71,7 @@ def test_the_digest_of_a_part_that_is_left_out_is_not_used(logdir: Path) -> None
     change(logdir / PART, "changed")
     with open_logdir(logdir, skip_broken=True) as opened, open_logdir(expected) as other:
         assert opened.alerts() == other.alerts()
-        assert opened.bad_runs.by_first(("nan",)) == other.bad_runs.by_first(("nan",))
+        assert opened.lasting(BadRuns).by_first(("nan",)) == other.lasting(BadRuns).by_first(("nan",))
 
 
 @pytest.mark.slow

@@ -14,8 +14,8 @@ import tfdbg_arrow
 from tests.sampling import mostly_slow
 from tfdbg_arrow.spool.records import RECORD_DTYPE
 from tfdbg_arrow.storage.layout import spool_paths
+from tfdbg_arrow.writer.memory import MemoryShares
 from tfdbg_arrow.writer.native import _core as core
-from tfdbg_arrow.writer.settings import MemoryShares
 from tfdbg_arrow.writer.sink.sink import Sink
 
 from .tables import rows

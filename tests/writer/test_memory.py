@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tfdbg_arrow.spool.records import RECORD_SIZE
-from tfdbg_arrow.writer.settings import DEFAULT_SHARES, MAX_MEMORY_BYTES, MIN_MEMORY_BYTES, MemoryShares
+from tfdbg_arrow.writer.memory import DEFAULT_SHARES, MAX_MEMORY_BYTES, MIN_MEMORY_BYTES, MemoryShares
 
 FIXED_BYTES = 112 << 20
 

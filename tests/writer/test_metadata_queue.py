@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tfdbg_arrow.spool.convert import Failures, rows_of_columns
+from tfdbg_arrow.spool.convert import rows_of_columns
+from tfdbg_arrow.spool.failures import Failures
 from tfdbg_arrow.spool.journal import Journal, JournalReader
 from tfdbg_arrow.storage.layout import spool_paths
 from tfdbg_arrow.writer.sink.backlog import MetadataQueue

@@ -20,7 +20,7 @@ from tfdbg_arrow.spool.journal import RunFiles
 from tfdbg_arrow.spool.records import NO_STEP, NO_VALUE, RECORD_DTYPE, Flag, Kind, join_records
 from tfdbg_arrow.storage.layout import part_number, spool_paths
 from tfdbg_arrow.storage.manifest import read_live_parts
-from tfdbg_arrow.writer.settings import MemoryShares
+from tfdbg_arrow.writer.memory import MemoryShares
 from tfdbg_arrow.writer.sink.sink import Sink
 
 RUN_ID = "run1"

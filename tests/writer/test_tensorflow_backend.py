@@ -24,7 +24,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 import tfdbg_arrow
 from tfdbg_arrow.errors import RecordingError
-from tfdbg_arrow.writer import backend
+from tfdbg_arrow.writer import backend, backend_choice
 from tfdbg_arrow.writer.graphs.node_defs import OWN_NAME_PREFIX
 from tfdbg_arrow.writer.hooks import runtime
 from tfdbg_arrow.writer.native import reference
@@ -497,7 +497,7 @@ def test_functions_work_silently_after_disable(tmp_path: Path) -> None:
 
 def test_a_recording_is_freed_if_its_functions_still_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[weakref.ref[Any]] = []
-    choose = backend.choose_backend
+    choose = backend_choice.choose_backend
 
     def watched(*args: Any, **kwargs: Any) -> Any:
         chosen = choose(*args, **kwargs)

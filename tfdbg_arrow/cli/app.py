@@ -106,10 +106,13 @@ def _root(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="If tfdbg-arrow has a bug, print the traceback, for a report.")
+    ] = False,
 ) -> None:
     """Records the tensor values of TensorFlow programs, and finds the op that created the first NaN or infinity.
 
-    Exit codes: 0 clean, 1 something was found, 2 an error.
+    Exit codes: 0 clean, 1 something was found, 2 an error, 3 a bug of tfdbg-arrow.
     """
 
 
@@ -123,7 +126,7 @@ for _commands in GROUPS.values():
 
 
 def main() -> None:
-    """Runs the command line and exits: 0 clean, 1 something was found, 2 an error."""
+    """Runs the command line and exits: 0 clean, 1 something was found, 2 an error, 3 a bug of tfdbg-arrow."""
     # `run` leaves the streams alone: the recorded program prints to them.
     for stream in (sys.stdout, sys.stderr) if sys.argv[1:2] != ["run"] else ():
         if isinstance(stream, io.TextIOWrapper):

@@ -1,8 +1,9 @@
-"""Command: a subcommand that turns the package's errors into messages and exit code 2."""
+"""Command: a subcommand that turns the package's errors into messages and exit code 2, and bugs into exit code 3."""
 
 from __future__ import annotations
 
 import re
+import traceback
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -16,16 +17,21 @@ if TYPE_CHECKING:
     from tfdbg_arrow.query.logdirs import LogdirSummary
 
 EXIT_ERROR = 2
+EXIT_BUG = 3
 _MAX_NAMED = 10
 _MAX_READ_S = 1.0
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 """The class of errors in the words of a command. Typer exports only this subclass of it."""
+_NO_BUGS: tuple[type[Exception], ...] = (_UsageError.__mro__[1], typer.Exit, typer.Abort, BrokenPipeError)
+"""What Typer itself handles. The first is the class of its errors; the last says that the reader of stdout ended."""
 
 
 class Command(TyperCommand):
     """A command that prints the package's own errors on stderr and exits with code 2.
 
-    With --json, it also prints the error as a JSON object on stdout, so that stdout is JSON in any case.
+    Any other error is a bug of this package: the command says so in one sentence, and exits with code 3. With --debug,
+    the traceback is above it. With --json, the command also prints the error as a JSON object on stdout, so that stdout
+    is JSON in any case.
     """
 
     def __init__(self, *args: Any, **settings: Any) -> None:
@@ -57,14 +63,35 @@ class Command(TyperCommand):
         except TfdbgArrowError as error:
             summaries = _summaries(error)
             typer.echo(f"tfdbg-arrow: {_message(error, summaries)}", err=True)
-            if ctx.params.get("json") or ctx.params.get("format_") == "json":
+            if _is_json(ctx):
                 more = {"logdirs": summaries} if summaries else {}
                 self.print_error_json(type(error).__name__, str(error), **more)
             raise typer.Exit(EXIT_ERROR) from None
+        except _NO_BUGS:
+            raise
+        except Exception as error:
+            self.tell_bug(ctx, error)
+            raise typer.Exit(EXIT_BUG) from None
+
+    def tell_bug(self, ctx: Any, error: Exception) -> None:
+        """Prints the sentence about a bug of this package."""
+        from tfdbg_arrow.query.integrity.damage import bug_text
+
+        if ctx.find_root().params.get("debug"):
+            lines = "".join(traceback.format_exception(error)).splitlines()
+            typer.echo("\n".join(map(printable, lines)), err=True)
+        text = printable(bug_text(error, evidence="the output of --debug"))
+        typer.echo(text, err=True)
+        if _is_json(ctx):
+            self.print_error_json(type(error).__name__, text)
 
     def print_error_json(self, type_: str, message: str, **more: object) -> None:
         """Prints an error as a JSON object."""
         print_json(error_object(type_, message, **more))
+
+
+def _is_json(ctx: Any) -> bool:
+    return bool(ctx.params.get("json")) or ctx.params.get("format_") == "json"
 
 
 def _no_type(ctx: Any) -> None:

@@ -255,7 +255,8 @@ def run(
     import tfdbg_arrow.stop  # noqa: F401  (registers the look-up of origins for --on-nonfinite raise)
     from tfdbg_arrow.storage.location import parse_location
     from tfdbg_arrow.writer.launch import record_program
-    from tfdbg_arrow.writer.settings import DEFAULT_MAX_MEMORY_BYTES, Request
+    from tfdbg_arrow.writer.memory import DEFAULT_MAX_MEMORY_BYTES
+    from tfdbg_arrow.writer.settings import Request
 
     location = parse_location(logdir)
     changed = {

@@ -2,8 +2,9 @@
 
 The names below are imported on first use.
 
-* `logdir`: an open logdir, as tables and views over its live parts. `engine.py` defines the interface of every engine,
-  `database.py` opens DuckDB, `spark.py` is an engine on Spark, and `sql_sandbox.py` runs SQL in a separate process.
+* `logdir`: an open logdir, as tables and views over its live parts. `answers.py` has `Logdir`, which adds the questions
+  as methods. `engine.py` defines the interface of every engine, `database.py` opens DuckDB, `spark.py` is an engine on
+  Spark, and `sql_sandbox.py` runs SQL in a separate process.
 * `flow`: which tensors were computed from which. `nonfinite_search.py`, `trace_back.py`, `trace_forward.py` and
   `explanation` use it.
 * `alert_rules`, `run_diff`, `coverage.py`: anomalies in a run, differences between two runs, and tensors that were not
@@ -19,13 +20,16 @@ The names below are imported on first use.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from tfdbg_arrow.facade import lazy_names
+from tfdbg_arrow.query.displayed import Displayed
 
 if TYPE_CHECKING:
     from tfdbg_arrow.query.alert_rules.answer import Alert, AlertFinding, Alerts, RuleSummary, alerts
     from tfdbg_arrow.query.alert_rules.rules import Parameter, Rule, builtin_rules
+    from tfdbg_arrow.query.answers import Logdir, open_logdir
     from tfdbg_arrow.query.asked_runs import AboutRuns
     from tfdbg_arrow.query.bad_samples import BadSamples, StepInput
     from tfdbg_arrow.query.bad_tensor import FunctionCall, InputTensor, NonFinite, Producer
@@ -38,7 +42,6 @@ if TYPE_CHECKING:
     from tfdbg_arrow.query.integrity.diagnosis import Diagnosis, doctor
     from tfdbg_arrow.query.integrity.run_findings import Finding
     from tfdbg_arrow.query.integrity.verification import Deviation, Verification, verify
-    from tfdbg_arrow.query.logdir import Logdir, open_logdir
     from tfdbg_arrow.query.logdir.public_views import View, public_views, views_sql
     from tfdbg_arrow.query.model_health import (
         Cell,
@@ -93,7 +96,7 @@ _NAMES_OF = {
     "tfdbg_arrow.query.integrity.diagnosis": ["Diagnosis", "doctor"],
     "tfdbg_arrow.query.integrity.run_findings": ["Finding"],
     "tfdbg_arrow.query.integrity.verification": ["Deviation", "Verification", "verify"],
-    "tfdbg_arrow.query.logdir": ["Logdir", "open_logdir"],
+    "tfdbg_arrow.query.answers": ["Logdir", "open_logdir"],
     "tfdbg_arrow.query.logdir.public_views": ["View", "public_views", "views_sql"],
     "tfdbg_arrow.query.model_health": [
         "Cell",
@@ -227,6 +230,28 @@ __all__ = [
 ]
 
 __getattr__ = lazy_names(__name__, _NAMES_OF)
+
+
+class _Texts:
+    """The texts of answers. What writes them is imported on first use."""
+
+    def html_of(self, answer: object) -> str:
+        from tfdbg_arrow.query.notebook import html_of
+
+        return html_of(answer)
+
+    def rows_html(self, rows: Sequence[Any]) -> str:
+        from tfdbg_arrow.query.notebook import rows_html
+
+        return rows_html(rows)
+
+    def line_of(self, answer: object) -> str:
+        from tfdbg_arrow.query.one_line import text_of
+
+        return text_of(answer)
+
+
+Displayed.shown_by = _Texts()
 
 
 def __dir__() -> list[str]:

@@ -12,8 +12,10 @@ from functools import cached_property
 from pathlib import Path
 
 from tfdbg_arrow.errors import BrokenPartError, QueryError
+from tfdbg_arrow.query.bad_runs import BadRuns
 from tfdbg_arrow.query.engine import Engine
-from tfdbg_arrow.query.logdir import Logdir, opened
+from tfdbg_arrow.query.logdir.open_logdir import OpenLogdir
+from tfdbg_arrow.query.logdir.opening import opened
 from tfdbg_arrow.query.recorded import KINDS, bad_condition
 from tfdbg_arrow.safe_text import number_of
 
@@ -161,7 +163,7 @@ def asking(logdir: Engine | str | Path, run_id: str | None = None) -> Iterator[t
         engine = open_
         if not asked.is_all and len(asked.run_ids) == 1:
             engine = open_.of_run(asked.run_ids[0])
-        elif not asked.is_all and isinstance(open_, Logdir):
+        elif not asked.is_all and isinstance(open_, OpenLogdir):
             engine = stack.enter_context(open_.of_runs(asked.run_ids))
         yield engine, asked
 
@@ -196,8 +198,8 @@ def about_runs(
 
 def runs_by_first_bad(logdir: Engine, kinds: tuple[str, ...], asked: AskedRuns) -> list[str]:
     """Returns those of some runs with a tensor of one of the kinds, by the time of the first one, then by ID."""
-    if isinstance(logdir, Logdir):
-        return [run_id for run_id in logdir.bad_runs.by_first(kinds) if asked.is_all or run_id in asked.run_ids]
+    if isinstance(logdir, OpenLogdir):
+        return [run_id for run_id in logdir.lasting(BadRuns).by_first(kinds) if asked.is_all or run_id in asked.run_ids]
     condition, parameters = asked.condition()
     rows = logdir.rows(
         f"SELECT run_id FROM tensor_health WHERE {bad_condition(kinds)} AND {condition} GROUP BY run_id "

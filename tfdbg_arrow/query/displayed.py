@@ -1,31 +1,49 @@
-"""How answers show themselves: a table or a card in a notebook, and one line in a terminal."""
+"""How answers show themselves: a table or a card in a notebook, and one line in a terminal.
+
+The modules that write these texts know the classes of answers, whose base is here. So `tfdbg_arrow.query`, which knows
+both, sets `Displayed.shown_by`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import SupportsIndex, TypeVar, overload
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar, Protocol, SupportsIndex, TypeVar, overload
 
 _Row = TypeVar("_Row")
 _MAX_SHOWN = 10
+
+
+class Texts(Protocol):
+    """What writes the texts of answers."""
+
+    def html_of(self, answer: object, /) -> str:
+        """Returns an answer as HTML."""
+
+    def rows_html(self, rows: Sequence[Any], /) -> str:
+        """Returns a list of answers of one class as an HTML table."""
+
+    def line_of(self, answer: object, /) -> str:
+        """Returns an answer in one line."""
 
 
 class Displayed:
     """An answer that shows itself in a notebook and a terminal. Its dataclass has `repr=False`.
 
     The attributes have everything; the texts are short.
+
+    Attributes:
+        shown_by: What writes the texts of all answers.
     """
+
+    shown_by: ClassVar[Texts]
 
     __slots__ = ()
 
     def _repr_html_(self) -> str:
-        from tfdbg_arrow.query.notebook import html_of
-
-        return html_of(self)
+        return self.shown_by.html_of(self)
 
     def __repr__(self) -> str:
-        from tfdbg_arrow.query.one_line import text_of
-
-        return f"<{type(self).__name__} {text_of(self)}>"
+        return f"<{type(self).__name__} {self.shown_by.line_of(self)}>"
 
 
 class Rows(list[_Row]):
@@ -45,9 +63,7 @@ class Rows(list[_Row]):
         return super().__getitem__(index)
 
     def _repr_html_(self) -> str:
-        from tfdbg_arrow.query.notebook import rows_html
-
-        return rows_html(self)
+        return Displayed.shown_by.rows_html(self)
 
     def __repr__(self) -> str:
         return lines_of(self, len(self))

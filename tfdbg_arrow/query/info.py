@@ -8,8 +8,9 @@ from typing import Any
 from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query.asked_runs import ALL_RUNS, asked_runs, find_run
 from tfdbg_arrow.query.capture_stats import gap_sentences, read_capture_stats
+from tfdbg_arrow.query.coverage import coverage
 from tfdbg_arrow.query.displayed import Displayed
-from tfdbg_arrow.query.engine import Answers, Engine
+from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.safe_text import parse_json
 from tfdbg_arrow.schema import TABLES
 
@@ -105,7 +106,7 @@ def _parse_tags(text: str | None) -> tuple[str, ...]:
     return tuple(map(str, tags)) if isinstance(tags, list) else ()
 
 
-def read_info(logdir: Answers) -> LogdirInfo:
+def read_info(logdir: Engine) -> LogdirInfo:
     """Returns the summary of a logdir."""
     tables = tuple(TableInfo(table.name, *logdir.extent(table.name)) for table in TABLES)
     first, last = logdir.rows(
@@ -122,7 +123,7 @@ def read_info(logdir: Answers) -> LogdirInfo:
         last_wall_time_ns=last,
         num_tensors=next(table.rows for table in tables if table.name == "tensor_health"),
         num_nonfinite=num_nonfinite,
-        unobserved=logdir.coverage(run_id=ALL_RUNS).summary_beside_gaps,
+        unobserved=coverage(logdir, run_id=ALL_RUNS).summary_beside_gaps,
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfdbg_arrow.errors import TfdbgArrowError
-from tfdbg_arrow.query.logdir import open_logdir
+from tfdbg_arrow.query.logdir.open_logdir import OpenLogdir
 from tfdbg_arrow.storage.search import LogdirsBelow
 
 
@@ -52,7 +52,7 @@ def _is_bad(path: Path, seconds: float) -> bool | None:
     if seconds <= 0:
         return None
     try:
-        with open_logdir(path) as logdir, logdir.within(seconds):
+        with OpenLogdir(path) as logdir, logdir.within(seconds):
             return bool(logdir.rows("SELECT 1 FROM tensor_health WHERE has_inf_or_nan LIMIT 1"))
     except TfdbgArrowError:
         return None

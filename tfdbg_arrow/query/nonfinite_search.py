@@ -16,7 +16,7 @@ from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.culprits import Culprit
 from tfdbg_arrow.query.flow.origins import Effect
 from tfdbg_arrow.query.flow.sinks import EFFECTS
-from tfdbg_arrow.query.logdir import opened
+from tfdbg_arrow.query.logdir.opening import opened
 from tfdbg_arrow.query.recorded import KINDS, TensorEvent
 from tfdbg_arrow.schema.op_traits import COLLECTIVES
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tfdbg_arrow.errors import BrokenPartError, LogdirError, MissingDependencyError, QueryError, install_command
-from tfdbg_arrow.query.engine import Answers
+from tfdbg_arrow.query.answers import Answers
 from tfdbg_arrow.query.logdir.local_parts import list_parts
 from tfdbg_arrow.query.logdir.public_views import View, public_views
 from tfdbg_arrow.schema import TABLES, Table, Type
@@ -247,9 +247,9 @@ class _Computed:
         self._logdir, self._view = logdir, view
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from tfdbg_arrow.query.logdir import open_logdir
+        from tfdbg_arrow.query.logdir.open_logdir import OpenLogdir
 
-        with open_logdir(self._logdir) as logdir:
+        with OpenLogdir(self._logdir) as logdir:
             for run_id in (run_id for batch in batches for run_id in batch.column(0).to_pylist()):
                 yield from logdir.of_run(run_id).arrow(f"SELECT * FROM {self._view}").to_batches()
 

@@ -26,8 +26,8 @@ import pyarrow as pa
 from tfdbg_arrow.errors import QueryError, TfdbgArrowError
 from tfdbg_arrow.query.engine import sql_literal
 from tfdbg_arrow.query.exports.flat_files import rows_as_csv
-from tfdbg_arrow.query.logdir import Logdir, open_logdir
 from tfdbg_arrow.query.logdir.live_views import mentioned_tables
+from tfdbg_arrow.query.logdir.open_logdir import OpenLogdir
 from tfdbg_arrow.safe_text import to_json
 from tfdbg_arrow.schema import TABLES
 
@@ -187,7 +187,7 @@ def _main() -> None:
 def _answer(request: Mapping[str, Any]) -> Mapping[str, Any]:
     query = request["query"]
     _check_is_select(query)
-    with open_logdir(request["path"], skip_broken=request["skip_broken"]) as logdir:
+    with OpenLogdir(request["path"], skip_broken=request["skip_broken"]) as logdir:
         logdir.fetch(*mentioned_tables(query))
         parts = _parts(logdir)
         _limit_memory(logdir, memory_limit=request["memory_limit"])
@@ -221,7 +221,7 @@ def _check_is_select(query: str) -> None:
         raise QueryError(f"expected one SELECT, found {found}; `tfdbg-arrow sql` runs other statements.")
 
 
-def _limit_memory(logdir: Logdir, *, memory_limit: int) -> None:
+def _limit_memory(logdir: OpenLogdir, *, memory_limit: int) -> None:
     for setting in (
         f"memory_limit = '{memory_limit}B'",
         f"max_temp_directory_size = '{_MAX_SPILL}'",
@@ -230,7 +230,7 @@ def _limit_memory(logdir: Logdir, *, memory_limit: int) -> None:
         logdir.connection.execute(f"SET {setting}")
 
 
-def _lock(logdir: Logdir) -> list[Path]:
+def _lock(logdir: OpenLogdir) -> list[Path]:
     """Restricts DuckDB to the live parts, so that no query can open another file. Returns the live parts."""
     connection = logdir.connection
     parts = _parts(logdir)
@@ -245,7 +245,7 @@ def _lock(logdir: Logdir) -> list[Path]:
     return parts
 
 
-def _parts(logdir: Logdir) -> list[Path]:
+def _parts(logdir: OpenLogdir) -> list[Path]:
     return [part for table in TABLES for part in logdir.parts(table.name)]
 
 

@@ -17,7 +17,7 @@ from tfdbg_arrow.query.displayed import Displayed
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.explanation import Growth, explain_event, find_growth
 from tfdbg_arrow.query.flow.data_flow import DataFlow
-from tfdbg_arrow.query.logdir import opened
+from tfdbg_arrow.query.logdir.opening import opened
 from tfdbg_arrow.query.recorded import KINDS, TensorEvent, TensorHealth, health_facts
 from tfdbg_arrow.query.stacks import Frame
 from tfdbg_arrow.query.user_places import UserPlaces

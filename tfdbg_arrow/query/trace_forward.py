@@ -12,7 +12,7 @@ from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query.bad_tensor import BadTensorReader, NonFinite, run_and_row
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow
-from tfdbg_arrow.query.logdir import opened
+from tfdbg_arrow.query.logdir.opening import opened
 from tfdbg_arrow.query.recorded import KINDS, EagerValue, Execution, Place, TensorEvent, Trace
 from tfdbg_arrow.query.trace_back import DEFAULT_LIMIT, HopReader, HopRows, TensorHop, bad_start
 

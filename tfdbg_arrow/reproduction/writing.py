@@ -19,7 +19,7 @@ from tfdbg_arrow.query.asked_runs import about_runs, one_asked_run
 from tfdbg_arrow.query.bad_tensor import BadTensorReader, NonFinite
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.explanation import Reasons, read_reasons
-from tfdbg_arrow.query.logdir import opened
+from tfdbg_arrow.query.logdir.opening import opened
 from tfdbg_arrow.query.nonfinite_search import first_nonfinite
 from tfdbg_arrow.query.recorded import KINDS
 from tfdbg_arrow.query.stacks import Frame, source_lines

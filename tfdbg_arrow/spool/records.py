@@ -42,16 +42,13 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from enum import IntEnum, IntFlag
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from tfdbg_arrow.spool.failures import Failures
 from tfdbg_arrow.storage.retries import repeated
-
-if TYPE_CHECKING:
-    from tfdbg_arrow.spool.convert import Failures
-
 
 RECORD_SIZE = 256
 NUM_INLINE_DIMS = 4

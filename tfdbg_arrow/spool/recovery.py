@@ -23,7 +23,8 @@ import pyarrow.parquet as pq
 from tfdbg_arrow.errors import BrokenPartError, LogdirError
 from tfdbg_arrow.schema import TABLES
 from tfdbg_arrow.spool.call_join import CallJoin
-from tfdbg_arrow.spool.convert import EVENT_TABLES, Converter, Failures, checked_tables, rows_of_columns
+from tfdbg_arrow.spool.convert import EVENT_TABLES, Converter, checked_tables, rows_of_columns
+from tfdbg_arrow.spool.failures import Failures
 from tfdbg_arrow.spool.journal import JournalReader, recording_facts
 from tfdbg_arrow.spool.names import GraphLinks, Names, TensorNode
 from tfdbg_arrow.spool.records import (

@@ -10,6 +10,7 @@ from typing import Any
 from tfdbg_arrow.errors import BrokenPartError, LogdirError, QueryError, TfdbgArrowError
 from tfdbg_arrow.query import AboutRuns, Logdir, Run
 from tfdbg_arrow.query.asked_runs import ALL_RUNS, asked_runs, find_run, runs_by_first_bad
+from tfdbg_arrow.query.bad_runs import BadRuns
 from tfdbg_arrow.query.recorded import KINDS
 from tfdbg_arrow.query.sql_sandbox import SandboxBusyError
 from tfdbg_arrow.viewer.background import Background
@@ -190,7 +191,7 @@ def read_run_labels(logdir: Logdir) -> dict[str, str]:
     """Returns the labels of the runs of a logdir, as `run_labels`. With a broken part, they do not say what is bad."""
     bad_steps: dict[str, int | None] = {}
     with contextlib.suppress(BrokenPartError):  # the pages that read the run tell it
-        bad_steps = logdir.bad_runs.first_steps()
+        bad_steps = logdir.lasting(BadRuns).first_steps()
     return run_labels(logdir.runs(), bad_steps=bad_steps)
 
 

@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 from tfdbg_arrow.errors import TimeLimitError
 from tfdbg_arrow.query import Logdir, open_logdir
 from tfdbg_arrow.query.asked_runs import ALL_RUNS, find_run
-from tfdbg_arrow.query.engine import sql_literal, strange_rows_told
+from tfdbg_arrow.query.engine import sql_literal
+from tfdbg_arrow.query.integrity.damage import damage_told
 from tfdbg_arrow.query.logdir.statements import memory_limit_bytes
 from tfdbg_arrow.storage.layout import MANIFEST_DIRECTORY
 from tfdbg_arrow.viewer.background import Background
@@ -101,7 +102,7 @@ class Reader:
                 self._cache.move_to_end(key)
                 answer: _Result = self._cache[key]
                 return answer
-        with self._borrowed(state) as logdir, bounded(logdir, self._timeout_s), strange_rows_told(logdir.path):
+        with self._borrowed(state) as logdir, bounded(logdir, self._timeout_s), damage_told(logdir):
             answer = compute(logdir)
         with self._lock:
             if state == self._cached_state:

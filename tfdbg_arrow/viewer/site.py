@@ -8,6 +8,7 @@ from typing import Any
 
 from tfdbg_arrow.errors import TfdbgArrowError
 from tfdbg_arrow.query import Logdir
+from tfdbg_arrow.query.integrity.damage import bug_text
 from tfdbg_arrow.query.logdir.statements import Question
 from tfdbg_arrow.query.sql_sandbox import Sandbox
 from tfdbg_arrow.viewer.answer import Answer
@@ -128,7 +129,7 @@ def failed(error: Exception, path: str, query: Mapping[str, str], *, home: str =
         status, message = status_of(error), str(error)
     else:
         _LOG.error("the page %s could not be made", path, exc_info=error)
-        status, message = 500, f"This is a bug in the viewer ({type(error).__name__}); see its log."
+        status, message = 500, bug_text(error, evidence="the traceback in the log of the viewer")
     if _is_json(path, query):
         return json_answer({"error": {"status": status, "message": message}}, status=status)
     root = "../" * (path.count("/") - 1) or "./"

@@ -29,6 +29,7 @@ from tfdbg_arrow.storage.location import parse_location
 from tfdbg_arrow.writer.address_space import check_room
 from tfdbg_arrow.writer.ending import Ending
 from tfdbg_arrow.writer.interruptions import finish
+from tfdbg_arrow.writer.memory import DEFAULT_MAX_MEMORY_BYTES
 from tfdbg_arrow.writer.program import EXECUTE_MAIN_CODE
 from tfdbg_arrow.writer.recording.marks import as_step
 from tfdbg_arrow.writer.remote.uploader import (
@@ -36,7 +37,7 @@ from tfdbg_arrow.writer.remote.uploader import (
     DEFAULT_UPLOAD_TIMEOUT_S,
 )
 from tfdbg_arrow.writer.selection import Choice
-from tfdbg_arrow.writer.settings import DEFAULT_MAX_MEMORY_BYTES, Request, Settings
+from tfdbg_arrow.writer.settings import Request, Settings
 
 if TYPE_CHECKING:
     from tfdbg_arrow.writer.recording.recording import Recording

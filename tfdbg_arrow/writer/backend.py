@@ -1,7 +1,6 @@
-"""The backends of a recording, which measure tensors and spool events.
+"""Backend: measures tensors in the compiled core, and spools events.
 
-Backend measures in the compiled core. `tensorflow_backend` counts large tensors with TensorFlow's own ops, on the
-device where a tensor is. `choose_backend` picks one.
+The one of `tensorflow_backend` counts large tensors with TensorFlow's own ops, on the device where a tensor is.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -26,7 +25,6 @@ from tfdbg_arrow.writer.stacks import StackTable
 
 if TYPE_CHECKING:
     from tfdbg_arrow.writer.graphs.executed import GraphOptimizer
-    from tfdbg_arrow.writer.scopes import EagerScope
 
 
 class OnNonFinite(IntEnum):
@@ -56,6 +54,22 @@ class Handlers:
     covers_op: Callable[[str | bytes], int] | None
     on_error: Callable[[str, object], None]
     on_nonfinite: Callable[[str | bytes, Sequence[Any], Sequence[tuple[int, int, int]]], None] | None = None
+
+
+class EagerScope(Protocol):
+    """The scope of executions, as stored by a backend."""
+
+    @property
+    def layer(self) -> int:
+        """The interned layer; 0 if there is none."""
+
+    @property
+    def forward_execution(self) -> int:
+        """The execution whose gradient is computed; -1 if there is none."""
+
+    @property
+    def is_gradient(self) -> bool:
+        """Whether enter_gradient() created this scope."""
 
 
 class Backend:
@@ -349,44 +363,3 @@ def require_native_core() -> Any:
             "install tfdbg_arrow again with `pip install --no-cache-dir`, without TFDBG_ARROW_NO_CORE"
         )
     return core
-
-
-def choose_backend(settings: Settings, *, paths: SpoolPaths, journal: Journal, generation: int) -> Backend:
-    """Returns the backend that the settings ask for; `auto` is `tensorflow` if there is a GPU, otherwise `native`.
-
-    Args:
-        settings: The settings of the recording.
-        paths: The files for events and kept tensor values.
-        journal: Takes the strings that records refer to.
-        generation: The number of the recording in this process.
-
-    Raises:
-        RecordingError: There is no native core, or it does not support this TensorFlow or its devices.
-        OSError: The spool cannot be created.
-    """
-    from tfdbg_arrow.writer.hooks import runtime
-    from tfdbg_arrow.writer.tensorflow_backend.backend import TensorFlowBackend
-
-    core = require_native_core()
-    accelerators = runtime.accelerator_types()
-    if accelerators - {"GPU"}:
-        raise RecordingError(
-            f"TensorFlow has devices of the types {sorted(accelerators)}; recording supports only CPUs and GPUs"
-        )
-    counts_on_device = settings.health_backend == "tensorflow" or (settings.health_backend == "auto" and accelerators)
-    backend = TensorFlowBackend if counts_on_device else Backend
-    return backend(settings, core=core, paths=paths, journal=journal, generation=generation)
-
-
-def compiled_calls() -> tuple[str, str] | None:
-    """Returns the names of the native core's custom calls for functions that XLA compiles; None if there are none.
-
-    The first call summarizes a tensor, the second concatenates matrices.
-    """
-    from tfdbg_arrow.writer.hooks import runtime
-
-    core = native_core()
-    if runtime.has_accelerator():
-        return None
-    cc_path = runtime.library_paths()[1]
-    return (core.SUMMARIZE_CALL, core.JOIN_CALL) if core.register_compiled_calls(cc_path) else None

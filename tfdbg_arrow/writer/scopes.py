@@ -5,14 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from tfdbg_arrow.safe_text import as_utf8
 from tfdbg_arrow.spool.records import NO_VALUE
-
-if TYPE_CHECKING:
-    from tfdbg_arrow.writer.backend import Backend
-    from tfdbg_arrow.writer.graphs.description import GraphDescriber
+from tfdbg_arrow.writer.backend import Backend, EagerScope
 
 FORWARD = "forward"
 GRADIENT = "gradient"
@@ -51,27 +48,21 @@ class ForwardOp(NamedTuple):
     layer: str | None
 
 
-class EagerScope(Protocol):
-    """The scope of executions, as stored by a backend."""
-
-    @property
-    def layer(self) -> int:
-        """The interned layer; 0 if there is none."""
-
-    @property
-    def forward_execution(self) -> int:
-        """The execution whose gradient is computed; -1 if there is none."""
-
-    @property
-    def is_gradient(self) -> bool:
-        """Whether enter_gradient() created this scope."""
-
-
 class Entered(NamedTuple):
     """The scope that was active before another scope was entered."""
 
     scope: Scope
     eager: EagerScope
+
+
+class Graphs(Protocol):
+    """Looks up the ops of graphs."""
+
+    def forward_op(self, op: Any, /) -> ForwardOp | None:
+        """Returns the ForwardOp of an op whose gradient is computed; None if its graph is not recorded."""
+
+    def op_of_attrs(self, attrs: object, graph: Any, /) -> Any:
+        """Returns the op of a graph or of its outer graphs that gave a tape these attributes; None if there is none."""
 
 
 class _Thread(threading.local):
@@ -89,7 +80,7 @@ class Scopes:
         intern_stack: `(skip)`: returns the ID of the calling thread's stack; see Backend.intern_stack.
     """
 
-    def __init__(self, backend: Backend, *, graphs: GraphDescriber) -> None:
+    def __init__(self, backend: Backend, *, graphs: Graphs) -> None:
         self._backend = backend
         self._graphs = graphs
         self.intern_stack = backend.intern_stack

@@ -1,8 +1,4 @@
-"""The settings of a recording: declared in Request, and checked once, when it starts.
-
-MemoryShares divides the memory that a recording may take. `benchmarks/memory.py` measures the memory for a flood of
-events with several limits, and with a disk on which all writes fail.
-"""
+"""The settings of a recording: declared in Request, and checked once, when it starts."""
 
 from __future__ import annotations
 
@@ -19,11 +15,10 @@ from typing import Any
 from tfdbg_arrow.errors import LogdirError, SettingError
 from tfdbg_arrow.safe_text import as_utf8, printable
 from tfdbg_arrow.schema.dtypes import DTYPES, DTYPES_BY_NAME, dtype_name
-from tfdbg_arrow.spool.records import RECORD_SIZE
-from tfdbg_arrow.spool.spool_file import MAX_CAPACITY
 from tfdbg_arrow.storage.layout import MARKER_NAME
 from tfdbg_arrow.storage.location import parse_location
 from tfdbg_arrow.storage.marker import parse_marker
+from tfdbg_arrow.writer.memory import DEFAULT_MAX_MEMORY_BYTES, MAX_MEMORY_BYTES, MIN_MEMORY_BYTES, MemoryShares
 from tfdbg_arrow.writer.remote.uploader import (
     DEFAULT_MAX_LOCAL_BYTES,
     DEFAULT_UPLOAD_TIMEOUT_S,
@@ -33,61 +28,6 @@ from tfdbg_arrow.writer.remote.uploader import (
 )
 from tfdbg_arrow.writer.rows import NOTHING, parse_redact
 from tfdbg_arrow.writer.selection import Choice, ChosenValues, Schedule, is_integer, parse_schedule, parse_values
-
-DEFAULT_MAX_MEMORY_BYTES = 256 << 20
-MIN_MEMORY_BYTES = 192 << 20
-MAX_MEMORY_BYTES = 4 * MAX_CAPACITY * RECORD_SIZE
-_FIXED_BYTES = 112 << 20
-"""Memory of the libraries that recording loads, and of Parquet's writer for a table with many columns."""
-_WORK_BYTES_A_RECORD = 1024
-"""Memory for converting one record: the record, its transposition, and its rows in Arrow and in Parquet."""
-
-
-@dataclass(frozen=True)
-class MemoryShares:
-    """The shares of a recording's memory.
-
-    A quarter is for the spool. The rest is divided equally between waiting events, other waiting rows, and work.
-
-    Attributes:
-        max_memory_bytes: Maximum memory of a recording, in addition to the description of the program (its graphs,
-            names and stacks).
-    """
-
-    max_memory_bytes: int
-
-    @property
-    def spool_records(self) -> int:
-        """Number of records that the spool holds, a power of two; its file is mapped into memory, so it counts."""
-        return int(1 << ((self.max_memory_bytes // 4 // RECORD_SIZE).bit_length() - 1))
-
-    @property
-    def _third(self) -> int:
-        return (self.max_memory_bytes - _FIXED_BYTES - self.spool_records * RECORD_SIZE) // 3
-
-    @property
-    def waiting_bytes(self) -> int:
-        """Maximum bytes of events that wait while parts cannot be written, and also of other waiting rows."""
-        return self._third
-
-    @property
-    def batch_records(self) -> int:
-        """Number of records that are converted into rows at once."""
-        return self._third // _WORK_BYTES_A_RECORD
-
-    @property
-    def batch_value_bytes(self) -> int:
-        """Maximum bytes of kept elements in a batch, which are in memory raw, in Arrow and in Parquet."""
-        return self._third // 4
-
-    @property
-    def row_group_bytes(self) -> int:
-        """Arrow bytes of a merged row group; the rows read ahead and the digest each have an equal share."""
-        return self._third // 3
-
-
-DEFAULT_SHARES = MemoryShares(DEFAULT_MAX_MEMORY_BYTES)
-
 
 _CHOICES = {
     "health_backend": ("auto", "native", "tensorflow"),

@@ -15,7 +15,7 @@ from tfdbg_arrow.query.asked_runs import AskedRuns, asking
 from tfdbg_arrow.query.bad_tensor import NonFinite
 from tfdbg_arrow.query.displayed import Displayed
 from tfdbg_arrow.query.engine import MAX_ROWS, Engine
-from tfdbg_arrow.query.logdir import Logdir
+from tfdbg_arrow.query.logdir.open_logdir import OpenLogdir
 from tfdbg_arrow.query.nonfinite_search import first_nonfinite, judged_origins
 from tfdbg_arrow.query.stacks import GRADIENT_FUNCS, Frame
 
@@ -212,7 +212,7 @@ def alerts(
     rolled_up = max(limit, MAX_ROLLED_UP)
     with asking(logdir, run_id) as (open_, asked):
         scanned: dict[str, Found] = {}
-        if asked.is_all and isinstance(open_, Logdir) and is_large(open_):
+        if asked.is_all and isinstance(open_, OpenLogdir) and is_large(open_):
             known = [rule for rule in rules if rule.candidates is not None]
             scanned = scan(open_, known, given, limit=rolled_up)
             sources = _sources(open_, [row for of_rule in scanned.values() for row in of_rule.rows])
@@ -412,7 +412,7 @@ def _run_select(logdir: Engine, select: str, asked: AskedRuns, *, limit: int) ->
     return [row[:-1] for row in rows[:limit]], rows[0][-1] if rows else 0
 
 
-def _sources(logdir: Logdir, found: Sequence[tuple[Any, ...]]) -> dict[tuple[Any, ...], tuple[Any, ...]]:
+def _sources(logdir: OpenLogdir, found: Sequence[tuple[Any, ...]]) -> dict[tuple[Any, ...], tuple[Any, ...]]:
     """Returns the graph's name, the layer and the user's line for rows of `scan`, by row.
 
     Only the stacks of these rows are read, because a large logdir has millions of rows of stacks.

@@ -17,18 +17,17 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tfdbg_arrow.errors import MemoryLimitError
 from tfdbg_arrow.query.alert_rules.rules import COLUMNS, Rule
+from tfdbg_arrow.query.bad_runs import BadRuns
 from tfdbg_arrow.query.engine import sql_literal
+from tfdbg_arrow.query.logdir.open_logdir import OpenLogdir
 from tfdbg_arrow.query.logdir.public_views import public_views
 from tfdbg_arrow.query.recorded import KINDS
 from tfdbg_arrow.schema.tables import table
 from tfdbg_arrow.storage.layout import part_number
-
-if TYPE_CHECKING:
-    from tfdbg_arrow.query.logdir import Logdir
 
 _LARGE_BYTES = 8_000_000
 """If the parts of tensor_health are at least this large (half a million rows or less), it pays to determine the
@@ -62,13 +61,13 @@ class Found:
     error: MemoryLimitError | None = None
 
 
-def is_large(logdir: Logdir) -> bool:
+def is_large(logdir: OpenLogdir) -> bool:
     """Returns True if a logdir has so many tensors that `scan` is faster than running each rule over all of them."""
     return sum(part.stat().st_size for part in logdir.parts("tensor_health") if part.exists()) >= _LARGE_BYTES
 
 
 def scan(
-    logdir: Logdir, rules: Sequence[Rule], parameters: Mapping[str, Mapping[str, float]], *, limit: int
+    logdir: OpenLogdir, rules: Sequence[Rule], parameters: Mapping[str, Mapping[str, float]], *, limit: int
 ) -> dict[str, Found]:
     """Returns the findings of rules, by kind.
 
@@ -81,7 +80,7 @@ def scan(
     found = {rule.kind: Found() for rule in rules}
     of_bad = [rule for rule in rules if rule.candidates is not None and rule.candidates.is_of_bad]
     if of_bad:
-        run_ids = logdir.bad_runs.by_first(KINDS)
+        run_ids = logdir.lasting(BadRuns).by_first(KINDS)
         for start in range(0, len(run_ids), _MAX_RUNS):
             with logdir.of_runs(run_ids[start : start + _MAX_RUNS]) as runs:
                 for rule in of_bad:
@@ -99,14 +98,14 @@ def scan(
 
 
 def _scan_candidates(
-    logdir: Logdir,
+    logdir: OpenLogdir,
     rules: Sequence[Rule],
     parameters: Mapping[str, Mapping[str, float]],
     found: Mapping[str, Found],
     *,
     limit: int,
 ) -> None:
-    logdir.op_digests.update()
+    logdir.lasting(OpDigests).update()
     candidates = " UNION ALL ".join(
         f"SELECT '{rule.kind}' AS kind, {', '.join(_KEY)} "
         f"FROM (\n{rule.candidates_sql(parameters.get(rule.kind, {}))}\n)"
@@ -131,7 +130,7 @@ def _scan_candidates(
         logdir.rows("DROP TABLE IF EXISTS derived.candidate")
 
 
-def _batches(logdir: Logdir) -> list[tuple[tuple[str, ...], list[str]]]:
+def _batches(logdir: OpenLogdir) -> list[tuple[tuple[str, ...], list[str]]]:
     """Returns (rules, runs) batches: runs in which exactly these rules have candidates, as many as are read at a time.
 
     Grouping the runs by rules avoids reading columns that only other rules need.
@@ -178,7 +177,7 @@ def _with_views(rules: Sequence[Rule]) -> str:
     return text
 
 
-def _wanted(runs: Logdir, rules: Sequence[Rule], run_ids: Sequence[str]) -> str:
+def _wanted(runs: OpenLogdir, rules: Sequence[Rule], run_ids: Sequence[str]) -> str:
     """Returns the SELECT of the candidates' tensors. Columns that none of the rules needs are NULL."""
     names = runs.rows(
         "SELECT DISTINCT op_name, op_type, graph_id IS NULL FROM derived.candidate WHERE run_id IN (SELECT unnest(?))",
@@ -218,7 +217,7 @@ def _is_candidate(rule: Rule) -> str:
 
 
 def _try_rule(
-    runs: Logdir, rule: Rule, given: Mapping[str, float], found: Found, *, limit: int, condition: str = "true"
+    runs: OpenLogdir, rule: Rule, given: Mapping[str, float], found: Found, *, limit: int, condition: str = "true"
 ) -> None:
     """Runs a rule over some runs, unless the memory limit stopped it in earlier runs."""
     if found.error is None:
@@ -229,7 +228,7 @@ def _try_rule(
 
 
 def _run_rule(
-    runs: Logdir, rule: Rule, given: Mapping[str, float], found: Found, *, limit: int, condition: str = "true"
+    runs: OpenLogdir, rule: Rule, given: Mapping[str, float], found: Found, *, limit: int, condition: str = "true"
 ) -> None:
     columns = ", ".join(f"f.{column}" for column in COLUMNS)
     rows = runs.rows(
@@ -367,7 +366,7 @@ class OpDigests:
     A part never changes, so the rows of a run are valid while its parts are the same.
     """
 
-    def __init__(self, logdir: Logdir) -> None:
+    def __init__(self, logdir: OpenLogdir) -> None:
         self._logdir = logdir
         views = {view.name: view.select for view in public_views()}
         extremes = _EXTREMES.format(gradient_op=views["gradient_op"])

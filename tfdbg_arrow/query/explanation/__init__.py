@@ -26,7 +26,7 @@ from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.flow.events import NO_LABEL, Label
 from tfdbg_arrow.query.flow.origins import Origins
 from tfdbg_arrow.query.flow.program_ops import ProgramOp
-from tfdbg_arrow.query.logdir import opened
+from tfdbg_arrow.query.logdir.opening import opened
 from tfdbg_arrow.query.recorded import KINDS, TensorEvent
 from tfdbg_arrow.safe_text import number_of
 from tfdbg_arrow.schema.op_traits import READER

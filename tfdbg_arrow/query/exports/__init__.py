@@ -6,21 +6,20 @@ import contextlib
 import os
 import re
 import sqlite3
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import duckdb
 import pyarrow as pa
 
 from tfdbg_arrow.errors import ExportError, QueryError
 from tfdbg_arrow.query.asked_runs import find_run
-from tfdbg_arrow.query.logdir import Logdir, open_logdir
-from tfdbg_arrow.query.logdir.public_views import View, public_views
-from tfdbg_arrow.schema import TABLES, Table
+from tfdbg_arrow.query.exports.table_writer import Relation, TableWriter, relation_names, relations
+from tfdbg_arrow.query.logdir.open_logdir import OpenLogdir
+from tfdbg_arrow.query.logdir.public_views import View
 from tfdbg_arrow.storage.disk import written_whole
 from tfdbg_arrow.storage.layout import MARKER_NAME
 from tfdbg_arrow.storage.location import RemoteLocation, parse_location
@@ -76,75 +75,8 @@ class Exported:
     size_bytes: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class Relation:
-    """One table or public view; exactly one of the two is set.
-
-    Attributes:
-        name: Its name.
-        table: Its declaration.
-        view: Its SQL.
-    """
-
-    name: str
-    table: Table | None = None
-    view: View | None = None
-
-
-class TableWriter(ABC):
-    """Writes tables one by one in one format.
-
-    Args:
-        path: The file or directory to create.
-        final: The path that it gets when it is complete.
-
-    Attributes:
-        content: What an export contains, if the format is a directory; None if it is a single file.
-        keeps_views: Whether the format can keep a view as a view.
-    """
-
-    content: ClassVar[str | None] = None
-    keeps_views: ClassVar[bool] = False
-
-    @abstractmethod
-    def __init__(self, path: Path, *, final: Path) -> None: ...
-
-    @classmethod
-    def holds(cls, entry: Path) -> bool:
-        """Returns whether an entry of a directory belongs to an export."""
-        return False
-
-    @staticmethod
-    def names() -> frozenset[str]:
-        """Returns the names of all tables and public views."""
-        return frozenset(_relation_names())
-
-    @abstractmethod
-    def write(self, relation: Relation, rows: pa.RecordBatchReader, *, advance: Callable[[int], None]) -> None:
-        """Writes the rows of a table or view, replacing earlier ones.
-
-        Args:
-            relation: The table or view.
-            rows: Its rows.
-            advance: Called with the number of rows written since the last call.
-
-        Raises:
-            OSError: The file cannot be written.
-            duckdb.Error: The DuckDB database cannot be written.
-            sqlite3.Error: The SQLite database cannot be written.
-            pa.ArrowException: The format cannot represent a value.
-        """
-
-    def add_view(self, relation: Relation) -> bool:
-        """Creates a view. Returns False, without a view, if the format cannot keep it as a view."""
-        return False
-
-    def close(self) -> None:  # noqa: B027 - the files of a directory are complete already
-        """Completes the export."""
-
-
 def export(
-    logdir: Logdir | str | Path,
+    logdir: OpenLogdir | str | Path,
     target: str | Path,
     *,
     format: ExportFormat | str,
@@ -186,8 +118,8 @@ def export(
     path = _check_target(target, writer=writer, overwrite=overwrite)
     own = (
         contextlib.nullcontext(logdir)
-        if isinstance(logdir, Logdir)
-        else open_logdir(logdir, storage_options=storage_options)
+        if isinstance(logdir, OpenLogdir)
+        else OpenLogdir(logdir, storage_options=storage_options)
     )
     with own as opened:
         return _export(opened, path, chosen, relations, writer=writer, run_id=run_id, progress=progress)
@@ -209,7 +141,7 @@ def _writer_of(format_: ExportFormat) -> type[TableWriter]:
 
 
 def _export(
-    logdir: Logdir,
+    logdir: OpenLogdir,
     path: Path,
     format_: ExportFormat,
     relations: tuple[Relation, ...],
@@ -254,7 +186,7 @@ class _Told:
 
 
 def _write(
-    logdir: Logdir, writer: TableWriter, relation: Relation, *, run_id: str | None, told: _Told
+    logdir: OpenLogdir, writer: TableWriter, relation: Relation, *, run_id: str | None, told: _Told
 ) -> ExportedTable:
     told.begin()
     is_view = relation.view is not None and not relation.view.is_computed
@@ -334,11 +266,6 @@ def _is_export(path: Path, writer: type[TableWriter]) -> bool:
     return path.is_dir() and not path.is_symlink() and all(writer.holds(entry) for entry in path.iterdir())
 
 
-def _relation_names() -> tuple[str, ...]:
-    """Returns the names of all tables and public views, each view after the relations that it reads."""
-    return tuple(relation.name for relation in _relations())
-
-
 def _choose_relations(names: Iterable[str] | None, *, with_what_views_read: bool) -> tuple[Relation, ...]:
     """Returns the tables and views of an export, each view after the relations that it reads.
 
@@ -350,27 +277,20 @@ def _choose_relations(names: Iterable[str] | None, *, with_what_views_read: bool
     Raises:
         QueryError: A name is unknown, or `names` is empty.
     """
-    relations = {relation.name: relation for relation in _relations()}
+    relation_of = {relation.name: relation for relation in relations()}
     if names is None:
-        return tuple(relations.values())
+        return tuple(relation_of.values())
     chosen = set(names)
-    unknown = sorted(chosen - set(relations))
+    unknown = sorted(chosen - set(relation_of))
     if unknown or not chosen:
         what = f"table {unknown[0]!r} is unknown" if unknown else "no table is named"
-        raise QueryError(f"{what}; there are {', '.join(relations)}.")
+        raise QueryError(f"{what}; there are {', '.join(relation_of)}.")
     if with_what_views_read:
-        for relation in reversed(relations.values()):  # a view after the views that read it
+        for relation in reversed(relation_of.values()):  # a view after the views that read it
             if relation.name in chosen and relation.view is not None:
                 chosen.update(_read_by(relation.view))
-    return tuple(relation for relation in relations.values() if relation.name in chosen)
-
-
-def _relations() -> tuple[Relation, ...]:
-    return (
-        *(Relation(name=table.name, table=table) for table in TABLES),
-        *(Relation(name=view.name, view=view) for view in public_views()),
-    )
+    return tuple(relation for relation in relation_of.values() if relation.name in chosen)
 
 
 def _read_by(view: View) -> list[str]:
-    return [name for name in _relation_names() if name != view.name and re.search(rf"\b{name}\b", view.select)]
+    return [name for name in relation_names() if name != view.name and re.search(rf"\b{name}\b", view.select)]

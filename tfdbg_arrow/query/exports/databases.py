@@ -28,8 +28,8 @@ import pyarrow.compute as pc
 
 from tfdbg_arrow.query.database import open_database
 from tfdbg_arrow.query.engine import sql_literal
-from tfdbg_arrow.query.exports import Relation, TableWriter
 from tfdbg_arrow.query.exports.flat_files import FlatColumn, FlatRows, flat_rows
+from tfdbg_arrow.query.exports.table_writer import Relation, TableWriter
 
 _MEMORY_LIMIT = "512MiB"
 """The limit for writing. The logdir's own limit applies to reading."""

@@ -41,7 +41,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from tfdbg_arrow.query.exports import Relation, TableWriter
+from tfdbg_arrow.query.exports.table_writer import Relation, TableWriter
 from tfdbg_arrow.safe_text import to_json
 from tfdbg_arrow.schema.parquet import ROW_GROUP_ROWS
 

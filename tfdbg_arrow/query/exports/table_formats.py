@@ -31,8 +31,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tfdbg_arrow.errors import ExportError, MissingDependencyError, install_command
-from tfdbg_arrow.query.exports import Relation, TableWriter
 from tfdbg_arrow.query.exports.flat_files import FlatRows, flat_rows, row_groups
+from tfdbg_arrow.query.exports.table_writer import Relation, TableWriter
 from tfdbg_arrow.schema.parquet import ROW_GROUP_ROWS
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from tfdbg_arrow.query.flow.borders import Borders
 from tfdbg_arrow.query.flow.callsites import CallSites
 from tfdbg_arrow.query.flow.contents import ELEMENT, Contents, Gaps, TensorLists
 from tfdbg_arrow.query.flow.events import EventReader, Label, Labels
-from tfdbg_arrow.query.flow.graphs import NEVER_BAD, GraphReader, Op
+from tfdbg_arrow.query.flow.graphs import NEVER_BAD, GraphReader
+from tfdbg_arrow.query.flow.op import Op
 from tfdbg_arrow.query.flow.program_ops import ProgramOps
 from tfdbg_arrow.query.flow.resources import Resources, Write
 from tfdbg_arrow.query.recorded import EagerValue, GraphTensor, Place, TensorEvent, Trace

@@ -35,7 +35,8 @@ from tfdbg_arrow.query.flow.executed_graphs import (
     is_border,
     passed_on,
 )
-from tfdbg_arrow.query.flow.graphs import GraphReader, Op
+from tfdbg_arrow.query.flow.graphs import GraphReader
+from tfdbg_arrow.query.flow.op import Op
 from tfdbg_arrow.query.recorded import Context, GraphTensor
 
 _Entry = tuple[int | None, int | None]

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
+from tfdbg_arrow.query.flow.op import Op
 from tfdbg_arrow.safe_text import parse_json
 from tfdbg_arrow.schema.op_traits import BORDERS, Trait, types_with
-
-if TYPE_CHECKING:
-    from tfdbg_arrow.query.flow.graphs import Op
 
 ENTERS = types_with(Trait.ENTERS)
 EXITS = types_with(Trait.EXITS)

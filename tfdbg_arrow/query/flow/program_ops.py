@@ -17,7 +17,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tfdbg_arrow.query.flow.borders import Borders
-from tfdbg_arrow.query.flow.graphs import GraphReader, Op
+from tfdbg_arrow.query.flow.graphs import GraphReader
+from tfdbg_arrow.query.flow.op import Op
 from tfdbg_arrow.query.recorded import GraphTensor, TensorEvent
 from tfdbg_arrow.schema.op_traits import ANY_BAD, MADE_OF_FINITE, Bad, Trait, made_of_bad, types_with
 

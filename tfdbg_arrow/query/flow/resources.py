@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from tfdbg_arrow.query.flow.borders import PASSING_OPS, Borders
 from tfdbg_arrow.query.flow.callsites import Level
 from tfdbg_arrow.query.flow.events import EventReader
-from tfdbg_arrow.query.flow.graphs import BRANCHES, Call, GraphReader, Op, reachable
+from tfdbg_arrow.query.flow.graphs import BRANCHES, Call, GraphReader, reachable
+from tfdbg_arrow.query.flow.op import Op
 from tfdbg_arrow.query.recorded import Context, EagerValue, Execution, GraphTensor, Place, TensorEvent, Trace
 from tfdbg_arrow.schema.op_traits import READER, REPLACING, WRITER, Trait, types_with
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 
 from tfdbg_arrow.query.flow.borders import PASSING_OPS, is_in
 from tfdbg_arrow.query.flow.data_flow import DataFlow
-from tfdbg_arrow.query.flow.graphs import BRANCHES, DISCRETE, LOOPS, NEVER_BAD, Call, Op
+from tfdbg_arrow.query.flow.graphs import BRANCHES, DISCRETE, LOOPS, NEVER_BAD, Call
+from tfdbg_arrow.query.flow.op import Op
 from tfdbg_arrow.query.flow.sinks import (
     Sinks,
     effect_of_decision,

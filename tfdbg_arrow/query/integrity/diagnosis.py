@@ -9,10 +9,10 @@ from typing import Any
 
 from tfdbg_arrow.errors import BrokenPartError, FormatVersionError, LogdirError, QueryError
 from tfdbg_arrow.query.displayed import Displayed
-from tfdbg_arrow.query.engine import strange_rows_told
+from tfdbg_arrow.query.integrity.damage import damage_told
 from tfdbg_arrow.query.integrity.parts import examined_parts
 from tfdbg_arrow.query.integrity.run_findings import Finding, examine_runs
-from tfdbg_arrow.query.logdir import Logdir, open_logdir
+from tfdbg_arrow.query.logdir.open_logdir import OpenLogdir
 from tfdbg_arrow.safe_text import number_of
 from tfdbg_arrow.schema import TABLES
 from tfdbg_arrow.storage.layout import MANIFEST_DIRECTORY, MARKER_NAME, part_files, run_of_part
@@ -70,7 +70,7 @@ def doctor(
         if what is not None or any(finding.severity == "error" for finding in findings):
             return _diagnosis(location, findings)
     try:
-        with open_logdir(logdir, storage_options=storage_options) as opened:
+        with OpenLogdir(logdir, storage_options=storage_options) as opened:
             findings += _examine_runs(opened)
     except FormatVersionError as error:
         findings.append(_newer_format(error))
@@ -79,9 +79,9 @@ def doctor(
     return _diagnosis(location, findings)
 
 
-def _examine_runs(logdir: Logdir) -> list[Finding]:
+def _examine_runs(logdir: OpenLogdir) -> list[Finding]:
     try:
-        with strange_rows_told(logdir.path):
+        with damage_told(logdir):
             return list(examine_runs(logdir))
     except (BrokenPartError, QueryError):
         raise

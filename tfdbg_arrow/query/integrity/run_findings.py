@@ -12,8 +12,8 @@ from typing import Any
 
 from tfdbg_arrow.query.asked_runs import ALL_RUNS
 from tfdbg_arrow.query.capture_stats import STAT_KINDS, CaptureStat
-from tfdbg_arrow.query.coverage import Coverage
-from tfdbg_arrow.query.engine import Answers, Engine
+from tfdbg_arrow.query.coverage import Coverage, coverage
+from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.info import MODES_WITHOUT_HEALTH, parse_settings
 from tfdbg_arrow.safe_text import number_of
 from tfdbg_arrow.storage.layout import SPOOL_DIRECTORY
@@ -45,7 +45,7 @@ class Finding:
     advice: str
 
 
-def examine_runs(logdir: Answers) -> list[Finding]:
+def examine_runs(logdir: Engine) -> list[Finding]:
     """Returns findings about the runs of a logdir, run by run.
 
     Raises:
@@ -64,15 +64,15 @@ def examine_runs(logdir: Answers) -> list[Finding]:
                 advice="Record a program into it. If this is a copy, also copy the directories run and manifest.",
             )
         ]
-    coverage = logdir.coverage(run_id=ALL_RUNS)
+    covered = coverage(logdir, run_id=ALL_RUNS)
     found: list[Finding] = []
     for facts in runs:
         say = partial(_finding, facts.run_id)
         found += _of_its_end(facts, say, path=logdir.path if isinstance(logdir.path, Path) else None)
         found += _of_what_is_there(facts, say)
-        found += _of_settings(facts, say, coverage)
-        found += _of_coverage(facts, say, coverage)
-        found += _of_stats(say, [stat for stat in coverage.stats if stat.run_id == facts.run_id])
+        found += _of_settings(facts, say, covered)
+        found += _of_coverage(facts, say, covered)
+        found += _of_stats(say, [stat for stat in covered.stats if stat.run_id == facts.run_id])
     return found
 
 

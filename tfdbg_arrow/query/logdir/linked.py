@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import pyarrow as pa
 
@@ -11,9 +11,7 @@ from tfdbg_arrow.link.graph_sources import KINDS
 from tfdbg_arrow.link.linked_run import LinkedRun
 from tfdbg_arrow.link.tables import Columns
 from tfdbg_arrow.query.engine import sql_literal
-
-if TYPE_CHECKING:
-    from tfdbg_arrow.query.logdir import Logdir
+from tfdbg_arrow.query.logdir.statements import Statements
 
 _BATCH = "linked_batch"
 
@@ -21,7 +19,7 @@ _BATCH = "linked_batch"
 class LogdirTables:
     """The tables of one run of a logdir, for `link`."""
 
-    def __init__(self, logdir: Logdir) -> None:
+    def __init__(self, logdir: Statements) -> None:
         self._logdir = logdir
 
     def columns(self, query: str, parameters: Sequence[object] = ()) -> Columns:
@@ -42,16 +40,18 @@ def _array(column: pa.ChunkedArray) -> Any:
     return column.to_numpy()
 
 
-def fill_tensor_input(logdir: Logdir, target: str) -> None:
-    """Inserts the rows of `tensor_input` of all runs of a logdir into a table.
+def fill_tensor_input(runs: Iterable[tuple[str, Statements]], target: str) -> None:
+    """Inserts the rows of `tensor_input` of runs into a table.
+
+    Args:
+        runs: The ID of each run, and the logdir restricted to it.
+        target: The table.
 
     Raises:
         MemoryLimitError: The graphs of a run have too many ops.
     """
-    for run_id in logdir.run_ids():
-        scope = logdir.of_run(run_id)
+    for run_id, scope in runs:
         for columns in LinkedRun(LogdirTables(scope)).tensor_inputs():
-            scope.check_time()
             batch = pa.table(columns)
             scope._connection.register(_BATCH, batch)
             try:

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from tfdbg_arrow.query.engine import Engine
-from tfdbg_arrow.query.logdir import opened
+from tfdbg_arrow.query.logdir.opening import opened
 from tfdbg_arrow.query.model_health.answers import (
     MEASURES,
     Cell,

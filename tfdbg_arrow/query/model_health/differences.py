@@ -14,7 +14,7 @@ import numpy.typing as npt
 from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.info import choose_runs
-from tfdbg_arrow.query.logdir import opened
+from tfdbg_arrow.query.logdir.opening import opened
 from tfdbg_arrow.query.model_health.answers import MEASURES, Cell, LayerDifferences, Measure, Parting
 from tfdbg_arrow.query.model_health.cells import Labels, RowKey, read_keys, read_labels
 from tfdbg_arrow.query.model_health.columns import Axis, Extent, of_run, read_columns, read_extent, read_position

@@ -20,7 +20,7 @@ from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query.asked_runs import asked_runs
 from tfdbg_arrow.query.displayed import Displayed
 from tfdbg_arrow.query.engine import Engine
-from tfdbg_arrow.query.logdir import opened
+from tfdbg_arrow.query.logdir.opening import opened
 from tfdbg_arrow.query.model_health.answers import Column
 from tfdbg_arrow.query.model_health.cells import row_condition
 from tfdbg_arrow.query.model_health.columns import Axis, Selection, read_columns, read_extent

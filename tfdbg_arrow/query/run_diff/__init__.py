@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tfdbg_arrow.errors import LogdirError, QueryError
-from tfdbg_arrow.query.engine import strange_rows_told
 from tfdbg_arrow.query.info import Run, choose_runs
-from tfdbg_arrow.query.logdir import Logdir, open_logdir
+from tfdbg_arrow.query.integrity.damage import damage_told
+from tfdbg_arrow.query.logdir.open_logdir import OpenLogdir
 from tfdbg_arrow.query.run_diff.aligned_graphs import GraphPair, OpAligner
 from tfdbg_arrow.query.run_diff.alignment import AlignedExecutions, StackKeys, align_executions
 from tfdbg_arrow.query.run_diff.answer import (
@@ -66,8 +66,8 @@ _ONLY = {
 
 
 def diff(
-    a: Logdir | str | Path,
-    b: Logdir | str | Path | None = None,
+    a: OpenLogdir | str | Path,
+    b: OpenLogdir | str | Path | None = None,
     *,
     run_a: str | None = None,
     run_b: str | None = None,
@@ -118,7 +118,7 @@ def diff(
     with contextlib.ExitStack() as stack:
         open_a = _open(a, stack)
         open_b = open_a if b is None or b is a else _open(b, stack)
-        stack.enter_context(strange_rows_told(open_a.path if open_b is open_a else open_b.path))
+        stack.enter_context(damage_told(*dict.fromkeys((open_a, open_b))))
         chosen = choose_runs(open_a, open_b, run_a=run_a, run_b=run_b)
         sides = (Side(open_a, run_id=chosen[0].run_id), Side(open_b, run_id=chosen[1].run_id))
         work = stack.enter_context(Workspace(memory_limit=open_a.memory_limit))
@@ -177,11 +177,11 @@ def _compare(
     )
 
 
-def _open(logdir: Logdir | str | Path, stack: contextlib.ExitStack) -> Logdir:
-    if isinstance(logdir, Logdir):
+def _open(logdir: OpenLogdir | str | Path, stack: contextlib.ExitStack) -> OpenLogdir:
+    if isinstance(logdir, OpenLogdir):
         return logdir
     if isinstance(logdir, (str, Path)):
-        return stack.enter_context(open_logdir(logdir))
+        return stack.enter_context(OpenLogdir(logdir))
     # The staged data of two runs lies in DuckDB. Other engines would have to join across two logdirs.
     raise LogdirError(f"logdir is {logdir!r}; expected a path or an open Logdir.")
 

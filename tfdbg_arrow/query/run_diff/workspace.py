@@ -15,8 +15,8 @@ from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query.database import open_database
 from tfdbg_arrow.query.engine import sql_literal
 from tfdbg_arrow.query.flow.data_flow import DataFlow
-from tfdbg_arrow.query.logdir import Logdir
 from tfdbg_arrow.query.logdir.live_views import duckdb_share
+from tfdbg_arrow.query.logdir.open_logdir import OpenLogdir
 from tfdbg_arrow.query.recorded import HEALTH_COLUMNS, TensorEvent, health_facts
 from tfdbg_arrow.query.run_diff.answer import DiffTensor
 from tfdbg_arrow.query.stacks import Frame, StackReader, user_source
@@ -55,7 +55,7 @@ class Side:
         graphs: The run's graphs.
     """
 
-    def __init__(self, logdir: Logdir, *, run_id: str) -> None:
+    def __init__(self, logdir: OpenLogdir, *, run_id: str) -> None:
         self.logdir = logdir
         self.run_id = run_id
         self.flow = DataFlow(logdir, run_id=run_id)

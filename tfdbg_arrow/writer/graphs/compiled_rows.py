@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tfdbg_arrow.schema.op_traits import BORDERS, REPEATED, Trait, types_with
 from tfdbg_arrow.spool.names import inlined_suffix
+from tfdbg_arrow.writer.graphs.compiled_columns import MAX_LOOPS, NOT_RUN, NUM_COLUMNS
 from tfdbg_arrow.writer.graphs.function_edit import (
     BOOL,
     CALLS,
@@ -26,15 +27,6 @@ from tfdbg_arrow.writer.graphs.node_defs import definitions_within, functions_of
 
 if TYPE_CHECKING:
     from tfdbg_arrow.writer.tensorflow_backend.compiled import CompiledSummaries
-
-MAX_LOOPS = 6
-"""Tensors in more nested loops are not recorded."""
-
-NUM_COLUMNS = 23 + MAX_LOOPS
-"""Columns of a row, in the order of `SummaryColumn` in `native/record_op.h`."""
-
-NOT_RUN = -2.0
-"""The value of each column in the row of a tensor that was not computed."""
 
 _BRANCHES = types_with(Trait.BRANCHES)
 _LOOPS = types_with(Trait.LOOPS)

@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tensorflow.python.distribute.coordinator import cluster_coordinator
@@ -21,7 +21,8 @@ from tensorflow.python.framework import ops as framework_ops
 from tensorflow.python.saved_model import save as saved_model_save
 from tensorflow.python.util.compat import as_str
 
-from tfdbg_arrow.writer.graphs.node_defs import MARK, OWN_OP_PREFIX, functions_of, is_own
+from tfdbg_arrow.writer.graphs.node_defs import OWN_OP_PREFIX, functions_of
+from tfdbg_arrow.writer.graphs.stripping import delete_from, strip_function, strip_own_nodes
 from tfdbg_arrow.writer.hooks.observation import Observation
 from tfdbg_arrow.writer.hooks.patches import Patches
 from tfdbg_arrow.writer.hooks.unobserved import follow_connections, is_remote, traced_for
@@ -87,38 +88,6 @@ def strip_meta_graph(meta_graph_def: Any) -> None:
     stripped = meta_graph_def.meta_info_def.stripped_op_list.op
     delete_from(stripped, lambda op: op.name.startswith(OWN_OP_PREFIX))
     strip_graph(meta_graph_def.graph_def)
-
-
-def strip_function(function_def: Any) -> bool:
-    """Removes all of our ops and marks from a FunctionDef; returns True if there were any."""
-    marked = [each for each in (*function_def.node_def, *function_def.arg_attr.values()) if MARK in each.attr]
-    for each in marked:
-        del each.attr[MARK]
-    names = strip_own_nodes(function_def.node_def)
-    for key in [key for key, node in function_def.control_ret.items() if node in names]:
-        del function_def.control_ret[key]
-        function_def.signature.control_output.remove(key)
-    return bool(marked or names)
-
-
-def strip_own_nodes(nodes: Any) -> set[str]:
-    """Removes all of our ops and marks from a list of NodeDefs; returns the names of the ops."""
-    for node in nodes:
-        if MARK in node.attr:
-            del node.attr[MARK]
-    names = {node.name for node in nodes if is_own(node.op, node.name)}
-    if names:
-        delete_from(nodes, lambda node: node.name in names)
-        for node in nodes:
-            delete_from(node.input, lambda text: text.removeprefix("^") in names)
-    return names
-
-
-def delete_from(repeated: Any, is_unwanted: Callable[[Any], bool]) -> None:
-    """Deletes items from a repeated field."""
-    for index in range(len(repeated) - 1, -1, -1):
-        if is_unwanted(repeated[index]):
-            del repeated[index]
 
 
 def hook_work_for_others(observation: Observation, patches: Patches) -> None:

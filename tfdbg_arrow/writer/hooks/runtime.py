@@ -15,7 +15,7 @@ from tensorflow.python.framework import ops as framework_ops
 
 from tfdbg_arrow._version import SUPPORTED_TENSORFLOW
 from tfdbg_arrow.errors import RecordingError
-from tfdbg_arrow.writer.hooks.exports import strip_function
+from tfdbg_arrow.writer.graphs.stripping import strip_function
 
 _ALONE = "/job:localhost/replica:0/task:0"
 """Address of a process that is not connected to others."""

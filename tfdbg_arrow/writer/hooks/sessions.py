@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -29,9 +29,6 @@ from tfdbg_arrow.writer.graphs.node_defs import FEEDS, MARK, NEEDS, own_name
 from tfdbg_arrow.writer.hooks.patches import Patches
 from tfdbg_arrow.writer.hooks.unobserved import is_unobserved
 from tfdbg_arrow.writer.own_frames import own_frames_left_out
-
-if TYPE_CHECKING:
-    from tfdbg_arrow.writer.recording.session_runs import SessionRuns
 
 TensorName = tuple[str, int]
 """Name of an op, and the index of the output."""
@@ -81,18 +78,39 @@ class RunPlan:
     fetch_dtypes: tuple[Any, ...]
 
 
+class SessionObserver(Protocol):
+    """Takes the reports of the hooks. Only end_run() may raise an error, the one that stops the program."""
+
+    def session_config(self, config: Any, /) -> Any:
+        """Returns the ConfigProto to create a session with, given the program's ConfigProto or None."""
+
+    def plan_run(self, session: Any, request: RunRequest, /) -> RunPlan | None:
+        """Returns how to record runs with this request; None means that they are not recorded."""
+
+    def begin_run(self, plan: RunPlan, values: Sequence[Any], /) -> int:
+        """Records that a run begins; returns its execution index, or -1 if it is not recorded."""
+
+    def end_run(
+        self, plan: RunPlan, execution_index: int, values: Sequence[Any] | None, error_type: str | None, /
+    ) -> None:
+        """Records that the run returned the values of its fetches, or raised an error of the class with this name."""
+
+    def note_partial_run(self) -> None:
+        """Reports once that a partial run is not recorded."""
+
+
 class SessionHooks:
     """The hooks of one recording into sessions.
 
     Args:
-        observer: Takes the reports of the hooks. Only its end_run() may raise an error, the one that stops the program.
+        observer: Takes the reports of the hooks.
 
     Attributes:
         observer: As given.
         is_active: Whether the recording is active.
     """
 
-    def __init__(self, observer: SessionRuns) -> None:
+    def __init__(self, observer: SessionObserver) -> None:
         self.observer = observer
         self._patches = Patches()
         self.is_active = False

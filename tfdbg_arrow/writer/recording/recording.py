@@ -16,7 +16,8 @@ from typing import Any
 from tfdbg_arrow.safe_text import number_of
 from tfdbg_arrow.spool.journal import RunFiles
 from tfdbg_arrow.storage.layout import make_run_id, spool_paths
-from tfdbg_arrow.writer.backend import Handlers, OnNonFinite, choose_backend, compiled_calls
+from tfdbg_arrow.writer.backend import Handlers, OnNonFinite
+from tfdbg_arrow.writer.backend_choice import choose_backend, compiled_calls
 from tfdbg_arrow.writer.graphs.compiled import CompiledFunctions
 from tfdbg_arrow.writer.graphs.description import GraphDescriber, NodeName
 from tfdbg_arrow.writer.graphs.executed import ExecutedGraphs, FailingOps, GraphOptimizer

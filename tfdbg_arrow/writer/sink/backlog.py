@@ -13,7 +13,8 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from tfdbg_arrow.spool.convert import Failures, checked_column_tables, checked_tables, rows_of_columns
+from tfdbg_arrow.spool.convert import checked_column_tables, checked_tables, rows_of_columns
+from tfdbg_arrow.spool.failures import Failures
 from tfdbg_arrow.spool.journal import Journal
 from tfdbg_arrow.spool.records import ValueReader
 from tfdbg_arrow.storage.disk import MIN_HOLE_BYTES

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from tfdbg_arrow.spool.convert import EVENT_TABLES, Converter, Failures
+from tfdbg_arrow.spool.convert import EVENT_TABLES, Converter
+from tfdbg_arrow.spool.failures import Failures
 from tfdbg_arrow.spool.records import Batch, Kind, pick
 from tfdbg_arrow.spool.ring import Ring, bad_positions
 from tfdbg_arrow.storage.manifest import ManifestEntry

@@ -33,7 +33,7 @@ from tfdbg_arrow.storage.manifest import (
     replace_line,
 )
 from tfdbg_arrow.storage.part_files import RowGroups, read_rows, seal_part
-from tfdbg_arrow.writer.settings import DEFAULT_SHARES
+from tfdbg_arrow.writer.memory import DEFAULT_SHARES
 from tfdbg_arrow.writer.sink.digest import DIGEST_TABLE, DIGESTED_TABLE, PartDigest
 
 TARGET_ROWS = 5_000_000

@@ -16,7 +16,8 @@ import pyarrow as pa
 from tfdbg_arrow.errors import LogdirError
 from tfdbg_arrow.schema import TABLES, arrow_schema
 from tfdbg_arrow.spool.call_join import NO_CALL, CallJoin
-from tfdbg_arrow.spool.convert import EVENT_TABLES, Converter, Failures, metadata_table
+from tfdbg_arrow.spool.convert import EVENT_TABLES, Converter, metadata_table
+from tfdbg_arrow.spool.failures import Failures
 from tfdbg_arrow.spool.journal import RunFiles
 from tfdbg_arrow.spool.names import GraphLinks, Names, TensorNodes
 from tfdbg_arrow.spool.records import (
@@ -33,9 +34,9 @@ from tfdbg_arrow.spool.records import (
 from tfdbg_arrow.spool.ring import BlackBox
 from tfdbg_arrow.storage.marker import mark_logdir
 from tfdbg_arrow.writer.backend import Backend
+from tfdbg_arrow.writer.memory import DEFAULT_SHARES, MemoryShares
 from tfdbg_arrow.writer.remote.uploader import Uploader
 from tfdbg_arrow.writer.rows import Columns
-from tfdbg_arrow.writer.settings import DEFAULT_SHARES, MemoryShares
 from tfdbg_arrow.writer.sink.backlog import Backlog, MetadataQueue, Redact, SpoolUse, WaitingBatch
 from tfdbg_arrow.writer.sink.budget import Budget, Snapshot, split_in_two
 from tfdbg_arrow.writer.sink.parts import PartWriter

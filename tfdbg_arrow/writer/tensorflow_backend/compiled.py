@@ -15,7 +15,7 @@ import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 from tensorflow.python.framework import op_def_registry
 
-from tfdbg_arrow.writer.graphs.compiled_rows import MAX_LOOPS, NOT_RUN, NUM_COLUMNS
+from tfdbg_arrow.writer.graphs.compiled_columns import MAX_LOOPS, NOT_RUN, NUM_COLUMNS
 from tfdbg_arrow.writer.hooks.runtime import RuntimeFunctions
 from tfdbg_arrow.writer.hooks.unobserved import unobserved
 from tfdbg_arrow.writer.settings import TensorDebugMode

@@ -1,0 +1,518 @@
+"""OpenLogdir: a logdir opened for reading, as DuckDB views over its live parts, and SubLogdir: some of its runs.
+
+They answer SQL. `tfdbg_arrow.query.answers.Logdir` adds the questions of the query layer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import count
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+import duckdb
+
+from tfdbg_arrow.errors import TfdbgArrowError
+from tfdbg_arrow.query.engine import Engine
+from tfdbg_arrow.query.integrity.broken_parts import BrokenPart, BrokenParts, broken_part_error
+from tfdbg_arrow.query.logdir.live_views import connect, mentioned_tables, prepared
+from tfdbg_arrow.query.logdir.local_parts import LocalSource, no_check, parts_by_run
+from tfdbg_arrow.query.logdir.statements import (
+    Questions,
+    Statements,
+    TimeLimit,
+    duckdb_error,
+    memory_limit_bytes,
+    refused,
+)
+from tfdbg_arrow.schema import TABLES
+from tfdbg_arrow.storage.layout import OwnFiles
+from tfdbg_arrow.storage.location import RemoteLocation, parse_location
+from tfdbg_arrow.storage.marker import check_logdir
+
+if TYPE_CHECKING:
+    from tfdbg_arrow.query.logdir.remote import RemoteSource
+
+_Result = TypeVar("_Result")
+
+_ENGINE_ERRORS = (duckdb.Error, UnicodeDecodeError, RuntimeError)
+"""What DuckDB raises."""
+_MAX_ATTEMPTS = 20
+"""How often to list the parts again because a listed part was gone."""
+_MAX_SCOPES = 64
+"""Number of runs whose own views are kept."""
+_MAX_LOADED_SCOPES = 4
+"""Number of runs whose small tables are kept in memory."""
+_MAX_KEPT_ROWS = 64
+"""Number of query results that `kept_rows` keeps."""
+_SCHEMA_NUMBERS = count()
+_MAX_KEPT = 4
+"""Number of readers that are kept with their data: two of up to about 200 MB each, the counts of windows, the runs."""
+
+
+class OpenLogdir(Statements, Engine):
+    """A logdir opened for reading; `open_logdir` describes the arguments.
+
+    Each table of the format is a view of the same name. It shows exactly the parts that the manifests call live, and
+    the rows that dead processes left in the spool. Reading these rows does not change the logdir. A recording may
+    write to the logdir while it is open: `refresh` shows what was added.
+
+    Attributes:
+        path: The path of the logdir, or its location if it is at a URL.
+        storage_options: The options passed to fsspec for a URL.
+        memory_limit: How many bytes the queries may use, counting both DuckDB and the rows that Python holds.
+        questions: Records the SQL that is asked, while a `noted` block is active.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+        skip_broken: bool = False,
+        memory_limit: int | str | None = None,
+    ) -> None:
+        location = parse_location(path)
+        self.memory_limit = memory_limit_bytes(memory_limit)
+        self._time_limit = TimeLimit()
+        self._broken = BrokenParts(location if isinstance(location, Path) else None) if skip_broken else None
+        self._remote: RemoteSource | None = None
+        if isinstance(location, RemoteLocation):
+            from tfdbg_arrow.query.logdir.remote import RemoteSource
+
+            self._remote = RemoteSource(location, storage_options, broken=self._broken)
+            self._check = no_check
+        else:
+            check_logdir(location)
+            self._local = LocalSource(location, broken=self._broken)
+            self._check = OwnFiles(location).check
+        self.path: Path | RemoteLocation = location
+        self.storage_options = storage_options
+        # For the temporary files of large queries. By default, DuckDB would write them to the working directory.
+        self._spill = tempfile.mkdtemp(prefix="tfdbg_arrow-")
+        self._remove_spill = weakref.finalize(self, shutil.rmtree, self._spill, ignore_errors=True)
+        self._connection = connect(self._spill, memory_limit=self.memory_limit)
+        self._lock = threading.RLock()
+        self._views = prepared(self._connection, check=self._check)
+        self._parts: Mapping[str, tuple[str, ...]] = {}
+        self._by_run: dict[str, dict[str, tuple[str, ...]]] = {}
+        self._scopes: OrderedDict[str, SubLogdir] = OrderedDict()
+        self._derived: list[weakref.ref[OpenLogdir]] = []
+        self._kept: OrderedDict[Hashable, Any] = OrderedDict()
+        self._lasting: dict[Callable[[Self], Any], Any] = {}
+        self.questions = Questions()
+        try:
+            self.refresh()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def connection(self) -> duckdb.DuckDBPyConnection:
+        """The in-memory DuckDB that holds the views.
+
+        If you use it directly, you get DuckDB's own results and errors. For a logdir at a URL, it shows only the tables
+        that were fetched before, by SQL given to the methods or by `fetch`.
+        """
+        self._run(self._views.need_all)
+        return self._connection
+
+    @property
+    def broken_parts(self) -> tuple[BrokenPart, ...]:
+        """The broken files that are left out if the logdir was opened with `skip_broken`; reading may find more."""
+        return () if self._broken is None else self._broken.found
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Logdir({str(self.path)!r})"
+
+    def close(self) -> None:
+        """Closes the connection. Relations that were taken from it cannot be read any more."""
+        self._connection.close()
+        self._remove_spill()
+
+    def interrupt(self) -> None:
+        """Stops the query that another thread runs; that thread gets a QueryError. Does nothing if no query runs."""
+        # Does not take the lock, because the running query holds it.
+        with contextlib.suppress(duckdb.Error):
+            self._connection.interrupt()
+        for derived in list(self._derived):
+            one = derived()
+            if one is not None:
+                one.interrupt()
+
+    @contextlib.contextmanager
+    def within(self, seconds: float) -> Iterator[None]:
+        """Sets a time limit for the queries in the block, on this logdir and on its runs.
+
+        Raises:
+            TimeLimitError: The queries took longer; the query that was stopped raises it.
+        """
+        with self._time_limit.within(seconds, interrupt=self.interrupt):
+            yield
+
+    @contextlib.contextmanager
+    def joining_as_written(self) -> Iterator[None]:
+        """Makes DuckDB join tables in the order in which the queries in the block name them.
+
+        Use it to read whole views over all tensors. Otherwise DuckDB may join all tensors of a call with each other
+        before it joins the edges between them, which takes quadratic time.
+        """
+        self.rows("SET disabled_optimizers = 'join_order'")
+        try:
+            yield
+        finally:
+            self.rows("RESET disabled_optimizers")
+
+    def check_time(self) -> None:
+        """Raises TimeLimitError if the time limit of `within` has passed."""
+        self._time_limit.check()
+
+    def refresh(self) -> None:
+        """Reads the manifests again, so that the views show the current live parts.
+
+        Raises:
+            LogdirError: The path is no longer a logdir, or a manifest is damaged.
+        """
+        parts = self._list()
+        with self._lock:
+            self._take(parts)
+
+    def fetch(self, *table_names: str) -> None:
+        """Fetches tables of a logdir at a URL; does nothing for a local one.
+
+        Args:
+            *table_names: The tables; without any, all tables are fetched.
+
+        Raises:
+            LogdirError: The URL cannot be read.
+            BrokenPartError: A part does not match the manifest.
+        """
+        wanted = set(table_names or (table.name for table in TABLES))
+        if self._remote is None or wanted <= self._remote.wanted:
+            return
+        self._take(self._without_refused(self._remote.want(wanted)))
+
+    def run_ids(self) -> tuple[str, ...]:
+        """Returns the runs that have parts, oldest first."""
+        return tuple(sorted(self._runs_parts()))
+
+    def of_run(self, run_id: str) -> OpenLogdir:
+        """Returns the logdir restricted to one run, so that queries do not read the other runs.
+
+        The result lives as long as this logdir and follows its `refresh`. If there is no such run, its tables are
+        empty.
+        """
+        with self._lock:
+            scope = self._scopes.get(run_id)
+            if scope is None:
+                scope = self._scopes[run_id] = self._restricted([run_id], loads=True)
+                if len(self._scopes) > _MAX_SCOPES:
+                    self._scopes.popitem(last=False)  # existing references to it stay usable
+            self._scopes.move_to_end(run_id)
+            for other in list(self._scopes.values())[:-_MAX_LOADED_SCOPES]:
+                other._views.release()
+            return scope
+
+    def of_runs(self, run_ids: Sequence[str], *, only: Mapping[str, Iterable[str]] | None = None) -> SubLogdir:
+        """Returns the logdir restricted to some runs; close it when done.
+
+        Args:
+            run_ids: The runs.
+            only: The parts to show, by table. All parts are shown for tables that are not in it.
+        """
+        return self._restricted(run_ids, only=only)
+
+    def _restricted(
+        self, run_ids: Sequence[str], *, loads: bool = False, only: Mapping[str, Iterable[str]] | None = None
+    ) -> SubLogdir:
+        return SubLogdir(self, run_ids, loads=loads, only=only)
+
+    def kept(self, key: Hashable, make: Callable[[], _Result]) -> _Result:
+        """Returns a cached value computed from the rows; `make` computes it again after the parts changed."""
+        if key not in self._kept:
+            self._kept[key] = make()
+        self._kept.move_to_end(key)
+        while len(self._kept) > _MAX_KEPT:
+            self._kept.popitem(last=False)
+        found: _Result = self._kept[key]
+        return found
+
+    def kept_rows(self, query: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """Returns the result of `rows`, cached until the parts change. Use it for at most a few thousand rows."""
+        kept: OrderedDict[Hashable, list[tuple[Any, ...]]] = self.kept("rows", OrderedDict)
+        key = query, tuple(parameters)
+        rows = kept.pop(key, None)
+        if rows is None:
+            rows = self.rows(query, parameters)
+        else:
+            self.questions.note(query, parameters)
+        kept[key] = rows
+        while len(kept) > _MAX_KEPT_ROWS:
+            kept.popitem(last=False)
+        return rows
+
+    def lasting(self, make: Callable[[Self], _Result]) -> _Result:
+        """Returns what `make` made of this logdir at its first call: a reader that itself follows the parts."""
+        if make not in self._lasting:
+            self._lasting[make] = make(self)
+        found: _Result = self._lasting[make]
+        return found
+
+    def forget(self) -> None:
+        """Clears everything that was computed from the parts, for a caller that replaces rows."""
+        self._kept.clear()
+        self._lasting.clear()
+
+    def parts(self, table_name: str) -> tuple[Path, ...]:
+        """Returns the live parts of a table, or their local copies if the logdir is at a URL."""
+        self.fetch(table_name)
+        self._check(self._parts.get(table_name, ()))
+        return tuple(Path(part) for part in self._parts.get(table_name, ()))
+
+    def parts_by_run(self, table_name: str) -> dict[str, tuple[str, ...]]:
+        """Returns the live parts of a table that are on this machine, by run."""
+        return {run: tables[table_name] for run, tables in self._runs_parts().items() if table_name in tables}
+
+    def extent(self, table_name: str) -> tuple[int, int, int]:
+        """Returns the number of rows, of parts and of bytes of a table. If the manifests tell, nothing is fetched."""
+        known = [(part.rows, part.bytes) for part in self._remote.extent(table_name)] if self._remote else []
+        rows, sizes = [rows for rows, _ in known if rows is not None], [size for _, size in known if size is not None]
+        if self._remote is not None and len(rows) == len(sizes) == len(known):
+            return sum(rows), len(known), sum(sizes)
+        parts = self.parts(table_name)
+        (num_rows,) = self.rows(f'SELECT count(*) FROM "{table_name}"')[0]
+        return num_rows, len(parts), sum(part.stat().st_size for part in parts if part.exists())
+
+    def prepare(self, query: str) -> None:
+        """Creates the views that a statement reads, and computes those that are computed."""
+        self._run(lambda: self._need(query))
+
+    def _need(self, query: str) -> None:
+        """Fetches the tables that a statement reads, and creates its views."""
+        if query.startswith(("SET ", "RESET ")):
+            return
+        if self._remote is not None:
+            self.fetch(*mentioned_tables(query) or {"run"})
+        self._views.need(query, fill=self._fill)
+
+    def _fill(self, view: str, table: str) -> None:
+        """Inserts the rows of a computed view into a table."""
+        from tfdbg_arrow.query.logdir.linked import fill_tensor_input  # here, because it imports NumPy and Arrow
+
+        fill_tensor_input(((run_id, self.of_run(run_id)) for run_id in self.run_ids()), table)
+
+    def _list(self) -> Mapping[str, tuple[str, ...]]:
+        return self._without_refused((self._remote or self._local).refresh())
+
+    def _without_refused(self, parts: Mapping[str, tuple[str, ...]]) -> Mapping[str, tuple[str, ...]]:
+        return parts if self._broken is None else self._broken.without_refused(parts)
+
+    def _take(self, parts: Mapping[str, tuple[str, ...]]) -> None:
+        """Makes the views show these parts from now on."""
+        if parts != self._parts:
+            self._kept.clear()
+        self._parts = parts
+        self._by_run = {}
+        self._show()
+        for scope in self._scopes.values():
+            scope._take_from_whole()
+
+    def _show(self) -> None:
+        unfetched = [] if self._remote is None else [t.name for t in TABLES if t.name not in self._remote.wanted]
+        self._views.reset(self._parts, unfetched=unfetched, cure=self._cure("them"))
+
+    def _runs_parts(self) -> dict[str, dict[str, tuple[str, ...]]]:
+        if not self._by_run:
+            self._by_run = parts_by_run(self._parts)
+        return self._by_run
+
+    def _run(self, action: Callable[[], _Result]) -> _Result:
+        self.check_time()
+        with self._lock:  # until a result is read, no other thread may use its connection or change its views
+            return self._attempted(action)
+
+    def _attempted(self, action: Callable[[], _Result]) -> _Result:
+        for attempt in range(_MAX_ATTEMPTS):
+            try:
+                return action()
+            except RecursionError:  # it is a RuntimeError, but comes from the program's stack and not from DuckDB
+                raise
+            except _ENGINE_ERRORS as error:
+                if self._views.unite(error):
+                    continue
+                if isinstance(error, duckdb.FatalException) and attempt < _MAX_ATTEMPTS - 1 and self._reopen():
+                    continue
+                refusal = self._refused(error)
+                if refusal is not None:
+                    raise refusal from error
+                # Compaction of any run may remove a part after it was listed and before it is opened.
+                if attempt < _MAX_ATTEMPTS - 1 and self._missing_parts():
+                    self.refresh()
+                    continue
+                parts = self._views.parts()
+                if self._broken is not None and self._broken.refuse_unreadable(error, parts, check=self._check):
+                    self.refresh()
+                    continue
+                raise self._broken_part_error(error) from error
+        raise AssertionError("unreachable")
+
+    def _told(self, error: Exception) -> Exception:
+        error = duckdb_error(error)
+        if not isinstance(error, _ENGINE_ERRORS) or isinstance(error, RecursionError):
+            return error
+        with self._lock:
+            return self._refused(error) or self._broken_part_error(error)
+
+    def _refused(self, error: Exception) -> TfdbgArrowError | None:
+        """Returns the exception for an error that no file can have caused; None for any other error.
+
+        Raises:
+            TimeLimitError: The error is that of a query that was stopped because its time was over.
+        """
+        if isinstance(error, duckdb.InterruptException):
+            self.check_time()
+        return refused(error, memory_limit=self.memory_limit)
+
+    def _broken_part_error(self, error: Exception) -> TfdbgArrowError:
+        return broken_part_error(error, self._views.parts(), check=self._check, cure=self._cure("that file"))
+
+    def _reopen(self) -> bool:
+        """Opens a new database after a fatal error, for example from a broken part: DuckDB then refuses all queries.
+
+        Returns True if it could open one.
+        """
+        self._connection = connect(
+            self._spill, memory_limit=self.memory_limit
+        )  # DuckDB closes the old database when its last cursor is gone
+        self._views = prepared(self._connection, check=self._check)
+        self._show()
+        return True
+
+    def _missing_parts(self) -> list[str]:
+        return [part for part in self._views.parts() if not Path(part).exists()]
+
+    def _cure(self, what: str) -> str:
+        """Returns what to do about parts that cannot be read."""
+        if self._remote is not None:
+            return f"remove {what} from the local cache to download a new copy from {self.path}"
+        return f"restore {what}, or read the rest with skip_broken=True (--skip-broken)"
+
+
+class SubLogdir(OpenLogdir):
+    """A logdir restricted to some runs. Its views are in a separate schema and read only the parts of these runs.
+
+    Args:
+        whole: The logdir.
+        run_ids: The runs.
+        loads: Whether to read small tables into memory; only for a single run.
+        only: The parts to show, by table. All parts are shown for tables that are not in it.
+    """
+
+    def __init__(
+        self,
+        whole: OpenLogdir,
+        run_ids: Sequence[str],
+        *,
+        loads: bool = False,
+        only: Mapping[str, Iterable[str]] | None = None,
+    ) -> None:
+        self._whole, self._run_ids = whole, tuple(run_ids)
+        self.questions = whole.questions
+        self.path, self.storage_options = whole.path, whole.storage_options
+        self.memory_limit, self._time_limit = whole.memory_limit, whole._time_limit
+        self._remote, self._check, self._broken = whole._remote, whole._check, whole._broken
+        self._only = {table: frozenset(parts) for table, parts in (only or {}).items()}
+        self._lock = whole._lock
+        self._loads, self._has_replaced = loads, False
+        self._schema = f"runs_{next(_SCHEMA_NUMBERS)}"  # not the run ID, because names in SQL ignore case
+        self._connect()
+        self._scopes = OrderedDict()
+        self._derived = []
+        whole._derived[:] = [*(other for other in whole._derived if other() is not None), weakref.ref(self)]
+        self._kept, self._lasting = OrderedDict(), {}
+        self._parts = {}
+        self._take_from_whole()
+
+    def _connect(self) -> None:
+        self._database = self._whole._connection
+        self._connection = self._database.cursor()
+        self._connection.execute(f"CREATE SCHEMA {self._schema}")
+        self._connection.execute(f"SET schema = '{self._schema}'")
+        run_id = self._run_ids[0] if self._loads else None
+        self._views = prepared(self._connection, check=self._whole._check, run_id=run_id)
+
+    def close(self) -> None:
+        """Drops the views."""
+        with contextlib.suppress(duckdb.FatalException):  # after a fatal error, DuckDB refuses this too
+            self._connection.execute("SET schema = 'main'")
+            self._connection.execute(f"DROP SCHEMA {self._schema} CASCADE")
+        self._connection.close()
+
+    def refresh(self) -> None:
+        """Reads the manifests of all runs of the whole logdir again."""
+        self._whole.refresh()
+        self._take_from_whole()
+
+    def fetch(self, *table_names: str) -> None:
+        """Fetches tables of a logdir at a URL, for all runs of the whole logdir."""
+        self._whole.fetch(*table_names)
+        self._take_from_whole()
+
+    def of_run(self, run_id: str) -> OpenLogdir:
+        """Returns the logdir restricted to one run."""
+        return self if self._run_ids == (run_id,) else self._whole.of_run(run_id)
+
+    def kept(self, key: Hashable, make: Callable[[], _Result]) -> _Result:
+        """Returns a cached value computed from the rows. All restrictions of a logdir share one cache."""
+        return self._whole.kept((self._run_ids, key), make)
+
+    def forget(self) -> None:
+        """Clears everything that was computed from the parts, for a caller that replaces rows."""
+        super().forget()
+        self._whole.forget()
+
+    def replace(self, table_name: str, query: str, parameters: Sequence[object] = ()) -> None:
+        """Replaces the rows of a table by the result of a query over the views, until the parts change."""
+        self._run(lambda: self._replace(table_name, query, parameters))
+
+    def _replace(self, table_name: str, query: str, parameters: Sequence[object]) -> None:
+        self._need(query)
+        self._views.replace(table_name, query, parameters)
+        self._has_replaced = True
+
+    def _reopen(self) -> bool:
+        if self._has_replaced:  # a new database would not have the replaced rows
+            return False
+        if self._database is self._whole._connection and not self._whole._reopen():
+            return False
+        self._connect()
+        self._show()
+        return True
+
+    def _take_from_whole(self) -> None:
+        by_run = self._whole._runs_parts()
+        found: dict[str, list[str]] = {}
+        for run_id in self._run_ids:
+            for table, parts in by_run.get(run_id, {}).items():
+                found.setdefault(table, []).extend(parts)
+        tables = {
+            table: tuple(part for part in parts if table not in self._only or part in self._only[table])
+            for table, parts in found.items()
+        }
+        if tables != self._parts or self._remote is not None:
+            self._take(tables)
