@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tfdbg_arrow.query import BadSamples, Frame, FunctionCall, InputTensor, NonFinite, first_nonfinite
-from tfdbg_arrow.query.user_places import Forward
+from tfdbg_arrow.query.user_places import CallSite, Forward
 from tfdbg_arrow.query.wording import headline_of
 
 from .builder import CLEAN, RunBuilder, counts
@@ -18,6 +18,7 @@ FRAME = Frame("/home/me/layers.py", 12, "call", TEXT.strip(), "user")
 PART = replace(FRAME, colno=20, end_colno=38)
 OTHER = Frame("/home/me/layers.py", 15, "call", TEXT.strip(), "user")
 FORWARD = Forward(op_type="Sqrt", op_name="Sqrt", graph_name="step", layer=None, source=FRAME)
+CALL = CallSite(function="fit", op_name=None, graph_name=None, layer=None, source=FRAME)
 SAMPLES = BadSamples(first=17, num_bad=1, num_samples=64, is_batch=True, name=None, inputs=(), row=None)
 WHOLE = "`return p * tf.math.log(1 - p)` at layers.py:12"
 
@@ -59,6 +60,22 @@ CASES: list[tuple[dict[str, Any], str]] = [
     (
         {"source": FRAME, "samples": replace(SAMPLES, num_bad=64, is_batch=False)},
         f"{WHOLE} made -Inf: every sample of the data.",
+    ),
+    (
+        {"source": replace(FRAME, code="y = tf.math.log(x)  # of `x`"), "step": 2},
+        "`y = tf.math.log(x)` at layers.py:12 made -Inf in step 2.",
+    ),
+    ({"source": replace(FRAME, code="f(`x`,  # x")}, "`f('x',` at layers.py:12 made -Inf."),
+    ({"source": FRAME, "called_from": (CALL,), "role": "loss"}, f"The loss in {WHOLE} made -Inf."),
+    ({"source": FRAME, "called_from": (CALL,), "layer": "dense"}, f"The layer dense in {WHOLE} made -Inf."),
+    ({"source": FRAME, "called_from": (CALL,)}, f"Log:0 in {WHOLE} made -Inf."),
+    (
+        {"source": FRAME, "called_from": (CALL,), "layer": "dense", "forward": FORWARD},
+        f"The gradient of the layer dense in {WHOLE} is -Inf.",
+    ),
+    (
+        {"op_type": "Placeholder", "op_name": "x", "source": FRAME},
+        "-Inf came into the program in the argument x of loss, read at layers.py:12.",
     ),
     ({}, "-Inf came up in Log:0, in the function loss."),
     ({"step": 2}, "-Inf came up in Log:0, in the function loss, in step 2."),

@@ -118,7 +118,7 @@ def test_the_first_page_shows_the_origin(page: Page, large: Large) -> None:
 @pytest.mark.parametrize("name", ["tensors", "executions"])
 def test_endless_scrolling_keeps_few_rows_in_the_document(page: Page, large: Large, name: str) -> None:
     large.open(page, f"/{name}")
-    page.get_by_role("link", name="first", exact=True).first.click()  # the page opens at the first bad row
+    page.get_by_role("link", name="first", exact=False).first.click()  # the page opens at the first bad row
     for number in range(1, NUM_WINDOWS):
         page.evaluate("document.querySelector('[data-pane]').scrollBy(0, 100_000)")
         page.wait_for_selector(f"tbody[data-before='{100 * number}']", state="attached")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tokenize
 import unicodedata
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -71,6 +72,9 @@ _MAX_OPS = 8
 _MAX_CODE = 80
 """Maximum number of characters of the code in a headline."""
 _GETS_ELEMENT = types_with(Trait.GETS_ELEMENT)
+_FED = types_with(Trait.FED)
+_PARTS = {"loss": "the loss", "metric": "a metric", "optimizer": "the optimizer"}
+"""What ops without a layer are part of, by their role."""
 
 
 def headline_of(found: NonFinite, *, line: str | None) -> str:
@@ -85,16 +89,20 @@ def headline_of(found: NonFinite, *, line: str | None) -> str:
     kinds, code = bad_kinds_text(found), _executed_code(found.source, line)
     place = "" if found.source is None else f" at {_place_text(found)}"
     is_passed_on = _is_passed_on(found)
-    is_element = found.op_type is None or (found.op_type in _GETS_ELEMENT and found.is_origin)
+    is_element = found.op_type is None or found.op_type in _FED or (found.op_type in _GETS_ELEMENT and found.is_origin)
     if is_element:
         name = None if found.samples is None else found.samples.name
-        name = name or ("a tensor from outside" if found.op_type is None else "the data")
+        name = name or _outside_name(found)
         text = f"{kinds} came into the program in {name}" + (f", read{place}," if place else "")
     elif found.forward is not None:
         forward = code or found.forward.op_type or found.forward.op_name or "an unknown op"
+        if found.source is not None and _is_of_library(found):
+            forward = f"{_part_text(found)} in {code}" if code else _part_text(found)
         text = f"the gradient of {forward}{place} {'passed on' if is_passed_on else 'is'} {kinds}"
     elif place:
         subject = place.removeprefix(" at ") if code is None else f"{code}{place}"
+        if _is_of_library(found):
+            subject = f"{_part_text(found)} in {subject}"
         text = f"{subject} {'passed on' if is_passed_on else 'made'} {kinds}"
     else:
         op = f"{found.op_name or found.op_type}:{found.output_slot}"
@@ -109,6 +117,27 @@ def headline_of(found: NonFinite, *, line: str | None) -> str:
         return f"The bad values did no harm: {text}"
     is_file_first = text.startswith(place.removeprefix(" at ") or "`")  # the name of a file stays as it is
     return text if is_file_first else text[0].upper() + text[1:]
+
+
+def _outside_name(found: NonFinite) -> str:
+    if found.op_type is None:
+        return "a tensor from outside"
+    if found.op_type in _GETS_ELEMENT:
+        return "the data"
+    return f"the argument {found.op_name}" + ("" if found.graph_name is None else f" of {found.graph_name}")
+
+
+def _is_of_library(found: NonFinite) -> bool:
+    """Returns whether TensorFlow, Keras or another library made the op, so that the line is that of a call of it."""
+    calls = {call.source.line for call in found.called_from if call.source is not None}
+    return found.source is not None and found.source.line in calls
+
+
+def _part_text(found: NonFinite) -> str:
+    """Returns what of a library an op is part of, such as `the loss` or `the layer dense_1`."""
+    if found.layer is not None:
+        return f"the layer {found.layer}"
+    return _PARTS.get(found.role or "", f"{found.op_name or found.op_type}:{found.output_slot}")
 
 
 def _place_text(found: NonFinite) -> str:
@@ -127,8 +156,18 @@ def _executed_code(frame: Frame | None, line: str | None) -> str | None:
         code = line[slice(*span)]
     if not code:
         return None
-    code = printable_line(code.strip())
+    code = printable_line(_without_comment(code.strip())).replace("`", "'")
     return f"`{code}`" if len(code) <= _MAX_CODE else f"`{code[: _MAX_CODE - 1].rstrip()}…`"
+
+
+def _without_comment(code: str) -> str:
+    try:
+        for token in tokenize.generate_tokens(iter([code]).__next__):
+            if token.type == tokenize.COMMENT:
+                return code[: token.start[1]].rstrip() or code
+    except (SyntaxError, tokenize.TokenError):  # a line of a longer statement
+        pass
+    return code
 
 
 def _short_place(frame: Frame) -> str:

@@ -57,6 +57,16 @@ _CONTENT_TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+
 
 
 @lru_cache(maxsize=1)
+def _with_code(text: str) -> Markup:
+    """Returns a sentence with the code between its backticks marked up."""
+    parts = text.split("`")
+    if len(parts) % 2 == 0:
+        return escape(text)
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if index % 2 else escape(part) for index, part in enumerate(parts)
+    )
+
+
 def _environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("tfdbg_arrow.viewer", "pages"),
@@ -73,6 +83,7 @@ def _environment() -> Environment:
         tensor_name=naming.tensor_name,
         effect_text=wording.effect_text,
         op_text=wording.op_in_graph_text,
+        with_code=_with_code,
         place_facts=wording.place_facts,
         alert_name=naming.alert_name,
         function_name=naming.short_function_name,
