@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import subprocess
+import sys
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
@@ -165,6 +167,26 @@ def test_the_command_line_says_that_it_has_a_bug(good: Path) -> None:
 
 
 @pytest.mark.usefixtures("bug")
+@pytest.mark.slow
+@pytest.mark.parametrize(("program_exit_code", "exit_code"), [(0, 3), (7, 7)])
+def test_a_program_that_failed_keeps_its_exit_code(tmp_path: Path, program_exit_code: int, exit_code: int) -> None:
+    program, buggy = tmp_path / "program.py", tmp_path / "buggy.py"
+    program.write_text(
+        f"import sys, tensorflow as tf\ntf.math.log(tf.constant([0.0, 1.0]))\nsys.exit({program_exit_code})\n"
+    )
+    buggy.write_text(
+        "import tfdbg_arrow.query.nonfinite_search as search\n"
+        "def bug(*args, **options): raise TypeError('planted')\n"
+        "search.first_nonfinite = bug\n"
+        "from tfdbg_arrow.cli.app import main\n"
+        "main()\n"
+    )
+    command = [sys.executable, str(buggy), "run", "-o", str(tmp_path / "logdir"), str(program)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == exit_code
+    assert "tfdbg-arrow has a bug: TypeError: planted" in done.stderr.splitlines()[-1]
+
+
 def test_debug_prints_the_traceback_above_the_sentence(good: Path) -> None:
     done = run_cli("--debug", "first-nonfinite", good)
     first, *lines = done.stderr.splitlines()

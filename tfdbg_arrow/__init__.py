@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from tfdbg_arrow.writer.recover import recover
 
 _NAMES_OF = {
-    "tfdbg_arrow.query.bad_tensor": ["NonFinite"],
+    "tfdbg_arrow.query.nonfinite_tensor": ["NonFinite"],
     "tfdbg_arrow.query.integrity.verification": ["Verification", "verify"],
     "tfdbg_arrow.query.answers": ["Logdir", "open_logdir"],
     "tfdbg_arrow.query.model_health": ["distributions", "layer_differences", "layer_health", "training_curves"],

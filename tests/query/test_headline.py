@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tfdbg_arrow.query import BadSamples, Frame, FunctionCall, InputTensor, NonFinite, first_nonfinite
+from tfdbg_arrow.query.headline import headline_of
 from tfdbg_arrow.query.user_places import CallSite, Forward
-from tfdbg_arrow.query.wording import headline_of
 
 from .builder import CLEAN, RunBuilder, counts
 

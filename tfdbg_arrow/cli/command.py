@@ -70,24 +70,26 @@ class Command(TyperCommand):
         except _NO_BUGS:
             raise
         except Exception as error:
-            self.tell_bug(ctx, error)
+            text = tell_bug(ctx, error)
+            if _is_json(ctx):
+                self.print_error_json(type(error).__name__, text)
             raise typer.Exit(EXIT_BUG) from None
-
-    def tell_bug(self, ctx: Any, error: Exception) -> None:
-        """Prints the sentence about a bug of this package."""
-        from tfdbg_arrow.query.integrity.damage import bug_text
-
-        if ctx.find_root().params.get("debug"):
-            lines = "".join(traceback.format_exception(error)).splitlines()
-            typer.echo("\n".join(map(printable, lines)), err=True)
-        text = printable(bug_text(error, evidence="the output of --debug"))
-        typer.echo(text, err=True)
-        if _is_json(ctx):
-            self.print_error_json(type(error).__name__, text)
 
     def print_error_json(self, type_: str, message: str, **more: object) -> None:
         """Prints an error as a JSON object."""
         print_json(error_object(type_, message, **more))
+
+
+def tell_bug(ctx: Any, error: Exception) -> str:
+    """Prints the sentence about a bug of this package, with --debug below its traceback, and returns the sentence."""
+    from tfdbg_arrow.query.integrity.damage import bug_text
+
+    if ctx.find_root().params.get("debug"):
+        lines = "".join(traceback.format_exception(error)).splitlines()
+        typer.echo("\n".join(map(printable, lines)), err=True)
+    text = printable(bug_text(error, evidence="the output of --debug"))
+    typer.echo(text, err=True)
+    return text
 
 
 def _is_json(ctx: Any) -> bool:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tfdbg_arrow.cli.command import Command, error_object
+from tfdbg_arrow.cli.command import EXIT_BUG, Command, error_object, tell_bug
 from tfdbg_arrow.cli.output import progress
 from tfdbg_arrow.errors import SettingError, TfdbgArrowError, TimeLimitError
 from tfdbg_arrow.safe_text import number_of, printable, to_json
@@ -98,6 +98,7 @@ class Summary:
 
 
 def run(
+    ctx: typer.Context,
     program: Annotated[
         list[str] | None,
         typer.Argument(metavar="SCRIPT", help="The script and its arguments, as you would pass them to `python`."),
@@ -248,8 +249,8 @@ def run(
     TensorFlow's own dump.
 
     Exit codes: the program's own if it fails (1 for an exception). Otherwise 0 no bad values, or only values that did
-    no harm (see first-nonfinite), 1 a bad value was found, 2 an error. The search stops after 10 seconds. If it has
-    found nothing by then, the exit code is 1 if a NaN was written to a variable, else 0.
+    no harm (see first-nonfinite), 1 a bad value was found, 2 an error, 3 a bug of tfdbg-arrow. The search stops after
+    10 seconds. If it has found nothing by then, the exit code is 1 if a NaN was written to a variable, else 0.
     """
     options = dict(locals())
     import tfdbg_arrow.stop  # noqa: F401  (registers the look-up of origins for --on-nonfinite raise)
@@ -278,7 +279,7 @@ def run(
             program_exit_code=outcome.exit_code,
             stopped_by=None if outcome.stop is None else outcome.stop.nonfinite,
         )
-        raise typer.Exit(_finish(summary, shown_logdir=logdir, json=json))
+        raise typer.Exit(_finish(ctx, summary, shown_logdir=logdir, json=json))
     except KeyboardInterrupt:
         raise typer.Exit(_EXIT_INTERRUPTED) from None
 
@@ -293,8 +294,8 @@ def _program(module: str | None, args: list[str]) -> Program:
     return Program(name=args[0], args=tuple(args[1:]))
 
 
-def _finish(summary: Summary, *, shown_logdir: str, json: bool) -> int:
-    """Prints the summary and returns the exit code."""
+def _finish(ctx: typer.Context, summary: Summary, *, shown_logdir: str, json: bool) -> int:
+    """Prints the summary and returns the exit code. A bug of this package keeps the code of a program that failed."""
     with contextlib.suppress(OSError, AttributeError):
         sys.stdout.flush()
     try:
@@ -304,6 +305,11 @@ def _finish(summary: Summary, *, shown_logdir: str, json: bool) -> int:
         if json:
             _print_json_line(error_object(type(error).__name__, str(error)))
         return summary.program_exit_code or _EXIT_ERROR
+    except Exception as error:
+        text = tell_bug(ctx, error)
+        if json:
+            _print_json_line(error_object(type(error).__name__, text))
+        return summary.program_exit_code or EXIT_BUG
     if json:
         _print_json_line(summary)
     else:

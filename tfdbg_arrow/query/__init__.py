@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from tfdbg_arrow.query.answers import Logdir, open_logdir
     from tfdbg_arrow.query.asked_runs import AboutRuns
     from tfdbg_arrow.query.bad_samples import BadSamples, StepInput
-    from tfdbg_arrow.query.bad_tensor import FunctionCall, InputTensor, NonFinite, Producer
     from tfdbg_arrow.query.capture_stats import CaptureStat
     from tfdbg_arrow.query.coverage import Coverage, UnobservedOp, UnobservedOps
     from tfdbg_arrow.query.explanation import Explanation, Growth, Reasons, read_reasons
@@ -61,6 +60,7 @@ if TYPE_CHECKING:
         training_curves,
     )
     from tfdbg_arrow.query.nonfinite_search import first_nan, first_nonfinite, nonfinite
+    from tfdbg_arrow.query.nonfinite_tensor import FunctionCall, InputTensor, NonFinite, Producer
     from tfdbg_arrow.query.recorded import TensorHealth
     from tfdbg_arrow.query.results import to_arrow, to_pandas, to_polars
     from tfdbg_arrow.query.run_diff import (
@@ -86,7 +86,7 @@ _NAMES_OF = {
     "tfdbg_arrow.query.alert_rules.rules": ["Parameter", "Rule", "builtin_rules"],
     "tfdbg_arrow.query.asked_runs": ["AboutRuns"],
     "tfdbg_arrow.query.bad_samples": ["BadSamples", "StepInput"],
-    "tfdbg_arrow.query.bad_tensor": ["FunctionCall", "InputTensor", "NonFinite", "Producer"],
+    "tfdbg_arrow.query.nonfinite_tensor": ["FunctionCall", "InputTensor", "NonFinite", "Producer"],
     "tfdbg_arrow.query.capture_stats": ["CaptureStat"],
     "tfdbg_arrow.query.coverage": ["Coverage", "UnobservedOp", "UnobservedOps"],
     "tfdbg_arrow.query.explanation": ["Explanation", "Growth", "Reasons", "read_reasons"],

@@ -19,11 +19,11 @@ from tfdbg_arrow.query.logdir.open_logdir import OpenLogdir, SubLogdir
 if TYPE_CHECKING:
     from tfdbg_arrow.query.alert_rules.answer import Alerts
     from tfdbg_arrow.query.asked_runs import AboutRuns
-    from tfdbg_arrow.query.bad_tensor import NonFinite
     from tfdbg_arrow.query.coverage import Coverage
     from tfdbg_arrow.query.info import LogdirInfo, Run
     from tfdbg_arrow.query.integrity.verification import Verification
     from tfdbg_arrow.query.model_health import Distributions, LayerDifferences, LayerHealth, TrainingCurves
+    from tfdbg_arrow.query.nonfinite_tensor import NonFinite
     from tfdbg_arrow.query.run_diff import Diff
     from tfdbg_arrow.query.tensor_history import HistoryRow
     from tfdbg_arrow.query.trace_back import Provenance

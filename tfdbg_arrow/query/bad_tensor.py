@@ -1,15 +1,15 @@
-"""NonFinite: the description of a bad tensor, put together from its run."""
+"""BadTensorReader: puts the description of a bad tensor together from its run."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cached_property, lru_cache
 
 from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query.asked_runs import one_asked_run
-from tfdbg_arrow.query.bad_samples import BadSamples, SampleFinder
+from tfdbg_arrow.query.bad_samples import SampleFinder
 from tfdbg_arrow.query.capture_stats import gap_sentences, read_capture_stats
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.culprits import Culprits
@@ -17,167 +17,11 @@ from tfdbg_arrow.query.flow.data_flow import DataFlow, Input
 from tfdbg_arrow.query.flow.origins import Effect, Effects, Gradients, Origins
 from tfdbg_arrow.query.flow.program_ops import ProgramOp
 from tfdbg_arrow.query.flow.sinks import Sinks
-from tfdbg_arrow.query.recorded import FLAT, EagerValue, TensorEvent, TensorHealth, health_facts, read_events
+from tfdbg_arrow.query.headline import headline_of
+from tfdbg_arrow.query.nonfinite_tensor import FunctionCall, InputTensor, NonFinite, Producer, TensorContext
+from tfdbg_arrow.query.recorded import EagerValue, TensorEvent, TensorHealth, health_facts, read_events
 from tfdbg_arrow.query.stacks import Frame, source_text
-from tfdbg_arrow.query.user_places import CallSite, Forward, UserPlaces
-from tfdbg_arrow.query.wording import headline_of
-
-
-@dataclass(frozen=True)
-class Producer:
-    """Where an input came from.
-
-    Attributes:
-        op_type: Type of the op that computed it, or the name of an unrecorded function; None for a tensor from outside.
-        op_name: That op's name in its graph; None outside graphs.
-        graph_name: That graph's name; None outside graphs.
-        output_slot: Index of the op's output; None for a variable's writer and if unknown.
-        event_index: Its row in tensor_health; None if it was not recorded.
-        execution_index: The execution that made it, or in whose call it was made; None if unknown.
-        how: The first border between it and its user: `graph` (none, in one graph), `argument` or `capture`
-            (of a function), `loop` (a loop variable), `call` (a function's result), `variable` (read from a variable;
-            the op is the one that wrote it last), `eager` (none, between eager ops), `external` (from outside).
-    """
-
-    op_type: str | None
-    op_name: str | None
-    graph_name: str | None
-    output_slot: int | None
-    event_index: int | None
-    execution_index: int | None
-    how: str
-
-
-@dataclass(frozen=True)
-class InputTensor:
-    """One input of the op that made a bad tensor.
-
-    Attributes:
-        index: Index of the input, from 0.
-        health: Its health, or for a variable the health of the last assigned value; None if it was not recorded. If
-            TensorFlow did not compute the tensor, the counts are those that follow from another one, whose event_index
-            it has.
-        producer: Where it came from; None if that was not recorded.
-    """
-
-    index: int
-    health: TensorHealth | None
-    producer: Producer | None
-
-
-@dataclass(frozen=True)
-class FunctionCall:
-    """A call of a function from eager code.
-
-    Attributes:
-        function: The name of the function.
-        number: Which of the calls in the run it is, from 1, in the order in which they began.
-    """
-
-    function: str
-    number: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class TensorContext:
-    """Where and for what purpose a tensor, bad or not, was computed. The attributes are those of NonFinite."""
-
-    inputs: tuple[InputTensor, ...]
-    stack: tuple[Frame, ...]
-    source: Frame | None
-    forward: Forward | None
-    called_from: tuple[CallSite, ...]
-    layer: str | None
-    made_at: Frame | None
-    role: str | None
-    ran_as: str | None
-    equal_lines: tuple[Frame, ...]
-    samples: BadSamples | None
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class NonFinite(TensorHealth):
-    """A tensor that holds an infinity or a NaN. None means not measured in this mode, or not applicable.
-
-    It also has the attributes of TensorHealth. If TensorFlow ran something in place of the program's op, they are
-    those of the op's output if they follow from what was recorded, or else those of the row.
-
-    Attributes:
-        run_id: The run.
-        wall_time_ns: When it was recorded, in nanoseconds since 1970-01-01T00:00:00Z.
-        op_type: Type of the op of the program that made it; None for a tensor from outside.
-        op_name: That op's name in its graph; None outside graphs.
-        graph_name: That graph's name; None outside graphs.
-        iteration: Iteration of the loop, from 0; None outside graphs.
-        output_slot: Which output of the op, from 0; None for a tensor from outside.
-        device_name: Where it was computed.
-        is_origin: True if it is proven that this op created one of the requested kinds: the tensor holds it, and no
-            input of the op does. False if an input holds it, or if an input that could hold it was not recorded.
-        inputs: The inputs of the op, in order.
-        stack: The Python stack that created the op (in a graph), executed it (eagerly) or first used the tensor
-            (from outside), innermost frame first.
-        source: The line to look at: the user's innermost frame of the op, or for a gradient that of the forward op. If
-            these have none, it is the frame of the innermost call that has one. None if there is none.
-        forward: For a gradient, the op whose gradient it computes; None for other ops and if it was not recorded.
-        called_from: The calls that led to this execution of the op, innermost first, ending with the call from eager
-            code; empty for an eager op.
-        step: The training step, as marked.
-        call: Without a step, the call from eager code in which the op ran. None if the op did not run in a function,
-            and if the run does not have all executions.
-        layer: The Keras layer or module that the op belongs to, as the user named it. For a gradient, that of its
-            forward op. None outside layers.
-        made_at: The line where the user made the Keras layer, loss, metric or optimizer that the op belongs to. For a
-            gradient, that of its forward op. None outside of these, if the part was made before the recording began,
-            and if `source` is this line.
-        role: The purpose of the op: `forward`, `gradient`, `optimizer`, `loss`, `metric` or `input`.
-        ran_as: What TensorFlow ran in place of the program's op, such as `LogSoftmax, run for Softmax and Log`; None if
-            it ran the op as it is.
-        equal_lines: The user's lines of other ops of the program that equal this one: TensorFlow's optimizer computed
-            them all as one op. Each of these lines may be the one to change.
-        effect: Where the badness of an origin ends: `variable` (an op wrote it to a variable), `result` (it was
-            returned to the program, and nothing computes with it any more; or an integer or a boolean was made of a
-            NaN and used; or the program got an error instead), `metric` (only metrics took it), `absorbed` (everything
-            computed from it is finite). This includes what the gradient of its op made bad. None if it is unknown or
-            the tensor is not an origin.
-        is_expected: True if it is proven that the value did no harm: it was absorbed, or a check found it and an
-            update was skipped, as an optimizer with dynamic loss scaling does for a step whose gradients overflow.
-        expected_reason: Why the value is expected; None if it is not.
-        samples: The samples that hold the bad elements, if the recording shows that the first axis is that of the batch
-            or of the whole data; None if it does not.
-        worker: The cluster task of the run, such as `worker:1`; None outside a cluster.
-        left_out: What the run did not record, as requested or by loss. It may contain an earlier bad tensor.
-        headline: The answer in one sentence: the user's line, the bad values, the step and the sample, such as
-            "`log(1 - p)` at layers.py:12 made -Inf in step 211: sample 17 of the batch." What is not known is left out.
-    """
-
-    run_id: str
-    wall_time_ns: int
-    op_type: str | None
-    op_name: str | None
-    graph_name: str | None
-    iteration: int | None
-    output_slot: int | None
-    device_name: str | None
-    is_origin: bool
-    inputs: tuple[InputTensor, ...]
-    stack: tuple[Frame, ...]
-    source: Frame | None
-    forward: Forward | None = field(default=None, metadata={FLAT: True})
-    called_from: tuple[CallSite, ...] = ()
-    step: int | None = None
-    call: FunctionCall | None = None
-    layer: str | None = None
-    made_at: Frame | None = None
-    role: str | None = None
-    ran_as: str | None = None
-    equal_lines: tuple[Frame, ...] = ()
-    effect: str | None = None
-    is_expected: bool = False
-    expected_reason: str | None = None
-    samples: BadSamples | None = None
-    worker: str | None = None
-    left_out: tuple[str, ...] = ()
-    headline: str = ""
+from tfdbg_arrow.query.user_places import UserPlaces
 
 
 class BadTensorReader:

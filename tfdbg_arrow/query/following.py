@@ -11,9 +11,9 @@ from tfdbg_arrow.errors import TimeLimitError
 from tfdbg_arrow.query.alert_rules.answer import RuleSummary
 from tfdbg_arrow.query.answers import Logdir
 from tfdbg_arrow.query.asked_runs import asked_runs
-from tfdbg_arrow.query.bad_tensor import NonFinite
 from tfdbg_arrow.query.info import Run
 from tfdbg_arrow.query.model_health import training_curves
+from tfdbg_arrow.query.nonfinite_tensor import NonFinite
 from tfdbg_arrow.spool.journal import held_if_dead
 from tfdbg_arrow.storage.layout import spool_paths, spooled_run_ids
 

@@ -10,13 +10,14 @@ from typing import Any
 
 from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query.asked_runs import asking, runs_by_first_bad
-from tfdbg_arrow.query.bad_tensor import BadTensorReader, NonFinite, TensorContext
+from tfdbg_arrow.query.bad_tensor import BadTensorReader
 from tfdbg_arrow.query.displayed import Rows
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.culprits import Culprit
 from tfdbg_arrow.query.flow.origins import Effect
 from tfdbg_arrow.query.flow.sinks import EFFECTS
 from tfdbg_arrow.query.logdir.opening import opened
+from tfdbg_arrow.query.nonfinite_tensor import NonFinite, TensorContext
 from tfdbg_arrow.query.recorded import KINDS, TensorEvent
 from tfdbg_arrow.schema.op_traits import COLLECTIVES
 

@@ -36,7 +36,6 @@ from tfdbg_arrow.safe_text import number_of, printable_line
 
 if TYPE_CHECKING:
     from tfdbg_arrow.query.alert_rules.answer import Alert, AlertFinding, Alerts, RuleSummary
-    from tfdbg_arrow.query.bad_tensor import NonFinite
     from tfdbg_arrow.query.coverage import Coverage
     from tfdbg_arrow.query.explanation import Explanation, Growth, Reasons
     from tfdbg_arrow.query.info import LogdirInfo
@@ -50,6 +49,7 @@ if TYPE_CHECKING:
         TrainingCurves,
     )
     from tfdbg_arrow.query.model_health.histograms import Distributions
+    from tfdbg_arrow.query.nonfinite_tensor import NonFinite
     from tfdbg_arrow.query.recorded import TensorHealth
     from tfdbg_arrow.query.run_diff.answer import Diff
     from tfdbg_arrow.query.tensor_history import HistoryRow

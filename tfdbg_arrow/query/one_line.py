@@ -18,13 +18,13 @@ from tfdbg_arrow.safe_text import number_of, printable_line
 
 if TYPE_CHECKING:
     from tfdbg_arrow.query.alert_rules.answer import Alert, AlertFinding, Alerts, RuleSummary
-    from tfdbg_arrow.query.bad_tensor import NonFinite
     from tfdbg_arrow.query.coverage import Coverage
     from tfdbg_arrow.query.info import LogdirInfo
     from tfdbg_arrow.query.integrity.diagnosis import Diagnosis
     from tfdbg_arrow.query.integrity.verification import Verification
     from tfdbg_arrow.query.model_health.answers import Curve, LayerMap, TrainingCurves
     from tfdbg_arrow.query.model_health.histograms import Distributions
+    from tfdbg_arrow.query.nonfinite_tensor import NonFinite
     from tfdbg_arrow.query.recorded import TensorHealth
     from tfdbg_arrow.query.run_diff.answer import Diff, DiffTensor
     from tfdbg_arrow.query.stacks import Frame

@@ -68,6 +68,17 @@ class Frame:
         return self.owner == "user"
 
 
+def executed_span(frame: Frame, text: str) -> tuple[int, int] | None:
+    """Returns the part of a line that a frame executes, as the arguments of a slice.
+
+    The result is None if the part is not known, or is the whole line without its indentation.
+    """
+    if frame.colno is None or frame.end_colno is None or not 1 <= frame.colno < frame.end_colno <= len(text) + 1:
+        return None
+    start, end = frame.colno - 1, frame.end_colno - 1
+    return None if text[start:end] == text.strip() else (start, end)
+
+
 @dataclass(frozen=True)
 class SourceLine:
     """One line of a source file: its number, from 1, and its text."""

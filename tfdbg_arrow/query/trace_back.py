@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from tfdbg_arrow.errors import QueryError
-from tfdbg_arrow.query.bad_tensor import BadTensorReader, NonFinite, run_and_row
+from tfdbg_arrow.query.bad_tensor import BadTensorReader, run_and_row
 from tfdbg_arrow.query.displayed import Displayed
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.explanation import Growth, explain_event, find_growth
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.logdir.opening import opened
+from tfdbg_arrow.query.nonfinite_tensor import NonFinite
 from tfdbg_arrow.query.recorded import KINDS, TensorEvent, TensorHealth, health_facts
 from tfdbg_arrow.query.stacks import Frame
 from tfdbg_arrow.query.user_places import UserPlaces

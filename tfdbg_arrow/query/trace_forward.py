@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import ClassVar
 
 from tfdbg_arrow.errors import QueryError
-from tfdbg_arrow.query.bad_tensor import BadTensorReader, NonFinite, run_and_row
+from tfdbg_arrow.query.bad_tensor import BadTensorReader, run_and_row
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.logdir.opening import opened
+from tfdbg_arrow.query.nonfinite_tensor import NonFinite
 from tfdbg_arrow.query.recorded import KINDS, EagerValue, Execution, Place, TensorEvent, Trace
 from tfdbg_arrow.query.trace_back import DEFAULT_LIMIT, HopReader, HopRows, TensorHop, bad_start
 

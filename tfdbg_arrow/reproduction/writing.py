@@ -16,11 +16,12 @@ import numpy as np
 
 from tfdbg_arrow.errors import MissingDependencyError, QueryError, ReproError
 from tfdbg_arrow.query.asked_runs import about_runs, one_asked_run
-from tfdbg_arrow.query.bad_tensor import BadTensorReader, NonFinite
+from tfdbg_arrow.query.bad_tensor import BadTensorReader
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.explanation import Reasons, read_reasons
 from tfdbg_arrow.query.logdir.opening import opened
 from tfdbg_arrow.query.nonfinite_search import first_nonfinite
+from tfdbg_arrow.query.nonfinite_tensor import NonFinite
 from tfdbg_arrow.query.recorded import KINDS
 from tfdbg_arrow.query.stacks import Frame, source_lines
 from tfdbg_arrow.query.trace_back import bad_start

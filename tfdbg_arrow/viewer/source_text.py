@@ -11,7 +11,7 @@ from pygments.token import Comment, Keyword, Name, Number, Operator, String, _To
 
 from tfdbg_arrow.query import Frame, Logdir, SourceLine, source_lines
 from tfdbg_arrow.query.info import withholds_source
-from tfdbg_arrow.query.wording import executed_span
+from tfdbg_arrow.query.stacks import executed_span
 from tfdbg_arrow.safe_text import printable
 
 _MAX_CHARACTERS = 1_000_000

@@ -12,11 +12,11 @@ from tfdbg_arrow.errors import MemoryLimitError, QueryError, TimeLimitError
 from tfdbg_arrow.query.alert_rules.rules import COLUMNS, SEVERITIES, Rule, builtin_rules, read_rules
 from tfdbg_arrow.query.alert_rules.scan import ORDER, Found, is_large, scan
 from tfdbg_arrow.query.asked_runs import AskedRuns, asking
-from tfdbg_arrow.query.bad_tensor import NonFinite
 from tfdbg_arrow.query.displayed import Displayed
 from tfdbg_arrow.query.engine import MAX_ROWS, Engine
 from tfdbg_arrow.query.logdir.open_logdir import OpenLogdir
 from tfdbg_arrow.query.nonfinite_search import first_nonfinite, judged_origins
+from tfdbg_arrow.query.nonfinite_tensor import NonFinite
 from tfdbg_arrow.query.stacks import GRADIENT_FUNCS, Frame
 
 DEFAULT_LIMIT = 100

@@ -16,7 +16,7 @@ from itertools import pairwise, takewhile
 from math import prod
 from pathlib import Path
 
-from tfdbg_arrow.query.bad_tensor import NonFinite, run_and_row
+from tfdbg_arrow.query.bad_tensor import run_and_row
 from tfdbg_arrow.query.displayed import Displayed
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.explanation.kinds import Computed, Explanation
@@ -27,6 +27,7 @@ from tfdbg_arrow.query.flow.events import NO_LABEL, Label
 from tfdbg_arrow.query.flow.origins import Origins
 from tfdbg_arrow.query.flow.program_ops import ProgramOp
 from tfdbg_arrow.query.logdir.opening import opened
+from tfdbg_arrow.query.nonfinite_tensor import NonFinite
 from tfdbg_arrow.query.recorded import KINDS, TensorEvent
 from tfdbg_arrow.safe_text import number_of
 from tfdbg_arrow.schema.op_traits import READER

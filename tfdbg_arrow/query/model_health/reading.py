@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tfdbg_arrow.errors import QueryError
-from tfdbg_arrow.query.bad_tensor import NonFinite
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.model_health.answers import Column
 from tfdbg_arrow.query.model_health.cells import Group, Labels, read_groups, read_labels
@@ -13,6 +12,7 @@ from tfdbg_arrow.query.model_health.columns import Axis, of_run, read_columns, r
 from tfdbg_arrow.query.model_health.layer_rows import Node, make_nodes
 from tfdbg_arrow.query.model_health.origin import choose_run
 from tfdbg_arrow.query.model_health.series import UpdateRatio, read_update_ratios
+from tfdbg_arrow.query.nonfinite_tensor import NonFinite
 
 MAX_COLUMNS = 200
 """Default of the maximum number of columns."""
