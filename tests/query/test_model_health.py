@@ -635,7 +635,7 @@ def test_modes(tmp_path: Path) -> None:
         assert found.sentence == (
             "The recording does not tell whether tensors are bad."
             if mode == "SHAPE"
-            else "train.py:3 made -Inf in step 2."
+            else f"train.py:3 made {'Inf or NaN' if mode == 'CURT_HEALTH' else '-Inf'} in step 2."
         )
         if mode != "SHAPE":
             loss = curve(curves, "loss")
