@@ -166,7 +166,6 @@ def test_the_command_line_says_that_it_has_a_bug(good: Path) -> None:
     assert json.loads(as_json.stdout)["error"] == {"type": "TypeError", "message": done.stderr.rstrip("\n")}
 
 
-@pytest.mark.usefixtures("bug")
 @pytest.mark.slow
 @pytest.mark.parametrize(("program_exit_code", "exit_code"), [(0, 3), (7, 7)])
 def test_a_program_that_failed_keeps_its_exit_code(tmp_path: Path, program_exit_code: int, exit_code: int) -> None:
@@ -187,6 +186,7 @@ def test_a_program_that_failed_keeps_its_exit_code(tmp_path: Path, program_exit_
     assert "tfdbg-arrow has a bug: TypeError: planted" in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.usefixtures("bug")
 def test_debug_prints_the_traceback_above_the_sentence(good: Path) -> None:
     done = run_cli("--debug", "first-nonfinite", good)
     first, *lines = done.stderr.splitlines()

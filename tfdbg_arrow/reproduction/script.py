@@ -178,7 +178,10 @@ def render(content: ScriptContent, *, npz_name: str) -> str:
 def _header(content: ScriptContent, npz_name: str) -> str:
     facts = content.facts
     lines = [
-        comment(f"Runs the op that made a bad value: {facts.headline}"),
+        # No text of a logdir is in the first two lines, where Python looks for the encoding of the script.
+        "# Runs the op that made a bad value.",
+        "#",
+        comment(facts.headline),
         "#",
         f"# tfdbg-arrow {__version__} wrote this script from a recording. It needs TensorFlow, NumPy, and the .npz",
         "# file with the inputs beside it. What was recorded:",
