@@ -20,7 +20,7 @@ DECLARED = {
     field.name: inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default
     for field in dataclasses.fields(Request)
 }
-NOT_SETTINGS = {"program", "module", "seed", "json"}
+NOT_SETTINGS = {"ctx", "program", "module", "seed", "json"}
 ONLY_FROM_CODE = {"storage_options", "local_dir", "upload_timeout_s", "max_local_bytes"}
 OTHER_DEFAULTS = {"logdir": "tfdbg_logdir", "max_memory_bytes": None}
 """Options of `run` that differ: `run` writes to a directory of its own choice, and names the limit in its help."""
