@@ -22,7 +22,7 @@ _MAX_NAMED = 10
 _MAX_READ_S = 1.0
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 """The class of errors in the words of a command. Typer exports only this subclass of it."""
-_NO_BUGS: tuple[type[Exception], ...] = (_UsageError.__mro__[1], typer.Exit, typer.Abort, BrokenPipeError)
+NO_BUGS: tuple[type[Exception], ...] = (_UsageError.__mro__[1], typer.Exit, typer.Abort, BrokenPipeError)
 """What Typer itself handles. The first is the class of its errors; the last says that the reader of stdout ended."""
 
 
@@ -67,7 +67,7 @@ class Command(TyperCommand):
                 more = {"logdirs": summaries} if summaries else {}
                 self.print_error_json(type(error).__name__, str(error), **more)
             raise typer.Exit(EXIT_ERROR) from None
-        except _NO_BUGS:
+        except NO_BUGS:
             raise
         except Exception as error:
             text = tell_bug(ctx, error)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tfdbg_arrow.cli.command import EXIT_BUG, Command, error_object, tell_bug
+from tfdbg_arrow.cli.command import EXIT_BUG, NO_BUGS, Command, error_object, tell_bug
 from tfdbg_arrow.cli.output import progress
 from tfdbg_arrow.errors import SettingError, TfdbgArrowError, TimeLimitError
 from tfdbg_arrow.safe_text import number_of, printable, to_json
@@ -279,7 +279,16 @@ def run(
             program_exit_code=outcome.exit_code,
             stopped_by=None if outcome.stop is None else outcome.stop.nonfinite,
         )
-        raise typer.Exit(_finish(ctx, summary, shown_logdir=logdir, json=json))
+        try:
+            exit_code = _finish(summary, shown_logdir=logdir, json=json)
+        except NO_BUGS:
+            raise
+        except Exception as error:
+            text = tell_bug(ctx, error)
+            if json:
+                _print_json_line(error_object(type(error).__name__, text))
+            exit_code = outcome.exit_code or EXIT_BUG
+        raise typer.Exit(exit_code)
     except KeyboardInterrupt:
         raise typer.Exit(_EXIT_INTERRUPTED) from None
 
@@ -294,8 +303,8 @@ def _program(module: str | None, args: list[str]) -> Program:
     return Program(name=args[0], args=tuple(args[1:]))
 
 
-def _finish(ctx: typer.Context, summary: Summary, *, shown_logdir: str, json: bool) -> int:
-    """Prints the summary and returns the exit code. A bug of this package keeps the code of a program that failed."""
+def _finish(summary: Summary, *, shown_logdir: str, json: bool) -> int:
+    """Prints the summary and returns the exit code."""
     with contextlib.suppress(OSError, AttributeError):
         sys.stdout.flush()
     try:
@@ -305,11 +314,6 @@ def _finish(ctx: typer.Context, summary: Summary, *, shown_logdir: str, json: bo
         if json:
             _print_json_line(error_object(type(error).__name__, str(error)))
         return summary.program_exit_code or _EXIT_ERROR
-    except Exception as error:
-        text = tell_bug(ctx, error)
-        if json:
-            _print_json_line(error_object(type(error).__name__, text))
-        return summary.program_exit_code or EXIT_BUG
     if json:
         _print_json_line(summary)
     else:
