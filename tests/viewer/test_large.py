@@ -119,6 +119,7 @@ def test_the_first_page_shows_the_origin(page: Page, large: Large) -> None:
 def test_endless_scrolling_keeps_few_rows_in_the_document(page: Page, large: Large, name: str) -> None:
     large.open(page, f"/{name}")
     page.get_by_role("link", name="first", exact=False).first.click()  # the page opens at the first bad row
+    page.wait_for_selector("tbody[data-before='0']", state="attached")
     for number in range(1, NUM_WINDOWS):
         page.evaluate("document.querySelector('[data-pane]').scrollBy(0, 100_000)")
         page.wait_for_selector(f"tbody[data-before='{100 * number}']", state="attached")
@@ -221,5 +222,6 @@ def test_the_page_of_runs(page: Page, large: Large) -> None:
 
 def test_alerts_name_the_origin_first(page: Page, large: Large) -> None:
     large.open(page, "/alerts")
+    expect(page.locator("[data-bad]").first).to_be_visible()  # the rules run in the background
     page.keyboard.press("n")
     expect(page.locator(":focus")).to_have_text("Log:0")

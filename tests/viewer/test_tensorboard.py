@@ -142,7 +142,7 @@ def test_tensorboard_starts_without_duckdb_and_lists_the_tab(started: tuple[Serv
 def test_the_only_logdir_opens_by_itself(served: Served) -> None:
     answer = followed(served, f"{MOUNT}/logdirs")
     assert answer.status == 200
-    assert "`log_probs = tf.math.log(probs)` at train.py:7 made -Inf in step 1." in answer.text
+    assert "<code>log_probs = tf.math.log(probs)</code> at train.py:7 made -Inf in step 1." in answer.text
     assert ">Logdirs<" not in answer.text
 
 
@@ -345,7 +345,7 @@ def test_the_tab_shows_the_pages_and_follows_the_recording(browser: Browser, tmp
         frame = page.frame_locator("iframe")
         heading = frame.get_by_role("heading", level=1)
         expect(heading).to_contain_text(
-            "`log_probs = tf.math.log(probs)` at train.py:7 made -Inf in step 1.", timeout=_FIRST_MS
+            "log_probs = tf.math.log(probs) at train.py:7 made -Inf in step 1.", timeout=_FIRST_MS
         )
         frame.get_by_role("link", name="Log:0").first.click()
         expect(frame.locator("body[data-page=tensor]")).to_be_visible()
