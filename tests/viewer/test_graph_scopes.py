@@ -201,13 +201,16 @@ def test_going_forward_while_the_boxes_are_placed_is_not_lost(browser: Browser, 
         page.evaluate(
             """() => {
                 const observer = new MutationObserver(() => {
-                    if (document.querySelector(".picture .is-waiting")) { observer.disconnect(); history.forward(); }
+                    if (!document.querySelector(".picture .is-waiting")) return;
+                    observer.disconnect();
+                    history.forward();
+                    document.body.dataset.hasGoneForward = "";
                 });
                 observer.observe(document.body, { childList: true, subtree: true });
                 history.back();
             }"""
         )
-        page.wait_for_function("document.querySelectorAll('.picture .frame').length === 0")
+        expect(page.locator("body[data-has-gone-forward]")).to_be_attached()
         expect(frames).to_have_count(1)
         expect(page.locator(".picture .is-waiting")).to_have_count(0)
 
