@@ -15,7 +15,6 @@ import pytest
 
 from tests.recovery.checking import all_rows, check_recovery, copied, tree
 from tests.recovery.driver import COUNTERS, RUN_ID, RUN_ROW, Recorder
-from tests.sampling import mostly_slow
 from tfdbg_arrow import open_logdir, recover
 from tfdbg_arrow.storage.layout import manifest_path, spool_paths
 from tfdbg_arrow.writer.recover import _write
@@ -101,7 +100,13 @@ def test_a_torn_line_of_the_manifest_is_ignored(left: tuple[Path, dict[str, int]
     check_recovery(logdir, **counts)
 
 
-@pytest.mark.parametrize("number", mostly_slow(range(0, 60, 3), fast=range(0, 60, 9)))
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(number, marks=() if number % 9 == 0 else pytest.mark.exhaustive)  # each takes many seconds
+        for number in range(0, 60, 3)
+    ],
+)
 def test_a_recovery_that_was_killed_can_be_repeated(
     left: tuple[Path, dict[str, int]], number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
