@@ -42,6 +42,7 @@ def find_origins(logdir: Path, run_id: str, event_indexes: Sequence[int]) -> lis
 def sentence(found: NonFinite, *, reasons: Reasons) -> str:
     """Returns a paragraph about a bad tensor: its headline, op, graph, layer, step, inputs, source line and reason."""
     from tfdbg_arrow.query.wording import (
+        IN_HEADLINE,
         facts_text,
         frame_text,
         input_health_text,
@@ -53,7 +54,7 @@ def sentence(found: NonFinite, *, reasons: Reasons) -> str:
 
     parts = [
         f"{found.headline} {op_in_graph_text(found)}, {facts_text(found)}",
-        *(f"{name} {value}" for name, value in label_facts(found)),
+        *(f"{name} {value}" for name, value in label_facts(found) if name not in IN_HEADLINE),
     ]
     parts += [value for _, value in place_facts(found, found.samples)]
     parts += [f"input {each.index}: {producer_text(each)}, {input_health_text(each)}" for each in found.inputs]

@@ -29,7 +29,7 @@ class TestRecording:
         assert re.fullmatch(r"tfdbg-arrow: recorded \d+ tensors in tfdbg_logdir, \d+ of them bad", number)
         where = "slice 0 along the first axis, the only bad one of 2"
         op = f"Log:0 (Log) in loss; {program}:{LOG_LINE}"
-        assert about == f"tfdbg-arrow: {op}; call 1 of loss; role forward; reached the program; {where}"
+        assert about == f"tfdbg-arrow: {op}; role forward; reached the program; {where}"
         ((run_id,),) = rows(here / "tfdbg_logdir", "SELECT run_id FROM run")
         assert second == (
             f"tfdbg-arrow: for its inputs and stack: tfdbg-arrow first-nonfinite tfdbg_logdir --run {run_id}"

@@ -69,6 +69,7 @@ CASES: list[tuple[dict[str, Any], str]] = [
     ({"source": FRAME, "called_from": (CALL,), "role": "loss"}, f"The loss in {WHOLE} made -Inf."),
     ({"source": FRAME, "called_from": (CALL,), "layer": "dense"}, f"The layer dense in {WHOLE} made -Inf."),
     ({"source": FRAME, "called_from": (CALL,)}, f"Log:0 in {WHOLE} made -Inf."),
+    ({"source": FRAME, "called_from": (CALL,), "op_name": "loss/log"}, f"loss/log:0 in {WHOLE} made -Inf."),
     (
         {"source": FRAME, "called_from": (CALL,), "layer": "dense", "forward": FORWARD},
         f"The gradient of the layer dense in {WHOLE} is -Inf.",

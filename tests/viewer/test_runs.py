@@ -160,13 +160,10 @@ def test_names_culprits_and_last_losses_of_runs(tmp_path: Path) -> None:
         last_loss=1.5,
         last_position=1,
         headline=None,
-        culprit=None,
         culprit_event_index=None,
-        culprit_place=None,
-        is_expected=False,
     )
     assert facts[1] is not None
-    assert (facts[1].culprit, facts[1].last_position) == ("Log:0", 2)
+    assert (facts[1].headline, facts[1].last_position) == ("NaN came up in Log:0, in the function f, in step 1.", 2)
     assert math.isnan(facts[1].last_loss or 0.0)
     assert (page.num_pending, page.num_unread) == (0, 0)
     hurried = runs(tmp_path, budget_s=0.0)

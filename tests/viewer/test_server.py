@@ -10,7 +10,7 @@ import pytest
 from tfdbg_arrow.errors import LogdirError, SettingError
 from tfdbg_arrow.query import open_logdir
 from tfdbg_arrow.safe_text import to_json
-from tfdbg_arrow.viewer import pages
+from tfdbg_arrow.viewer import pages, rendering
 from tfdbg_arrow.viewer.page import Parameters
 from tfdbg_arrow.viewer.pages import PAGES
 from tfdbg_arrow.viewer.reading import Reader
@@ -120,3 +120,10 @@ def test_errors_at_the_start_of_the_server(tmp_path: Path, served: Served) -> No
     with pytest.raises(SettingError, match=r"cannot listen on no\.such\.host\.invalid"):
         listen(reader, token="t", host="no.such.host.invalid")
     reader.close()
+
+
+def test_templates_are_loaded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(logdirs.log_of_zero(tmp_path)) as served:
+        assert served.ask("/").status == 200
+        monkeypatch.setattr(rendering, "PackageLoader", None)
+        assert served.ask("/tensors").status == 200

@@ -81,7 +81,7 @@ class Command(TyperCommand):
 
 
 def tell_bug(ctx: Any, error: Exception) -> str:
-    """Prints the sentence about a bug of this package, with --debug below its traceback, and returns the sentence."""
+    """Prints the sentence about a bug of this package, and returns it. With --debug, the traceback comes first."""
     from tfdbg_arrow.query.integrity.damage import bug_text
 
     if ctx.find_root().params.get("debug"):

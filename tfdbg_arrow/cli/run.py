@@ -432,10 +432,11 @@ def _lines_about_own_runs(summary: Summary, runs: list[Run], shown_logdir: str) 
 
 
 def _about(found: NonFinite) -> str:
-    """Returns one line with the op, place, layer, step, role, effect and samples of a bad tensor."""
-    from tfdbg_arrow.query.wording import label_facts, op_in_graph_text, place_facts
+    """Returns one line with the op, place, layer, role, effect and samples of a bad tensor."""
+    from tfdbg_arrow.query.wording import IN_HEADLINE, label_facts, op_in_graph_text, place_facts
 
-    texts = [f"{name} {text}" if name != "effect" else text for name, text in label_facts(found)]
+    labels = [(name, text) for name, text in label_facts(found) if name not in IN_HEADLINE]
+    texts = [f"{name} {text}" if name != "effect" else text for name, text in labels]
     texts += [text for _, text in place_facts(found, found.samples)]
     place = [] if found.source is None else [found.source.place]
     return "; ".join([op_in_graph_text(found), *place, *texts])

@@ -17,30 +17,30 @@ class BadRuns:
 
     def __init__(self, logdir: OpenLogdir) -> None:
         self._logdir = logdir
-        self._known: dict[str, tuple[tuple[str, ...], _FirstTimes, int | None]] = {}
+        self._facts: dict[str, tuple[tuple[str, ...], _FirstTimes, int | None]] = {}
 
     def first_steps(self) -> dict[str, int | None]:
         """Returns, for each run with bad tensors, the step of the first one that has a step; None if none has."""
         self._update()
-        return {run_id: step for run_id, (_, times, step) in self._known.items() if KINDS in times}
+        return {run_id: step for run_id, (_, times, step) in self._facts.items() if KINDS in times}
 
     def by_first(self, kinds: tuple[str, ...]) -> list[str]:
         """Returns the runs with a tensor that holds one of the kinds, by the time of its first one, then by id."""
         self._update()
-        firsts = {run_id: times[kinds] for run_id, (_, times, _) in self._known.items() if kinds in times}
+        firsts = {run_id: times[kinds] for run_id, (_, times, _) in self._facts.items() if kinds in times}
         return sorted(firsts, key=lambda run_id: (firsts[run_id], run_id))
 
     def _update(self) -> None:
         self._logdir.fetch("tensor_health")
         parts = self._logdir.parts_by_run("tensor_health")
-        self._known = {run_id: fact for run_id, fact in self._known.items() if parts.get(run_id) == fact[0]}
-        unknown = [run_id for run_id in parts if run_id not in self._known]
-        if len(unknown) > _MAX_READ_SINGLY:
-            found = self._read(self._logdir)
+        self._facts = {run_id: fact for run_id, fact in self._facts.items() if parts.get(run_id) == fact[0]}
+        unread = [run_id for run_id in parts if run_id not in self._facts]
+        if len(unread) > _MAX_READ_SINGLY:
+            read = self._read(self._logdir)
         else:
-            found = {run_id: fact for new in unknown for run_id, fact in self._read(self._logdir.of_run(new)).items()}
-        for run_id in unknown:
-            self._known[run_id] = (parts[run_id], *found.get(run_id, ({}, None)))
+            read = {run_id: fact for new in unread for run_id, fact in self._read(self._logdir.of_run(new)).items()}
+        for run_id in unread:
+            self._facts[run_id] = (parts[run_id], *read.get(run_id, ({}, None)))
 
     def _read(self, logdir: OpenLogdir) -> dict[str, tuple[_FirstTimes, int | None]]:
         firsts = ", ".join(f"min(CASE WHEN {bad_condition(kinds)} THEN wall_time_ns END)" for kinds in _KINDS_ASKED)

@@ -21,75 +21,92 @@ _PARTS = {"loss": "the loss", "metric": "a metric", "optimizer": "the optimizer"
 """What ops without a layer are part of, by their role."""
 
 
-def headline_of(found: NonFinite, *, line: str | None) -> str:
+def headline_of(tensor: NonFinite, *, line: str | None) -> str:
     """Returns the sentence that names the user's line, the bad values, the step and the sample, as far as known.
 
     An example is "`log(1 - p)` at layers.py:12 made -Inf in step 211: sample 17 of the batch."
 
     Args:
-        found: The bad tensor; its own headline is not read.
-        line: The text of the line `found.source`, with its indentation; None if the run did not keep it.
+        tensor: The bad tensor; its own headline is not read.
+        line: The text of the line `tensor.source`, with its indentation; None if the run did not keep it.
     """
-    kinds, code = bad_kinds_text(found), _executed_code(found.source, line)
-    place = "" if found.source is None else f" at {_place_text(found)}"
-    is_passed_on = _is_passed_on(found)
-    is_element = found.op_type is None or found.op_type in _FED or (found.op_type in _GETS_ELEMENT and found.is_origin)
-    if is_element:
-        name = None if found.samples is None else found.samples.name
-        name = name or _outside_name(found)
-        text = f"{kinds} came into the program in {name}" + (f", read{place}," if place else "")
-    elif found.forward is not None:
-        forward = code or found.forward.op_type or found.forward.op_name or "an unknown op"
-        if found.source is not None and _is_of_library(found):
-            forward = f"{_part_text(found)} in {code}" if code else _part_text(found)
-        text = f"the gradient of {forward}{place} {'passed on' if is_passed_on else 'is'} {kinds}"
-    elif place:
-        subject = place.removeprefix(" at ") if code is None else f"{code}{place}"
-        if _is_of_library(found):
-            subject = f"{_part_text(found)} in {subject}"
-        text = f"{subject} {'passed on' if is_passed_on else 'made'} {kinds}"
+    kinds, is_passed_on, is_from_outside = bad_kinds_text(tensor), _is_passed_on(tensor), _is_from_outside(tensor)
+    aside = ""
+    if is_from_outside:
+        text = f"{kinds} came into the program in {_outside_name(tensor)}"
+        aside = "" if tensor.source is None else f"read at {_place_text(tensor)}"
+    elif tensor.source is None and tensor.forward is None:
+        text = f"{kinds} {'was passed on by' if is_passed_on else 'came up in'} {_output_text(tensor)}"
+        aside = "" if tensor.graph_name is None else f"in the function {tensor.graph_name}"
     else:
-        op = f"{found.op_name or found.op_type}:{found.output_slot}"
-        graph = "" if found.graph_name is None else f", in the function {found.graph_name},"
-        text = f"{kinds} {'was passed on by' if is_passed_on else 'came up in'} {op}{graph}"
-    if not (found.is_origin or is_passed_on or is_element):
+        verb = "passed on" if is_passed_on else "made" if tensor.forward is None else "is"
+        text = f"{_subject_text(tensor, _executed_code(tensor.source, line))} {verb} {kinds}"
+    if not (tensor.is_origin or is_passed_on or is_from_outside):
         text = f"as far as it is known, {text}"
-    when = _when_text(found) + ("" if found.worker is None else f" on {found.worker}")
-    text = f"{text}{when}" if when else text.rstrip(",")
-    text += "." if found.samples is None else f": {_samples_text(found.samples)}."
-    if found.is_expected:
+    when = _when_text(tensor)
+    if aside:
+        text, when = f"{text}, {aside}", f",{when}" if when else ""
+    end = "." if tensor.samples is None else f": {_samples_text(tensor.samples)}."
+    text = f"{text}{when}{end}"
+    if tensor.is_expected:
         return f"The bad values did no harm: {text}"
-    is_file_first = text.startswith(place.removeprefix(" at ") or "`")  # the name of a file stays as it is
-    return text if is_file_first else text[0].upper() + text[1:]
+    is_prose = text.startswith(("the ", "a ", "as "))  # names of files and ops stay as they are
+    return text[0].upper() + text[1:] if is_prose else text
 
 
-def _outside_name(found: NonFinite) -> str:
-    if found.op_type is None:
+def _subject_text(tensor: NonFinite, code: str | None) -> str:
+    """Returns what made a bad value: the user's code and line, or the part of a library that a line called."""
+    place, forward = _place_text(tensor), tensor.forward
+    if _is_of_library(tensor):
+        call = f"{code} at {place}" if code else place
+        text = f"{_part_text(tensor)} in {call}"
+    else:
+        what = code
+        if what is None and forward is not None:
+            what = forward.op_type or forward.op_name or "an unknown op"
+        text = " at ".join(part for part in (what, place) if part)
+    return text if forward is None else f"the gradient of {text}"
+
+
+def _is_from_outside(tensor: NonFinite) -> bool:
+    """Returns whether a tensor is data that the program took from outside its ops."""
+    is_element = tensor.op_type in _GETS_ELEMENT and tensor.is_origin
+    return tensor.op_type is None or tensor.op_type in _FED or is_element
+
+
+def _output_text(tensor: NonFinite) -> str:
+    return f"{tensor.op_name or tensor.op_type}:{tensor.output_slot}"
+
+
+def _outside_name(tensor: NonFinite) -> str:
+    if tensor.samples is not None and tensor.samples.name is not None:
+        return tensor.samples.name
+    if tensor.op_type is None:
         return "a tensor from outside"
-    if found.op_type in _GETS_ELEMENT:
+    if tensor.op_type in _GETS_ELEMENT:
         return "the data"
-    return f"the argument {found.op_name}" + ("" if found.graph_name is None else f" of {found.graph_name}")
+    return f"the argument {tensor.op_name}" + ("" if tensor.graph_name is None else f" of {tensor.graph_name}")
 
 
-def _is_of_library(found: NonFinite) -> bool:
+def _is_of_library(tensor: NonFinite) -> bool:
     """Returns whether TensorFlow, Keras or another library made the op, so that the line is that of a call of it."""
-    calls = {call.source.line for call in found.called_from if call.source is not None}
-    return found.source is not None and found.source.line in calls
+    calls = {call.source.line for call in tensor.called_from if call.source is not None}
+    return tensor.source is not None and tensor.source.line in calls
 
 
-def _part_text(found: NonFinite) -> str:
+def _part_text(tensor: NonFinite) -> str:
     """Returns what of a library an op is part of, such as `the loss` or `the layer dense_1`."""
-    if found.layer is not None:
-        return f"the layer {found.layer}"
-    return _PARTS.get(found.role or "", f"{found.op_name or found.op_type}:{found.output_slot}")
+    if tensor.layer is not None:
+        return f"the layer {tensor.layer}"
+    return _PARTS.get(tensor.role or "", _output_text(tensor))
 
 
-def _place_text(found: NonFinite) -> str:
+def _place_text(tensor: NonFinite) -> str:
     """Returns the user's line, such as `train.py:9`, and those of equal ops; an empty text if it is not known."""
-    if found.source is None:
+    if tensor.source is None:
         return ""
-    others = [_short_place(each) for each in found.equal_lines]
-    return _short_place(found.source) + (f" (computed once, also for {_enumeration(others)})" if others else "")
+    others = [_short_place(each) for each in tensor.equal_lines]
+    return _short_place(tensor.source) + (f" (computed once, also for {_enumeration(others)})" if others else "")
 
 
 def _executed_code(frame: Frame | None, line: str | None) -> str | None:
@@ -118,17 +135,18 @@ def _short_place(frame: Frame) -> str:
     return line_text(file_name(frame.file_path), frame.lineno)
 
 
-def _is_passed_on(found: NonFinite) -> bool:
+def _is_passed_on(tensor: NonFinite) -> bool:
     """Returns whether the inputs are known to hold all the kinds of bad values of a tensor that is no origin."""
-    kinds = [column for column, _ in _KINDS if getattr(found, column)]
-    inputs = [each.health for each in found.inputs if each.health is not None and each.health.has_inf_or_nan]
-    return not found.is_origin and bool(inputs) and all(any(getattr(each, kind) for each in inputs) for kind in kinds)
+    kinds = [column for column, _ in _KINDS if getattr(tensor, column)]
+    inputs = [each.health for each in tensor.inputs if each.health is not None and each.health.has_inf_or_nan]
+    return not tensor.is_origin and bool(inputs) and all(any(getattr(each, kind) for each in inputs) for kind in kinds)
 
 
-def _when_text(found: NonFinite) -> str:
-    if found.step is not None:
-        return f" in step {found.step:,}"
-    return "" if found.call is None else f" in call {found.call.number:,} of {found.call.function}"
+def _when_text(tensor: NonFinite) -> str:
+    text = "" if tensor.call is None else f" in call {tensor.call.number:,} of {tensor.call.function}"
+    if tensor.step is not None:
+        text = f" in step {tensor.step:,}"
+    return text if tensor.worker is None else f"{text} on {tensor.worker}"
 
 
 def _samples_text(samples: BadSamples) -> str:
@@ -147,7 +165,7 @@ def _enumeration(texts: Sequence[str]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def bad_kinds_text(found: TensorHealth) -> str:
+def bad_kinds_text(tensor: TensorHealth) -> str:
     """Returns the kinds of bad element in a tensor, such as `NaN and -Inf`."""
-    names = [name for column, name in _KINDS if getattr(found, column)]
+    names = [name for column, name in _KINDS if getattr(tensor, column)]
     return _enumeration(names) if names else "Inf or NaN"

@@ -31,7 +31,6 @@ _COUNTS = (
     ("num_zero", "zero"),
     ("num_pos_finite", "positive"),
 )
-"""Maximum number of op types that are listed for one op."""
 _NUM_SIMILAR = 3
 _BORDERS = {
     "graph": "",
@@ -66,6 +65,8 @@ _HOW = {
     "unrecorded": "through unrecorded tensors",
     "gradient": "created by the gradient of the op",
 }
+IN_HEADLINE = frozenset(("step", "call"))
+"""The names of `label_facts` that `NonFinite.headline` has too. A text that begins with it leaves them out."""
 _MAX_OPS = 8
 """Number of ops of a group that are named."""
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from tfdbg_arrow.errors import ReproError
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow
-from tfdbg_arrow.query.flow.op import Op
-from tfdbg_arrow.query.recorded import EagerValue, GraphTensor, Place, TensorEvent, Trace
+from tfdbg_arrow.query.recorded import EagerValue, GraphTensor, Op, Place, TensorEvent, Trace
 from tfdbg_arrow.query.stacks import Frame, StackReader, user_source
 from tfdbg_arrow.reproduction.elements import ElementReader, Elements
 from tfdbg_arrow.reproduction.op_signatures import (

@@ -56,7 +56,6 @@ _MAX_TEXT = 400
 _CONTENT_TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 
 
-@lru_cache(maxsize=1)
 def _with_code(text: str) -> Markup:
     """Returns a sentence with the code between its backticks marked up."""
     parts = text.split("`")
@@ -67,6 +66,7 @@ def _with_code(text: str) -> Markup:
     )
 
 
+@lru_cache(maxsize=1)
 def _environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("tfdbg_arrow.viewer", "pages"),

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.explanation.kinds import ADDS, Computed, Inputs, largest_of
 from tfdbg_arrow.query.flow.data_flow import DataFlow
-from tfdbg_arrow.query.flow.op import Op
 from tfdbg_arrow.query.flow.sinks import Sinks
 from tfdbg_arrow.query.flow.walk import CannotTellError, OutOfSightError, UnrecordedEndError, Walk, WalkedTensor
-from tfdbg_arrow.query.recorded import KINDS, GraphTensor, TensorEvent, bad_condition, read_events
+from tfdbg_arrow.query.recorded import KINDS, GraphTensor, Op, TensorEvent, bad_condition, read_events
 from tfdbg_arrow.schema.op_traits import Trait, types_with
 
 _GETS_ELEMENT = f"{tuple(sorted(types_with(Trait.GETS_ELEMENT)))}"

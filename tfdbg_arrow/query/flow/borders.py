@@ -11,8 +11,7 @@ from tfdbg_arrow.query.flow.events import EventReader
 from tfdbg_arrow.query.flow.executed_edges import ExecutedEdges
 from tfdbg_arrow.query.flow.executed_graphs import ENTERS, EXITS, HANDING_ON, MERGES, NEXT_ITERATIONS
 from tfdbg_arrow.query.flow.graphs import BRANCHES, LOOPS, Argument, Call, GraphReader, reachable
-from tfdbg_arrow.query.flow.op import Op
-from tfdbg_arrow.query.recorded import Context, EagerValue, Execution, GraphTensor, Place, SiteVisit
+from tfdbg_arrow.query.recorded import Context, EagerValue, Execution, GraphTensor, Op, Place, SiteVisit
 from tfdbg_arrow.safe_text import parse_json
 from tfdbg_arrow.schema.op_traits import REFERENCE_WRITER, Trait, types_with
 

@@ -13,10 +13,9 @@ from tfdbg_arrow.query.flow.callsites import CallSites
 from tfdbg_arrow.query.flow.contents import ELEMENT, Contents, Gaps, TensorLists
 from tfdbg_arrow.query.flow.events import EventReader, Label, Labels
 from tfdbg_arrow.query.flow.graphs import NEVER_BAD, GraphReader
-from tfdbg_arrow.query.flow.op import Op
 from tfdbg_arrow.query.flow.program_ops import ProgramOps
 from tfdbg_arrow.query.flow.resources import Resources, Write
-from tfdbg_arrow.query.recorded import EagerValue, GraphTensor, Place, TensorEvent, Trace
+from tfdbg_arrow.query.recorded import EagerValue, GraphTensor, Op, Place, TensorEvent, Trace
 from tfdbg_arrow.schema.op_traits import COLLECTIVES, CONTAINERS, POPS, TAKES_FROM_STORE
 
 _MAX_PATH = 10_000

@@ -11,11 +11,11 @@ from typing import Any
 from tfdbg_arrow.query.engine import MAX_ROWS, Engine
 from tfdbg_arrow.query.flow.graph_rows import CallReader
 from tfdbg_arrow.query.flow.graphs import GraphReader
-from tfdbg_arrow.query.flow.op import Op
 from tfdbg_arrow.query.recorded import (
     KINDS,
     EagerTensor,
     Execution,
+    Op,
     TensorEvent,
     Use,
     bad_condition,

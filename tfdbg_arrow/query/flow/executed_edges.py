@@ -36,8 +36,7 @@ from tfdbg_arrow.query.flow.executed_graphs import (
     passed_on,
 )
 from tfdbg_arrow.query.flow.graphs import GraphReader
-from tfdbg_arrow.query.flow.op import Op
-from tfdbg_arrow.query.recorded import Context, GraphTensor
+from tfdbg_arrow.query.recorded import Context, GraphTensor, Op
 
 _Entry = tuple[int | None, int | None]
 """The frame and the iteration in which a loop was entered; None if unknown."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from tfdbg_arrow.query.flow.op import Op
+from tfdbg_arrow.query.recorded import Op
 from tfdbg_arrow.safe_text import parse_json
 from tfdbg_arrow.schema.op_traits import BORDERS, Trait, types_with
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.executed_graphs import ExecutedGraph, ExecutedNode, read_dtypes, replaced_slot_named_in
-from tfdbg_arrow.query.flow.op import Op
+from tfdbg_arrow.query.recorded import Op
 from tfdbg_arrow.schema.dtypes import DTYPES
 from tfdbg_arrow.schema.tables import BAD_CONSTANT
 

@@ -18,8 +18,7 @@ from typing import Any
 
 from tfdbg_arrow.query.flow.borders import Borders
 from tfdbg_arrow.query.flow.graphs import GraphReader
-from tfdbg_arrow.query.flow.op import Op
-from tfdbg_arrow.query.recorded import GraphTensor, TensorEvent
+from tfdbg_arrow.query.recorded import GraphTensor, Op, TensorEvent
 from tfdbg_arrow.schema.op_traits import ANY_BAD, MADE_OF_FINITE, Bad, Trait, made_of_bad, types_with
 
 _KEEPING_FINITE = types_with(Trait.KEEPS_FINITE)

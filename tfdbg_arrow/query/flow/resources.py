@@ -9,8 +9,7 @@ from tfdbg_arrow.query.flow.borders import PASSING_OPS, Borders
 from tfdbg_arrow.query.flow.callsites import Level
 from tfdbg_arrow.query.flow.events import EventReader
 from tfdbg_arrow.query.flow.graphs import BRANCHES, Call, GraphReader, reachable
-from tfdbg_arrow.query.flow.op import Op
-from tfdbg_arrow.query.recorded import Context, EagerValue, Execution, GraphTensor, Place, TensorEvent, Trace
+from tfdbg_arrow.query.recorded import Context, EagerValue, Execution, GraphTensor, Op, Place, TensorEvent, Trace
 from tfdbg_arrow.schema.op_traits import READER, REPLACING, WRITER, Trait, types_with
 
 _READING = types_with(Trait.READS | Trait.READS_PART | Trait.ASKS_RESOURCE)

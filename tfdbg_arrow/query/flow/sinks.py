@@ -21,8 +21,7 @@ from tfdbg_arrow.query.flow.borders import PASSING_OPS, is_in
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.flow.executed_edges import TakenTensor
 from tfdbg_arrow.query.flow.graphs import DISCRETE, NEVER_BAD, Graph
-from tfdbg_arrow.query.flow.op import Op
-from tfdbg_arrow.query.recorded import Execution, GraphTensor, TensorEvent, bad_condition, read_events
+from tfdbg_arrow.query.recorded import Execution, GraphTensor, Op, TensorEvent, bad_condition, read_events
 from tfdbg_arrow.schema.op_traits import CONTAINERS, READER, REFERENCE_WRITER, WRITER, Trait, types_with
 
 CHECKS = types_with(Trait.FINDS_BAD)

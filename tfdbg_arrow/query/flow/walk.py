@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from tfdbg_arrow.query.flow.borders import PASSING_OPS, is_in
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.flow.graphs import BRANCHES, DISCRETE, LOOPS, NEVER_BAD, Call
-from tfdbg_arrow.query.flow.op import Op
 from tfdbg_arrow.query.flow.sinks import (
     Sinks,
     effect_of_decision,
@@ -21,7 +20,7 @@ from tfdbg_arrow.query.flow.sinks import (
     is_decision,
     is_writer,
 )
-from tfdbg_arrow.query.recorded import Context, Execution, GraphTensor, SiteVisit, TensorEvent
+from tfdbg_arrow.query.recorded import Context, Execution, GraphTensor, Op, SiteVisit, TensorEvent
 from tfdbg_arrow.schema.op_traits import CONTAINERS, PUTS_INTO_STORE
 
 SKIPPED_STEP = "a check found it, and the branch that would have used it did not run"

@@ -58,18 +58,7 @@ _MAX_KEPT = 4
 
 
 class OpenLogdir(Statements, Engine):
-    """A logdir opened for reading; `open_logdir` describes the arguments.
-
-    Each table of the format is a view of the same name. It shows exactly the parts that the manifests call live, and
-    the rows that dead processes left in the spool. Reading these rows does not change the logdir. A recording may
-    write to the logdir while it is open: `refresh` shows what was added.
-
-    Attributes:
-        path: The path of the logdir, or its location if it is at a URL.
-        storage_options: The options passed to fsspec for a URL.
-        memory_limit: How many bytes the queries may use, counting both DuckDB and the rows that Python holds.
-        questions: Records the SQL that is asked, while a `noted` block is active.
-    """
+    """A logdir opened for reading. `Logdir` describes the attributes, `open_logdir` the arguments."""
 
     def __init__(
         self,
@@ -249,29 +238,29 @@ class OpenLogdir(Statements, Engine):
         self._kept.move_to_end(key)
         while len(self._kept) > _MAX_KEPT:
             self._kept.popitem(last=False)
-        found: _Result = self._kept[key]
-        return found
+        value: _Result = self._kept[key]
+        return value
 
     def kept_rows(self, query: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """Returns the result of `rows`, cached until the parts change. Use it for at most a few thousand rows."""
-        kept: OrderedDict[Hashable, list[tuple[Any, ...]]] = self.kept("rows", OrderedDict)
+        results: OrderedDict[Hashable, list[tuple[Any, ...]]] = self.kept("rows", OrderedDict)
         key = query, tuple(parameters)
-        rows = kept.pop(key, None)
+        rows = results.pop(key, None)
         if rows is None:
             rows = self.rows(query, parameters)
         else:
             self.questions.note(query, parameters)
-        kept[key] = rows
-        while len(kept) > _MAX_KEPT_ROWS:
-            kept.popitem(last=False)
+        results[key] = rows
+        while len(results) > _MAX_KEPT_ROWS:
+            results.popitem(last=False)
         return rows
 
     def lasting(self, make: Callable[[Self], _Result]) -> _Result:
         """Returns what `make` made of this logdir at its first call: a reader that itself follows the parts."""
         if make not in self._lasting:
             self._lasting[make] = make(self)
-        found: _Result = self._lasting[make]
-        return found
+        reader: _Result = self._lasting[make]
+        return reader
 
     def forget(self) -> None:
         """Clears everything that was computed from the parts, for a caller that replaces rows."""
@@ -290,10 +279,10 @@ class OpenLogdir(Statements, Engine):
 
     def extent(self, table_name: str) -> tuple[int, int, int]:
         """Returns the number of rows, of parts and of bytes of a table. If the manifests tell, nothing is fetched."""
-        known = [(part.rows, part.bytes) for part in self._remote.extent(table_name)] if self._remote else []
-        rows, sizes = [rows for rows, _ in known if rows is not None], [size for _, size in known if size is not None]
-        if self._remote is not None and len(rows) == len(sizes) == len(known):
-            return sum(rows), len(known), sum(sizes)
+        listed = [(part.rows, part.bytes) for part in self._remote.extent(table_name)] if self._remote else []
+        rows, sizes = [rows for rows, _ in listed if rows is not None], [size for _, size in listed if size is not None]
+        if self._remote is not None and len(rows) == len(sizes) == len(listed):
+            return sum(rows), len(listed), sum(sizes)
         parts = self.parts(table_name)
         (num_rows,) = self.rows(f'SELECT count(*) FROM "{table_name}"')[0]
         return num_rows, len(parts), sum(part.stat().st_size for part in parts if part.exists())

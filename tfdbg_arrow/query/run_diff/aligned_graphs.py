@@ -16,7 +16,7 @@ import numpy as np
 
 from tfdbg_arrow.query.flow.callsites import CallSites, Level
 from tfdbg_arrow.query.flow.graphs import Graph, GraphReader
-from tfdbg_arrow.query.flow.op import Op
+from tfdbg_arrow.query.recorded import Op
 from tfdbg_arrow.query.run_diff.alignment import StackKeys, Tokens, align, match_rest
 from tfdbg_arrow.query.run_diff.comparing import PRECISIONS
 from tfdbg_arrow.query.run_diff.workspace import Sides

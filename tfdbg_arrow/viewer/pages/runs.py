@@ -11,7 +11,7 @@ from tfdbg_arrow.query import Logdir
 from tfdbg_arrow.query.model_health import last_loss
 from tfdbg_arrow.safe_text import number_of
 from tfdbg_arrow.viewer.background import Background
-from tfdbg_arrow.viewer.naming import duration_text, short_place, tensor_name
+from tfdbg_arrow.viewer.naming import duration_text
 from tfdbg_arrow.viewer.page import Gradual, PageKind, Parameters, TookTooLongError
 from tfdbg_arrow.viewer.pages.overview import RunSummary, read_run_summaries
 from tfdbg_arrow.viewer.reading import bounded
@@ -34,19 +34,13 @@ class RunFacts:
         last_loss: The last known loss; None if it is not known.
         last_position: Its training step, or its execution if the run has no steps.
         headline: The headline of the tensor to blame, as `first_nonfinite` returns it; None if none is bad.
-        culprit: The name of the tensor; None if none is bad.
         culprit_event_index: Its event.
-        culprit_place: The line of the user's code that created it; None if it is not known.
-        is_expected: Whether the bad values did no harm.
     """
 
     last_loss: float | None
     last_position: int | None
     headline: str | None
-    culprit: str | None
     culprit_event_index: int | None
-    culprit_place: str | None
-    is_expected: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,15 +124,11 @@ def read_run_facts(logdir: Logdir, run_id: str) -> RunFacts:
     """Returns what takes long to read about a run."""
     loss = last_loss(logdir, run_id=run_id)
     culprit = logdir.first_nonfinite(run_id=run_id)
-    source = None if culprit is None else culprit.source
     return RunFacts(
         last_loss=None if loss is None else loss[1],
         last_position=None if loss is None else loss[0],
         headline=None if culprit is None else culprit.headline,
-        culprit=None if culprit is None else tensor_name(culprit),
         culprit_event_index=None if culprit is None else culprit.event_index,
-        culprit_place=None if source is None else short_place(source),
-        is_expected=culprit is not None and culprit.is_expected,
     )
 
 
