@@ -373,6 +373,7 @@ OPS = (
             "SoftmaxCrossEntropyWithLogits: a masked logit": lambda x, y: (
                 (bool((np.isinf(x) & (np.abs(y) < TINY)).any()) or _all_masked(x)) and no_inf(y)
             ),
+            "SoftmaxCrossEntropyWithLogits: the logit of a label": lambda x, y: bool(((x == -INF) & (y > 0)).any()),
             "SoftmaxCrossEntropyWithLogits of": lambda x, y: _all_masked(x) or bool((x == INF).any()),
         },
         2,

@@ -271,7 +271,7 @@ class CrossEntropy:
         return self._masked_product(computed, logits)
 
     def _masked_label(self, computed: Computed, logits: TensorEvent) -> Explanation | None:
-        if not logits.num_neg_inf or logits.num_pos_inf:
+        if not logits.num_neg_inf or logits.num_pos_inf or not (self.is_sparse or _are_shares(computed.inputs.get(1))):
             return None
         held = f"{elements_are(logits.num_neg_inf, logits)} -Inf"
         return Explanation(
@@ -282,8 +282,7 @@ class CrossEntropy:
     def _masked_product(self, computed: Computed, logits: TensorEvent) -> Explanation | None:
         if logits.num_pos_inf or not logits.num_neg_inf or not logits.shape:
             return None
-        labels = computed.inputs.get(1)
-        if labels is None or not is_finite(labels) or labels.num_neg_finite:
+        if not _are_shares(computed.inputs.get(1)):
             return None
         held = f"{elements_are(logits.num_neg_inf, logits)} -Inf"
         alone, why = "", "Inf * 0 is NaN"
@@ -293,6 +292,11 @@ class CrossEntropy:
             f"{computed.op}: a masked logit times a label of 0{alone}. In the logits, {held}, and {why}.",
             "Mask with a large negative number such as -1e9 instead of -Inf.",
         )
+
+
+def _are_shares(labels: TensorEvent | None) -> bool:
+    """Returns whether labels are known to be finite and not negative, as those of a distribution are."""
+    return labels is not None and is_finite(labels) and not labels.num_neg_finite
 
 
 def _cannot_overflow(logits: TensorEvent) -> bool:
