@@ -154,6 +154,14 @@ def test_a_bug_is_raised_as_it_is(good: Path) -> None:
             assert caught.value.__notes__ == [note]
 
 
+def test_a_search_for_damage_that_is_cut_off_proves_nothing(good: Path) -> None:
+    raises = pytest.raises(json.JSONDecodeError)
+    with open_logdir(good) as opened, raises as caught, opened.within(1e-6), damage_told(opened):
+        json.loads("{")
+    (note,) = caught.value.__notes__
+    assert note.startswith(f"tfdbg_arrow could not look for damage in {good}: ")
+
+
 @pytest.mark.usefixtures("bug")
 def test_the_command_line_says_that_it_has_a_bug(good: Path) -> None:
     done = run_cli("first-nonfinite", good)

@@ -23,7 +23,7 @@ _MAX_READ_S = 1.0
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 """The class of errors in the words of a command. Typer exports only this subclass of it."""
 NO_BUGS: tuple[type[Exception], ...] = (_UsageError.__mro__[1], typer.Exit, typer.Abort, BrokenPipeError)
-"""What Typer itself handles. The first is the class of its errors; the last says that the reader of stdout ended."""
+"""The exceptions that Typer handles. The first is the class of its errors; the last means that nobody reads stdout."""
 
 
 class Command(TyperCommand):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from tfdbg_arrow.query.bad_samples import BadSamples
 from tfdbg_arrow.query.nonfinite_tensor import NonFinite
 from tfdbg_arrow.query.recorded import TensorHealth
-from tfdbg_arrow.query.stacks import Frame, executed_span, file_name, line_text
+from tfdbg_arrow.query.stacks import Frame, executed_span, short_place
 from tfdbg_arrow.safe_text import printable_line
 from tfdbg_arrow.schema.op_traits import Trait, types_with
 
@@ -18,7 +18,7 @@ _MAX_CODE = 80
 _GETS_ELEMENT = types_with(Trait.GETS_ELEMENT)
 _FED = types_with(Trait.FED)
 _PARTS = {"loss": "the loss", "metric": "a metric", "optimizer": "the optimizer"}
-"""What ops without a layer are part of, by their role."""
+"""The part of a library to which an op without a layer belongs, by its role."""
 
 
 def headline_of(tensor: NonFinite, *, line: str | None) -> str:
@@ -95,7 +95,7 @@ def _is_of_library(tensor: NonFinite) -> bool:
 
 
 def _part_text(tensor: NonFinite) -> str:
-    """Returns what of a library an op is part of, such as `the loss` or `the layer dense_1`."""
+    """Returns the part of a library to which an op belongs, such as `the loss` or `the layer dense_1`."""
     if tensor.layer is not None:
         return f"the layer {tensor.layer}"
     return _PARTS.get(tensor.role or "", _output_text(tensor))
@@ -105,8 +105,8 @@ def _place_text(tensor: NonFinite) -> str:
     """Returns the user's line, such as `train.py:9`, and those of equal ops; an empty text if it is not known."""
     if tensor.source is None:
         return ""
-    others = [_short_place(each) for each in tensor.equal_lines]
-    return _short_place(tensor.source) + (f" (computed once, also for {_enumeration(others)})" if others else "")
+    others = [short_place(each) for each in tensor.equal_lines]
+    return short_place(tensor.source) + (f" (computed once, also for {_enumeration(others)})" if others else "")
 
 
 def _executed_code(frame: Frame | None, line: str | None) -> str | None:
@@ -129,10 +129,6 @@ def _without_comment(code: str) -> str:
     except (SyntaxError, tokenize.TokenError):  # a line of a longer statement
         pass
     return code
-
-
-def _short_place(frame: Frame) -> str:
-    return line_text(file_name(frame.file_path), frame.lineno)
 
 
 def _is_passed_on(tensor: NonFinite) -> bool:

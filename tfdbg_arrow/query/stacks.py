@@ -29,6 +29,11 @@ def file_name(file_path: str) -> str:
     return file_path.replace("\\", "/").rstrip("/").rpartition("/")[2] or file_path
 
 
+def short_place(frame: Frame) -> str:
+    """Returns the line of a frame as text, with the name of the file only, such as `train.py:9`."""
+    return line_text(file_name(frame.file_path), frame.lineno)
+
+
 @dataclass(frozen=True)
 class Frame:
     """One frame of a stack.

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Protocol
 
-from tfdbg_arrow.query import Alert, Frame, Run
-from tfdbg_arrow.query.stacks import file_name, line_text
+from tfdbg_arrow.query import Alert, Run
+from tfdbg_arrow.query.stacks import file_name
 from tfdbg_arrow.safe_text import parse_json, printable
 
 BORDERS = {
@@ -162,8 +162,3 @@ def run_labels(runs: Sequence[Run], *, bad_steps: Mapping[str, int | None]) -> d
         labels[run.run_id] = " · ".join(facts)
     numbers = Counter(labels.values())
     return {run_id: label if numbers[label] == 1 else f"{label} · {run_id}" for run_id, label in labels.items()}
-
-
-def short_place(frame: Frame) -> str:
-    """Returns the line of a frame as text, with the name of the file only."""
-    return line_text(file_name(frame.file_path), frame.lineno)

@@ -94,7 +94,7 @@ def _environment() -> Environment:
         command=naming.command_text,
         run_title=naming.run_title,
         file_name=stacks.file_name,
-        short_place=naming.short_place,
+        short_place=stacks.short_place,
         number=lambda value: f"{value:,}",
         counted=number_of,
         value=_value_text,

@@ -1,4 +1,4 @@
-"""Tells apart what can make a question fail: damage of the logdir, or a bug of this package.
+"""Decides why a question failed: because the logdir is damaged, or because this package has a bug.
 
 The tables guarantee much (no NULL in most columns, keys that occur once, references that lead to rows), and the code of
 the questions relies on it. A logdir from an untrusted source need not keep these guarantees. To check each row where it
@@ -26,7 +26,6 @@ _READERS = sys.stdlib_module_names | {"tfdbg_arrow", "numpy", "pyarrow", "duckdb
 """Modules in which a question can fail. An error from a callback of the caller is passed on unchanged."""
 _EVENTS = frozenset(("execution", "tensor_health"))
 """Tables whose rows can be missing although other rows refer to them, because events can be dropped."""
-_CHECKED = "tfdbg_arrow found no damage in {}, so this is a bug of tfdbg_arrow."
 
 
 @contextlib.contextmanager
@@ -48,16 +47,19 @@ def damage_told(*logdirs: Engine) -> Iterator[None]:
         if not _is_of_reader(error):
             raise
         for logdir in logdirs:
-            note = _CHECKED.format(logdir.path)
-            if note in getattr(error, "__notes__", ()):  # a block within this one
+            if any(str(logdir.path) in note for note in getattr(error, "__notes__", ())):  # by a block within this one
                 continue
-            what = damage_of(logdir)
+            try:
+                what = damage_of(logdir)
+            except QueryError as limit:
+                error.add_note(f"tfdbg_arrow could not look for damage in {logdir.path}: {limit}")
+                continue
             if what is not None:
                 raise LogdirError(
                     f"the rows of {logdir.path} do not fit together: {what}. tfdbg_arrow does not write such rows. "
                     "Restore the logdir from a copy, or record again."
                 ) from error
-            error.add_note(note)
+            error.add_note(f"tfdbg_arrow found no damage in {logdir.path}, so this is a bug of tfdbg_arrow.")
         raise
 
 
@@ -79,12 +81,10 @@ def damage_of(logdir: Engine) -> str | None:
 
     Raises:
         LogdirError: The logdir or a part of it cannot be read.
+        QueryError: The search reached a limit of time or memory.
     """
     what = _wrong_part(logdir)
-    if what is None:
-        with contextlib.suppress(QueryError):  # a limit of time or memory: nothing is known then
-            what = next((what for table in TABLES for what in _wrong_rows(logdir, table)), None)
-    return what
+    return what or next((what for table in TABLES for what in _wrong_rows(logdir, table)), None)
 
 
 def _is_of_reader(error: Exception) -> bool:
