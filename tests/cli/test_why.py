@@ -36,6 +36,7 @@ class TestWhy:
         result = run_cli("why", chain)
         assert result.exit_code == 1
         assert result.stdout == (
+            "`return tf.math.log(probs)` at train.py:3 made -Inf.\n"
             "Log of 0: 1 of 3 elements is 0, and the logarithm of 0 is -Inf.\n"
             "To fix it: Use tf.nn.log_softmax, or a loss with from_logits=True, in place of both ops.\n\n"
             "Log:0 (Log) in loss  <- it went bad here\n"
@@ -116,7 +117,7 @@ class TestWhy:
         logdir = run.write(tmp_path / "harmless")
         result = run_cli("why", logdir)
         assert result.stdout == (
-            "None of the bad values did harm. The first of them:\n"
+            "The bad values did no harm: -Inf came up in log:0, in the function loss.\n"
             "Log of 0: the only element is 0, and the logarithm of 0 is -Inf.\n"
             "Effect: no harm: everything that was computed from it is finite.\n\n"
             "log:0 (Log) in loss  <- this op created it\n"

@@ -322,7 +322,10 @@ def test_an_infinite_loss_of_a_mask_is_harmful_and_another_scalar_is_not(tmp_pat
 @pytest.mark.parametrize("op_type", ["SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits"])
 def test_a_masked_class_of_a_label_is_harmful(op_type: str, tmp_path: Path) -> None:
     step = Training(RunBuilder("run-a")).op("mask", "Const", [], ALL_INF).op("logits", "AddV2", ["x", "mask"], ALL_INF)
-    step.op("loss", op_type, ["logits"], counts(pos_inf=1, pos=3)).op("mean", "Mean", ["loss"], SCALAR_INF).call("mean")
+    step.op("labels", "Const", [], counts(zero=4, pos=1))
+    step.op("loss", op_type, ["logits", "labels"], counts(pos_inf=1, pos=3)).op(
+        "mean", "Mean", ["loss"], SCALAR_INF
+    ).call("mean")
     assert answer(step.run, tmp_path) == ("loss", "result", None)
     assert sentence(tmp_path).startswith(f"{op_type}: the logit of a label is -Inf. In the logits, 2 of 5 elements are")
 

@@ -20,7 +20,7 @@ from tfdbg_arrow.cli.output import (
     styled,
 )
 from tfdbg_arrow.errors import QueryError
-from tfdbg_arrow.safe_text import number_of, printable_line
+from tfdbg_arrow.safe_text import number_of, printable, printable_line
 
 if TYPE_CHECKING:
     from tfdbg_arrow.query import Growth, Hop, Logdir, NonFinite, Provenance, Spread, SpreadHop, TensorHop
@@ -89,8 +89,8 @@ def why(
         typer.echo("Nothing is bad" + (f" in {tensor}." if tensor else "."))
     else:
         print_about(about)
-        if found.expected_reason is not None and tensor is None:
-            typer.echo("None of the bad values did harm. The first of them:")
+        if first is not None:
+            typer.echo(printable(first.headline))
         if isinstance(found, Spread):
             print_spread(found, full=full)
         else:
