@@ -66,7 +66,7 @@ def test_a_fit_of_keras(tmp_path: Path) -> None:
     assert all(value is not None and value > 0 for value in curves["global_norm"])
 
 
-@pytest.mark.parametrize("marks", [True, False])
+@pytest.mark.parametrize("marks", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_a_loop_with_a_function(tmp_path: Path, marks: bool) -> None:
     weight = tf.Variable([0.1, 0.2, 0.3])
 

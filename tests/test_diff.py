@@ -124,6 +124,7 @@ def test_different_seeds_diverge_at_the_seed(logdirs: Path) -> None:
     assert (found.kind, found.a.dtype, found.worst is not None and found.worst.b) == ("values", "int32", 2)
 
 
+@pytest.mark.slow
 def test_half_precision_diverges_where_it_overflows(logdirs: Path) -> None:
     found = compare(logdirs, "overflow").divergence
     assert found is not None

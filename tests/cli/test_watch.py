@@ -47,6 +47,7 @@ def test_an_ended_recording_is_shown_once(healthy: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_bad_value_sets_the_exit_code_and_runs_the_command_once(tmp_path: Path) -> None:
     logdir, said = harmful(tmp_path / "logdir"), tmp_path / "said.json"
     result = run_cli("watch", logdir, "--exec", f"cat >> {said}; exit 7")

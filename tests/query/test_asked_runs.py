@@ -338,6 +338,7 @@ class TestNames:
         ):
             asked_runs(opened, "twice")
 
+    @pytest.mark.slow
     def test_commands_take_the_name(self, named: Path, tmp_path: Path) -> None:
         found = CliRunner().invoke(app, ["first-nonfinite", str(named), "--run", "once", "--json"])
         assert json.loads(found.stdout)["nonfinite"]["run_id"] == "r2"

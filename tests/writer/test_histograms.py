@@ -139,6 +139,7 @@ def test_a_black_box_keeps_histograms(tmp_path: Path) -> None:
     assert 5 <= check(rows) < 20
 
 
+@pytest.mark.slow
 def test_histograms_survive_a_kill(tmp_path: Path) -> None:
     program = """
 import os, signal, sys

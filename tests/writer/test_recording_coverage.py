@@ -42,7 +42,7 @@ _OF_OTHER_OPS = (
     *("complex_numbers", "extension_type", "quantized_and_float8", "empty_and_scalar", "methods_and_closures"),
 )
 """Only `make exhaustive` runs these: only their ops differ from other programs, not their graphs, calls and threads."""
-_LONG = ("keras_fit", "recurrent", "nested_loop_gradients", "run_eagerly")
+_LONG = ("keras_fit", "recurrent", "nested_loop_gradients", "deep_gradients", "run_eagerly")
 """`make slow` runs these. Their kinds of graphs, calls and threads are in shorter programs, too."""
 
 

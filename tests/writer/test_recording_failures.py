@@ -65,7 +65,9 @@ class TestFailures:
             found.append((caught.type, re.sub(r", line \d+|_\d+\b|generated_file\w+", "", text)))
         return found
 
-    @pytest.mark.parametrize("place", ["eager", "function", "assertion", "loop", "python", "trace"])
+    @pytest.mark.parametrize(
+        "place", ["eager", "function", "assertion", pytest.param("loop", marks=pytest.mark.slow), "python", "trace"]
+    )
     def test_exceptions_of_the_program_do_not_change(self, place: str, tmp_path: Path) -> None:
         def program() -> Any:
             if place == "eager":
