@@ -65,3 +65,17 @@ def test_a_page_in_use_shows_new_data_only_on_request(page: Page, served: Served
     button.click()
     expect(page.locator("#run option")).to_have_count(4)
     expect(button).to_have_text("● live")
+
+
+def test_a_click_is_not_lost_while_new_data_arrives(page: Page, served: Served, path: Path) -> None:
+    page.goto(f"{served.url}/runs?token={TOKEN}")
+    add_bad_run(path)
+    page.reload()
+    page.get_by_role("button", name="Compare").hover()
+    page.mouse.down()
+    with page.expect_response("**/runs") as answered:
+        page.evaluate("document.dispatchEvent(new Event('update-content'))")
+    answered.value.finished()
+    page.wait_for_timeout(500)  # in which the content would be replaced
+    page.mouse.up()
+    page.wait_for_url("**/diff?**")

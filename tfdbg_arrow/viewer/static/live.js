@@ -25,6 +25,19 @@
       || (selection && !selection.isCollapsed));
   };
 
+  // A click is lost if the element under a pressed pointer is replaced.
+  let release = null;
+  let released = Promise.resolve();
+  document.addEventListener("pointerdown", () => {
+    if (!release) released = new Promise((resolve) => { release = resolve; });
+  });
+  for (const end of ["pointerup", "pointercancel"]) {
+    addEventListener(end, () => {
+      if (release) setTimeout(release); // the click follows this event
+      release = null;
+    });
+  }
+
   const summaries = () => [...document.querySelectorAll("#main details")];
   const nameOf = (details) => (details.querySelector("summary") || details).textContent.replace(/[\d,]+/g, "#").trim();
 
@@ -60,7 +73,11 @@
       location.reload();
       await new Promise(() => { /* the loop ends with this page */ });
     }
-    if (answer.ok) take(await answer.text());
+    if (answer.ok) {
+      const text = await answer.text();
+      await released;
+      take(text);
+    }
     pause = Math.max(EVERY_MS, SHARE * (performance.now() - started));
   };
 
