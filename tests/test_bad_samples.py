@@ -135,7 +135,9 @@ def test_with_several_steps_in_one_execution_the_inputs_are_those_of_the_same_st
         program()
     with tfdbg_arrow.open_logdir(tmp_path) as opened:
         (found,) = (each for each in opened.nonfinite(limit=None) if each.op_type == "Log" and each.num_neg_inf == 1)
-    assert facts_of(found) == [ONE_BAD, ("data", CLEAN)]
+    assert facts_of(found) == [ONE_BAD, ("data", f"{ORDERED}; {CLEAN}")]
+    assert (found.step, found.step_in_call) == (0, 2)
+    assert "in step 2 (batch 2 of the call at step 0): sample 13 of the batch." in found.headline
 
 
 def train_steps(step: Callable[..., Any], *more: Any) -> None:

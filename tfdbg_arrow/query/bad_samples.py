@@ -280,15 +280,23 @@ class SampleFinder:
         num_rows = None if made is None else self._num_rows(self._flow.events.execution_inputs(made).get(0))
         if index is None or made is None or num_rows is None:
             return None
-        ((num_own, num_batches, num_before),) = self._logdir.rows(
-            "SELECT count(CASE WHEN execution_index = ? THEN 1 END), count(CASE WHEN execution_index < ? THEN 1 END), "
-            "CAST(coalesce(sum(CASE WHEN execution_index < ? THEN shape[1] END), 0) AS BIGINT) FROM tensor_health "
-            "WHERE run_id = ? AND op_type = ? AND output_slot = ? AND execution_index > ? AND execution_index <= ?",
-            [index, index, index, self._run_id, source.op_type, source.output_slot, made, index],
+        # With `steps_per_execution`, an execution takes a batch in each iteration of a loop.
+        ((num_executions, are_known, num_taken),) = self._logdir.rows(
+            "SELECT count(*), bool_and(num_batches = num_iterations), CAST(sum(num_samples) AS BIGINT) FROM ("
+            "SELECT count(*) AS num_batches, max(coalesce(iteration, 0)) + 1 AS num_iterations, "
+            "sum(shape[1]) AS num_samples FROM tensor_health "
+            "WHERE run_id = ? AND scope = ? AND op_type = ? AND output_slot = ? AND execution_index > ? "
+            "AND (execution_index < ? OR execution_index = ? AND coalesce(iteration, 0) <= ?) "
+            "GROUP BY execution_index) AS executions",
+            [
+                *(self._run_id, source.scope, source.op_type, source.output_slot, made),
+                *(index, index, source.iteration or 0),
+            ],
         )
-        # Each user of the iterator before this one must have taken one batch.
-        row, num_users = int(num_before) + sample, len(self._users(source)) - 1
-        return row if (num_own, num_batches) == (1, num_users) and row < num_rows else None
+        if source.shape is None or not are_known or num_executions != len(self._users(source)):
+            return None  # the first user made the iterator, and each other one must have taken batches
+        row = num_taken - source.shape[0] + sample
+        return row if row < num_rows else None
 
     def _maker(self, source: TensorEvent) -> int | None:
         """Returns the execution that gave a data set to the iterator that made a tensor, or None if it is not known."""

@@ -9,7 +9,7 @@ from functools import cached_property, lru_cache
 
 from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query.asked_runs import one_asked_run
-from tfdbg_arrow.query.bad_samples import SampleFinder
+from tfdbg_arrow.query.bad_samples import BadSamples, SampleFinder
 from tfdbg_arrow.query.capture_stats import gap_sentences, read_capture_stats
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.culprits import Culprits
@@ -22,6 +22,10 @@ from tfdbg_arrow.query.nonfinite_tensor import FunctionCall, InputTensor, NonFin
 from tfdbg_arrow.query.recorded import EagerValue, TensorEvent, TensorHealth, health_facts, read_events
 from tfdbg_arrow.query.stacks import Frame, source_text
 from tfdbg_arrow.query.user_places import UserPlaces
+from tfdbg_arrow.schema.op_traits import PIPELINE_ENDS
+
+_SEVERAL_STEPS_OF_KERAS = "multi_step_on_iterator"
+"""The function of Keras that trains on several batches in one call."""
 
 
 class BadTensorReader:
@@ -99,9 +103,12 @@ class BadTensorReader:
 
     def _describe(self, event: TensorEvent, effect: Effect) -> NonFinite:
         maker = self.flow.program_ops.maker(event)
-        output = None if maker is None else self.flow.program_ops.output(maker, event)
-        health = event if output is None or not output.bad_kinds(self._kinds) else output
+        health = self.flow.program_ops.as_output(event, kinds=self._kinds)
         context = self.context(event)
+        # A data set reads ahead, so a record is used in a later step than that in which a function made it.
+        user = self._element_of(event) if self._is_in_data_set(event) else event
+        step = None if user is None else user.step
+        has_samples = health.first_bad_place is not None or self._is_in_data_set(event)
         found = NonFinite(
             run_id=self._run_id,
             **health_facts(health),
@@ -113,9 +120,10 @@ class BadTensorReader:
             output_slot=event.output_slot,
             device_name=None if event.device_id is None else self._devices.get(event.device_id),
             is_origin=self.origins.verdict(event).is_origin,
-            **vars(context if health.first_bad_place is not None else replace(context, samples=None)),
-            step=event.step,
-            call=self._call(event) if event.step is None else None,
+            **vars(context if has_samples else replace(context, samples=None)),
+            step=step,
+            step_in_call=None if user is None or step is None else self._step_in_call(user),
+            call=self._call(event) if step is None else None,
             effect=effect.name,
             is_expected=effect.expected_reason is not None,
             expected_reason=effect.expected_reason,
@@ -149,7 +157,7 @@ class BadTensorReader:
             role=self.flow.labels.of(event).role,
             ran_as=None if maker is None else maker.ran_as,
             equal_lines=place.equal_lines,
-            samples=self._samples.of(event),
+            samples=self._samples_of(event),
         )
 
     def origin_of(self, event: TensorEvent) -> TensorEvent:
@@ -187,6 +195,49 @@ class BadTensorReader:
         calls = () if name is None or not self._has_all_executions else self._calls_of(execution.graph_id)
         number = bisect_right(calls, index)
         return None if name is None or number == 0 else FunctionCall(name, number)
+
+    def _is_in_data_set(self, event: TensorEvent) -> bool:
+        """Returns whether a tensor was computed in a function that a data set calls, in a step of its own."""
+        is_apart = event.scope == "graph" and event.execution_index is None and event.step_id is not None
+        return is_apart and self.flow.labels.of(event).role == "input"
+
+    def _element_of(self, event: TensorEvent) -> TensorEvent | None:
+        """Returns the batch in which a data set returned the only bad record that its functions had made so far."""
+        ends = " OR ".join("starts_with(op_type, ?)" for _ in PIPELINE_ENDS)
+        rows = read_events(
+            self._logdir,
+            "event_index IN (SELECT min(event_index) FROM tensor_health WHERE run_id = ? AND has_inf_or_nan "
+            f"AND event_index > ? AND ({ends}) GROUP BY output_slot) ORDER BY event_index",
+            [self._run_id, self._run_id, event.event_index, *PIPELINE_ENDS],
+        )
+        for row in rows:
+            records = {source.step_id for source in self.flow.sources_of(row).events}
+            if records == {event.step_id} and row.num_bad_slices == 1:
+                return row
+        return None
+
+    def _samples_of(self, event: TensorEvent) -> BadSamples | None:
+        if not self._is_in_data_set(event):
+            return self._samples.of(event)
+        batch = self._element_of(event)
+        samples = None if batch is None else self._samples.of(batch)
+        return None if samples is None else replace(samples, name=None, inputs=())
+
+    def _step_in_call(self, event: TensorEvent) -> int | None:
+        """Returns which training step of its call a tensor belongs to, if Keras runs several in one call."""
+        own = event.graph_tensor
+        execution = None if own is None else self.flow.events.execution(own.context.execution_index)
+        if own is None or execution is None or execution.graph_id is None:
+            return None
+        if self.places.graph_name(execution.graph_id) != _SEVERAL_STEPS_OF_KERAS:
+            return None
+        loop, iteration = self.flow.sites.outermost_loop(own.context, own.graph_id) or (None, None)
+        body_id = None if loop is None or loop.call.attribute != "body" else loop.call.callee_graph_id
+        if body_id is None:
+            return None
+        # The loop checks before each step whether there is a batch. An iteration can have several steps (unrolled).
+        num_steps = sum(op.op_type == "OptionalHasValue" for op in self.flow.graphs.graph(body_id).ops.values())
+        return iteration if num_steps == 1 else None
 
     @cached_property
     def _has_all_executions(self) -> bool:

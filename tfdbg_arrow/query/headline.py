@@ -141,7 +141,9 @@ def _is_passed_on(tensor: NonFinite) -> bool:
 def _when_text(tensor: NonFinite) -> str:
     text = "" if tensor.call is None else f" in call {tensor.call.number:,} of {tensor.call.function}"
     if tensor.step is not None:
-        text = f" in step {tensor.step:,}"
+        text = f" in step {tensor.step + (tensor.step_in_call or 0):,}"
+        if tensor.step_in_call:
+            text += f" (batch {tensor.step_in_call:,} of the call at step {tensor.step:,})"
     return text if tensor.worker is None else f"{text} on {tensor.worker}"
 
 

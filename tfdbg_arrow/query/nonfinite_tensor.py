@@ -108,7 +108,10 @@ class NonFinite(TensorHealth):
         forward: For a gradient, the op whose gradient it computes; None for other ops and if it was not recorded.
         called_from: The calls that led to this execution of the op, innermost first, ending with the call from eager
             code; empty for an eager op.
-        step: The training step, as marked.
+        step: The training step, as marked. For a tensor that a function of a data set made, the step that got the
+            record, None if that is not known: a data set reads ahead.
+        step_in_call: For Keras with `steps_per_execution` above 1, the number of the batch in its call, from 0: `step`
+            marks the whole call, with the number of its first batch. None otherwise.
         call: Without a step, the call from eager code in which the op ran. None if the op did not run in a function,
             and if the run does not have all executions.
         layer: The Keras layer or module that the op belongs to, as the user named it. For a gradient, that of its
@@ -152,6 +155,7 @@ class NonFinite(TensorHealth):
     forward: Forward | None = field(default=None, metadata={FLAT: True})
     called_from: tuple[CallSite, ...] = ()
     step: int | None = None
+    step_in_call: int | None = None
     call: FunctionCall | None = None
     layer: str | None = None
     made_at: Frame | None = None

@@ -90,7 +90,7 @@ class HopReader:
         self._events[event.event_index] = event
         maker = self._flow.program_ops.maker(event)
         return {
-            **health_facts(event),
+            **health_facts(self._flow.program_ops.as_output(event) if event.has_inf_or_nan else event),
             "execution_index": event.execution_index,
             "step": event.step,
             "iteration": event.iteration,

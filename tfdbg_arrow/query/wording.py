@@ -186,22 +186,22 @@ def place_facts(health: TensorHealth, samples: BadSamples | None) -> tuple[tuple
 
 
 def _slices_text(health: TensorHealth, samples: BadSamples | None) -> str | None:
-    place, num_bad = health.first_bad_place, health.num_bad_slices
-    if place is None or num_bad is None or health.shape is None:
+    if samples is not None:
+        whole = " of the batch" if samples.is_batch else " of the data"
+        if samples.num_bad == samples.num_samples:
+            return f"every sample{whole}; it has {samples.num_samples:,}"
+        if samples.num_bad == 1:
+            return f"sample {samples.first:,}{whole}, the only bad one of {samples.num_samples:,}"
+        return (
+            f"{samples.num_bad:,} of the {samples.num_samples:,} samples{whole} are bad, the first is sample "
+            f"{samples.first:,}"
+        )
+    place, bad = health.first_bad_place, health.num_bad_slices
+    if place is None or bad is None or health.shape is None or len(place) == 1 or bad == health.shape[0]:
         return None
-    number = f"{health.shape[0]:,}"
-    if samples is None:
-        if len(place) == 1 or num_bad == health.shape[0]:
-            return None
-        name, whole, number = "slice", " along the first axis", f"{number} slices"
-    else:
-        name, whole = "sample", " of the batch" if samples.is_batch else " of the data"
-        if num_bad == health.shape[0]:
-            return f"every sample{whole}; it has {number}"
-        number = f"the {number} samples"
-    if num_bad == 1:
-        return f"{name} {place[0]:,}{whole}, the only bad one of {health.shape[0]:,}"
-    return f"{num_bad:,} of {number}{whole} are bad, the first is {name} {place[0]:,}"
+    if bad == 1:
+        return f"slice {place[0]:,} along the first axis, the only bad one of {health.shape[0]:,}"
+    return f"{bad:,} of {health.shape[0]:,} slices along the first axis are bad, the first is slice {place[0]:,}"
 
 
 def _data_text(samples: BadSamples) -> str:

@@ -303,3 +303,81 @@ def symmetric_normalisation_of_an_isolated_node() -> None:
         normalised = inverse[:, None] * adjacency * inverse[None, :]
         loss = tf.reduce_mean(tf.square(normalised @ kernel - 1.0))
     kernel.assign_sub(0.1 * tape.gradient(loss, kernel))
+
+
+def _fit(records: tf.data.Dataset, num_features: int, loss: Any = "mse") -> None:
+    model = keras.Sequential([keras.Input((num_features,)), keras.layers.Dense(3, "tanh"), keras.layers.Dense(2)])
+    model.compile("sgd", loss)
+    model.fit(records.batch(4), epochs=1, verbose=0)
+
+
+@bug(op_type="RealDiv", effect="variable")
+def flat_series_among_series_with_gaps() -> None:
+    """A function of the data set fills gaps, and then standardises. The gaps do no harm, a flat series does."""
+    series = np.random.default_rng(2).normal(size=(12, 6)).astype("float32")
+    series[[1, 4, 9], [3, 0, 5]] = np.nan
+    series[6] = 3.0
+
+    def prepared(x: Any, y: Any) -> Any:
+        x = tf.where(tf.math.is_nan(x), 0.0, x)
+        centred = x - tf.reduce_mean(x)
+        return centred / tf.math.reduce_std(x), y  # culprit
+
+    _fit(tf.data.Dataset.from_tensor_slices((series, np.ones((12, 2), "float32"))).map(prepared), 6)
+
+
+@bug(op_type="RealDiv", effect="variable")
+def empty_record_beside_masked_targets() -> None:
+    """Targets that are missing are masked in the loss. A record of zeros is divided by its largest element."""
+    features = np.random.default_rng(3).uniform(size=(12, 5)).astype("float32")
+    features[7] = 0.0
+    targets = np.random.default_rng(4).normal(size=(12, 2)).astype("float32")
+    targets[[0, 2, 5], [1, 0, 1]] = np.nan
+
+    def scaled(x: Any, y: Any) -> Any:
+        return x / tf.reduce_max(x), y  # culprit
+
+    def error_of_known(y: Any, prediction: Any) -> Any:
+        is_known = tf.math.is_finite(y)
+        return tf.where(is_known, tf.square(tf.where(is_known, y, 0.0) - prediction), 0.0)
+
+    _fit(tf.data.Dataset.from_tensor_slices((features, targets)).map(scaled), 5, error_of_known)
+
+
+@bug(op_type="Log", effect="variable")
+def price_of_zero_among_complete_records() -> None:
+    """Incomplete records are left out. One of the complete ones has a price of 0."""
+    prices = np.random.default_rng(5).uniform(1, 2, (12, 4)).astype("float32")
+    prices[[1, 8]] = np.nan
+    prices[10, 2] = 0.0
+    weight = tf.Variable(tf.zeros([3, 1]))
+
+    def returns(price: Any) -> Any:
+        return tf.math.log(price[1:] / price[0])  # culprit
+
+    records = tf.data.Dataset.from_tensor_slices(prices).filter(lambda x: tf.reduce_all(tf.math.is_finite(x)))
+
+    @tf.function
+    def step(x: Any) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(x @ weight - 1.0))
+        weight.assign_sub(0.1 * tape.gradient(loss, weight))
+
+    for batch in records.map(returns).batch(4):
+        step(batch)
+
+
+@bug(op_type="RealDiv", effect="variable")
+def equalised_image_of_one_colour() -> None:
+    """An infinity marks the empty bins of the histogram of each image. One image has a single bin."""
+    images = np.random.default_rng(6).integers(0, 8, (12, 16)).astype("int32")
+    images[5] = 3
+
+    def equalised(image: Any, y: Any) -> Any:
+        counts = tf.cast(tf.cumsum(tf.math.bincount(image, minlength=8, maxlength=8)), tf.float32)
+        lowest = tf.reduce_min(tf.where(counts > 0, counts, np.inf))
+        levels = (counts - lowest) / (counts[-1] - lowest)  # culprit
+        return tf.clip_by_value(tf.gather(levels, image), 0.0, 1.0), y
+
+    records = tf.data.Dataset.from_tensor_slices((images, np.ones((12, 2), "float32"))).map(equalised)
+    _fit(records, 16)

@@ -163,6 +163,16 @@ class CallSites:
             frame_id, iteration = self._outer_iteration(context, level)
         return Context(context.step_id, context.execution_index, level.site, frame_id, iteration)
 
+    def outermost_loop(self, context: Context, graph_id: int) -> tuple[Level, int] | None:
+        """Returns the outermost loop around a graph, and its iteration; None outside loops and if it is not known."""
+        levels = self.levels_in(context, graph_id) or ()
+        loop: tuple[Level, int] | None = None
+        for depth in range(len(levels), 0, -1):
+            if levels[depth - 1].is_loop:
+                loop = None if context.iteration is None else (levels[depth - 1], context.iteration)
+            context = self.outer_context(context, levels[:depth])
+        return loop
+
     def _outer_iteration(self, context: Context, level: Level) -> tuple[int | None, int | None]:
         """Returns (frame, iteration) of the outer loop in which an inner loop's frame was entered."""
         assert context.step_id is not None

@@ -213,11 +213,16 @@ class Culprits:
             or self._earlier_in_call(root)
             or self.beside_constant(root)
         )
-        return self._first_behind(behind, root)
+        # A mask of infinities beside the cause is no cause.
+        return self._first_behind(behind, root, is_literal_skipped=True)
 
-    def _first_behind(self, behind: list[TensorEvent], root: TensorEvent) -> TensorEvent:
+    def _first_behind(
+        self, behind: list[TensorEvent], root: TensorEvent, *, is_literal_skipped: bool = False
+    ) -> TensorEvent:
         """Returns the first origin of the tensors behind a root, or the root itself if they have no other origin."""
-        others = (each for each in self._origins.roots(behind, set()) if each.event_index != root.event_index)
+        others = [each for each in self._origins.roots(behind, set()) if each.event_index != root.event_index]
+        if is_literal_skipped:
+            others = [each for each in others if not self._origins.is_literal(each)]
         return min(others, key=self._place, default=root)
 
     def _in_pipeline(self, root: TensorEvent) -> list[TensorEvent]:
@@ -228,7 +233,9 @@ class Culprits:
         apart = f"AND graph_id NOT IN ({', '.join('?' * len(graphs))})" if graphs else ""
         # Without a step, the tensors of a call are known by its execution.
         in_pipeline = f"scope = 'graph' AND NOT (step_id IS NULL AND execution_index IS NOT NULL) {apart}"
-        return self._read(f"{in_pipeline} AND event_index < ?", *graphs, root.event_index)
+        # An infinity in each record, such as the initial value of a minimum, would fill up the limit before a NaN.
+        of_kind = "num_nan > 0 AND " if root.num_nan and not (root.num_pos_inf or root.num_neg_inf) else ""
+        return self._read(f"{of_kind}{in_pipeline} AND event_index < ?", *graphs, root.event_index)
 
     def _in_store(self, root: TensorEvent) -> list[TensorEvent]:
         """Returns the bad tensors that were stored in TensorArrays or stacks before an op returned one of them."""

@@ -13,6 +13,7 @@ from tfdbg_arrow.query.flow.callsites import CallSites
 from tfdbg_arrow.query.flow.contents import ELEMENT, Contents, Gaps, TensorLists
 from tfdbg_arrow.query.flow.events import EventReader, Label, Labels
 from tfdbg_arrow.query.flow.graphs import NEVER_BAD, GraphReader
+from tfdbg_arrow.query.flow.pipelines import Pipelines
 from tfdbg_arrow.query.flow.program_ops import ProgramOps
 from tfdbg_arrow.query.flow.resources import Resources, Write
 from tfdbg_arrow.query.recorded import EagerValue, GraphTensor, Op, Place, TensorEvent, Trace
@@ -69,6 +70,7 @@ class DataFlow:
         self.borders = Borders(self.graphs, self.events, self.sites)
         self.resources = Resources(self.graphs, self.events, self.borders)
         self.program_ops = ProgramOps(self.graphs, self.borders, self._row_of)
+        self._pipelines = Pipelines(logdir, self.graphs, self.events, self._row_of, run_id=run_id)
         self.lock = threading.RLock()
         self._sources: dict[tuple[int, int], Sources] = {}
         self._gaps = Gaps(logdir, run_id=run_id)
@@ -246,6 +248,8 @@ class DataFlow:
         return place
 
     def _find_sources(self, event: TensorEvent, since: int) -> Sources:
+        if event.has_inf_or_nan and (elements := self._pipelines.sources_of(event)):
+            return Sources(elements, is_complete=False)
         found: dict[int, TensorEvent] = {}
         is_complete = self._is_made_known(event)
         waiting = list(self._input_places(event))

@@ -201,6 +201,11 @@ class GraphReader:
         """Returns (op name, output slot) of all results of a function."""
         return list(self._results.get(function_name, {}).values())
 
+    def results_at(self, graph_id: int, output_index: int) -> frozenset[tuple[str, int]]:
+        """Returns (op name, output slot) of a result of the functions of a graph."""
+        results = (self._results.get(name, {}).get(output_index) for name in self._functions_of.get(graph_id, ()))
+        return frozenset(result for result in results if result is not None)
+
     def calls(self, graph_id: int, op_name: str) -> list[Call]:
         """Returns the functions that an op calls within the caller's step."""
         return [call for call in self._calls.get((graph_id, op_name), ()) if call.is_inline]

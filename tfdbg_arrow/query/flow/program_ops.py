@@ -18,7 +18,7 @@ from typing import Any
 
 from tfdbg_arrow.query.flow.borders import Borders
 from tfdbg_arrow.query.flow.graphs import GraphReader
-from tfdbg_arrow.query.recorded import GraphTensor, Op, TensorEvent
+from tfdbg_arrow.query.recorded import KINDS, GraphTensor, Op, TensorEvent
 from tfdbg_arrow.schema.op_traits import ANY_BAD, MADE_OF_FINITE, Bad, Trait, made_of_bad, types_with
 
 _KEEPING_FINITE = types_with(Trait.KEEPS_FINITE)
@@ -194,6 +194,12 @@ class ProgramOps:
             if divisor is not None:
                 rows[1] = _at(divisor, made.place.of_op(*made.op.inputs[1]), None)
         return rows
+
+    def as_output(self, event: TensorEvent, *, kinds: Sequence[str] = KINDS) -> TensorEvent:
+        """Returns the output of the op that made a tensor, if it has bad elements of the kinds; otherwise the row."""
+        made = self.maker(event)
+        output = None if made is None else self.output(made, event)
+        return event if output is None or not output.bad_kinds(kinds) else output
 
     def output(self, made: ProgramOp, event: TensorEvent) -> TensorEvent | None:
         """Returns the output of the op that made a tensor, with bad elements that follow from the row.

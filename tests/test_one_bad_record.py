@@ -1,0 +1,340 @@
+"""Answers name the one bad record of a data set: its sample in the batch, and its row in arrays that are not shuffled.
+
+Each program trains on 96 records in batches of 16, of which the record with the number `BAD` makes a bad value: in
+features, labels, weights, masks or tokens; in `fit`, in loops, and under a strategy.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfdbg_arrow
+
+NUM, BAD, BATCH = 96, 37, 16
+SAMPLE = BAD % BATCH
+
+ON_TWO_DEVICES = ("under_a_strategy",)
+
+pytestmark = pytest.mark.slow
+
+
+class Expected(NamedTuple):
+    """What the answer must name.
+
+    Attributes:
+        sample: Index of the sample in the batch, or in the whole data if `is_batch` is False; None if the data is
+            shuffled.
+        row: The row of the arrays.
+        is_batch: Whether the samples are those of a batch.
+    """
+
+    sample: int | None = SAMPLE
+    row: int | None = BAD
+    is_batch: bool = True
+
+
+SHUFFLED = Expected(sample=None, row=None)
+LOOP = Expected(row=None)
+WHOLE_DATA = Expected(sample=BAD, row=None, is_batch=False)
+
+PROGRAMS: dict[str, tuple[Callable[[], object], Expected]] = {}
+
+
+def program(expected: Expected = Expected()) -> Callable[[Callable[[], object]], Callable[[], object]]:  # noqa: B008
+    """Declares a program with one bad record."""
+
+    def declare(function: Callable[[], object]) -> Callable[[], object]:
+        PROGRAMS[function.__name__] = (function, expected)
+        return function
+
+    return declare
+
+
+def features(bad: float | None = 0.0) -> Any:
+    found = np.random.default_rng(3).uniform(0.5, 1.5, (NUM, 5)).astype("float32")
+    if bad is not None:
+        found[BAD, 2] = bad
+    return found
+
+
+def labels(bad: float | None = None) -> Any:
+    found = features(None).sum(axis=1, keepdims=True)
+    if bad is not None:
+        found[BAD] = bad
+    return found
+
+
+class LogLayer(keras.layers.Layer):  # type: ignore[misc]
+    def call(self, x: Any) -> Any:
+        return tf.math.log(x)
+
+
+class UnitLength(keras.layers.Layer):  # type: ignore[misc]
+    def call(self, x: Any) -> Any:
+        return x / tf.sqrt(tf.reduce_sum(tf.square(x), axis=-1, keepdims=True))
+
+
+class MaskedMean(keras.layers.Layer):  # type: ignore[misc]
+    def call(self, inputs: Any) -> Any:
+        x, mask = inputs
+        return tf.reduce_sum(x * mask[:, :, None], axis=1) / tf.reduce_sum(mask, axis=1, keepdims=True)
+
+
+def trained(model: Any, *data: Any, loss: Any = "mse", **options: Any) -> None:
+    model.compile("sgd", loss, **options.pop("compile", {}))
+    model.fit(*data, **{"batch_size": BATCH, "shuffle": False, "verbose": 0, "epochs": 2, **options})
+
+
+@program()
+def zero_feature_under_a_logarithm() -> None:
+    trained(keras.Sequential([LogLayer(), keras.layers.Dense(1)]), features(), labels())
+
+
+@program(SHUFFLED)
+def zero_feature_in_shuffled_arrays() -> None:
+    trained(keras.Sequential([LogLayer(), keras.layers.Dense(1)]), features(), labels(), shuffle=True)
+
+
+@program()
+def row_of_zeros_is_given_unit_length() -> None:
+    x = features(None)
+    x[BAD] = 0
+    trained(keras.Sequential([UnitLength(), keras.layers.Dense(1)]), x, labels())
+
+
+@program()
+def several_steps_in_one_call() -> None:
+    model = keras.Sequential([LogLayer(), keras.layers.Dense(1)])
+    trained(model, features(), labels(), compile={"steps_per_execution": 4})
+
+
+@program(WHOLE_DATA)
+def nan_feature() -> None:
+    trained(keras.Sequential([keras.layers.Dense(3, "relu"), keras.layers.Dense(1)]), features(np.nan), labels())
+
+
+@program(WHOLE_DATA)
+def infinite_feature_in_shuffled_arrays() -> None:
+    model = keras.Sequential([keras.layers.Dense(3, "tanh"), keras.layers.Dense(1)])
+    trained(model, features(np.inf), labels(), shuffle=True)
+
+
+@program(WHOLE_DATA)
+def nan_label() -> None:
+    trained(keras.Sequential([keras.layers.Dense(1)]), features(None), labels(np.nan))
+
+
+@program(WHOLE_DATA)
+def nan_sample_weight() -> None:
+    weights = np.ones(NUM, "float32")
+    weights[BAD] = np.nan
+    trained(keras.Sequential([keras.layers.Dense(1)]), features(None), labels(), sample_weight=weights)
+
+
+@program()
+def negative_label_under_a_logarithm() -> None:
+    def log_error(y: Any, prediction: Any) -> Any:
+        return tf.square(tf.math.log(y) - prediction)
+
+    trained(keras.Sequential([keras.layers.Dense(1)]), features(None), labels(-1.0), loss=log_error)
+
+
+@program()
+def label_zero_under_a_relative_error() -> None:
+    def relative(y: Any, prediction: Any) -> Any:
+        return tf.abs(prediction - y) / y
+
+    trained(keras.Sequential([keras.layers.Dense(1)]), features(None), labels(0.0), loss=relative)
+
+
+@program()
+def mask_without_a_step() -> None:
+    x = np.random.default_rng(1).normal(size=(NUM, 7, 5)).astype("float32")
+    mask = np.ones((NUM, 7), "float32")
+    mask[BAD] = 0
+    inputs = [keras.Input((7, 5)), keras.Input((7,))]
+    model = keras.Model(inputs, keras.layers.Dense(1)(MaskedMean()(inputs)))
+    trained(model, [x, mask], labels())
+
+
+@program()
+def text_without_a_token() -> None:
+    tokens = np.random.default_rng(2).integers(1, 50, (NUM, 9))
+    tokens[BAD] = 0
+
+    class MeanOfTokens(keras.layers.Layer):  # type: ignore[misc]
+        def call(self, inputs: Any) -> Any:
+            ids, vectors = inputs
+            mask = tf.cast(ids != 0, tf.float32)
+            return tf.reduce_sum(vectors * mask[:, :, None], axis=1) / tf.reduce_sum(mask, axis=1, keepdims=True)
+
+    ids = keras.Input((9,), dtype="int32")
+    model = keras.Model(ids, keras.layers.Dense(1)(MeanOfTokens()([ids, keras.layers.Embedding(50, 4)(ids)])))
+    trained(model, tokens, labels())
+
+
+@program()
+def data_set_with_a_map() -> None:
+    data = tf.data.Dataset.from_tensor_slices((features(), labels())).map(lambda x, y: (x, 2.0 * y))
+    model = keras.Sequential([LogLayer(), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    model.fit(data.batch(BATCH).prefetch(2), epochs=2, verbose=0)
+
+
+@program(SHUFFLED)
+def shuffled_data_set() -> None:
+    data = tf.data.Dataset.from_tensor_slices((features(), labels())).shuffle(NUM, seed=5).batch(BATCH)
+    model = keras.Sequential([LogLayer(), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    model.fit(data, epochs=2, verbose=0)
+
+
+@program()
+def custom_train_step() -> None:
+    class Custom(keras.Model):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = keras.layers.Dense(1)
+
+        def call(self, x: Any) -> Any:
+            return self.dense(tf.math.log(x))
+
+        def train_step(self, data: Any) -> Any:
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(self(x, training=True) - y))
+            self.optimizer.apply_gradients(
+                zip(tape.gradient(loss, self.trainable_variables), self.trainable_variables, strict=True)
+            )
+            return {"loss": loss}
+
+    trained(Custom(), features(), labels())
+
+
+def loop(batches: Any, step: Callable[[Any, Any], object]) -> None:
+    for x, y in batches:
+        step(x, y)
+
+
+def step_of(forward: Callable[[Any], Any], *, is_function: bool = True) -> Callable[[Any, Any], object]:
+    weight = tf.Variable(tf.ones([5, 1]))
+
+    def step(x: Any, y: Any) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(forward(x) @ weight - y))
+        weight.assign_sub(0.01 * tape.gradient(loss, weight))
+
+    return tf.function(step) if is_function else step
+
+
+@program()
+def loop_with_a_function() -> None:
+    loop(tf.data.Dataset.from_tensor_slices((features(), labels())).batch(BATCH), step_of(tf.math.log))
+
+
+@program()
+def eager_loop() -> None:
+    data = tf.data.Dataset.from_tensor_slices((features(), labels())).batch(BATCH)
+    loop(data, step_of(tf.math.log, is_function=False))
+
+
+@program(LOOP)
+def loop_over_slices_of_arrays() -> None:
+    x, y = features(), labels()
+    slices = ((x[start : start + BATCH], y[start : start + BATCH]) for start in range(0, NUM, BATCH))
+    loop(slices, step_of(tf.math.log))
+
+
+@program(LOOP)
+def nan_in_a_slice_of_arrays() -> None:
+    x, y = features(np.nan), labels()
+    slices = ((x[start : start + BATCH], y[start : start + BATCH]) for start in range(0, NUM, BATCH))
+    loop(slices, step_of(tf.identity))
+
+
+@program(SHUFFLED)
+def loop_over_shuffled_data() -> None:
+    data = tf.data.Dataset.from_tensor_slices((features(), labels())).shuffle(NUM, seed=1).batch(BATCH)
+    loop(data, step_of(tf.math.log))
+
+
+@program(SHUFFLED)
+def generator() -> None:
+    x, y = features(), labels()
+
+    def records() -> Any:
+        for number in np.random.default_rng(4).permutation(NUM):
+            yield x[number], y[number]
+
+    kinds = (tf.TensorSpec([5], tf.float32), tf.TensorSpec([1], tf.float32))
+    loop(tf.data.Dataset.from_generator(records, output_signature=kinds).batch(BATCH), step_of(tf.math.log))
+
+
+@program()
+def evaluation() -> None:
+    model = keras.Sequential([LogLayer(), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    model.evaluate(features(), labels(), batch_size=BATCH, verbose=0)
+
+
+@program(Expected(sample=SAMPLE % (BATCH // 2), row=None))
+def under_a_strategy() -> None:
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    data = tf.data.Dataset.from_tensor_slices((features(), labels())).batch(BATCH)
+    with strategy.scope():
+        weight = tf.Variable(tf.ones([5, 1]))
+
+    def replica(x: Any, y: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(tf.math.log(x) @ weight - y))
+        gradient = tf.distribute.get_replica_context().all_reduce("sum", tape.gradient(loss, weight))
+        weight.assign_sub(0.01 * gradient)
+        return loss
+
+    @tf.function
+    def step(batch: Any) -> None:
+        strategy.run(replica, args=batch)
+
+    for batch in strategy.experimental_distribute_dataset(data):
+        step(batch)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_bad_record_is_named(tmp_path: Path, name: str) -> None:
+    run, expected = PROGRAMS[name]
+    if name in ON_TWO_DEVICES:
+        command = [sys.executable, "-m", "tests.test_one_bad_record", name, str(tmp_path)]
+        subprocess.run(command, cwd=Path(__file__).parents[1], check=True, timeout=300)
+    else:
+        keras.utils.set_random_seed(1)
+        with tfdbg_arrow.capture(tmp_path):
+            run()
+    with tfdbg_arrow.open_logdir(tmp_path) as opened:
+        found = opened.first_nonfinite()
+    assert found is not None
+    assert found.samples is not None, found.headline
+    samples = found.samples
+    assert (samples.num_bad, samples.is_batch) == (1, expected.is_batch)
+    assert (expected.sample or samples.first, samples.row) == (samples.first, expected.row)
+    assert f"sample {samples.first} of the {'batch' if samples.is_batch else 'data'}" in found.headline
+
+
+def main(name: str, logdir: str) -> None:
+    """Records one of the programs with two devices, which TensorFlow must get before it starts."""
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+    with tfdbg_arrow.capture(logdir):
+        PROGRAMS[name][0]()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,128 @@
+"""Pipelines: the bad tensors of tf.data from which an element of a data set may have come.
+
+No row links an element to the function that made it, or the argument of such a function to what it was made of. The
+components of an element are known: output 1 of an iterator is result 1 of the last function, and a record of an array
+has the array's dtype and the shape of its rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cached_property, lru_cache
+
+from tfdbg_arrow.query.engine import Engine
+from tfdbg_arrow.query.flow.events import EventReader
+from tfdbg_arrow.query.flow.graphs import GraphReader
+from tfdbg_arrow.query.recorded import GraphTensor, Place, TensorEvent, read_events
+from tfdbg_arrow.schema.op_traits import PIPELINE_ENDS
+
+_MAX_BAD_ROWS = 256
+"""Maximum number of bad tensors of a function whose calls are looked at. The first of them matter."""
+_MAX_CACHED = 64
+
+
+class Pipelines:
+    """Finds the sources of elements of the data sets of one run.
+
+    Args:
+        logdir: The logdir.
+        graphs: The graphs of the run.
+        events: The events of the run.
+        row_of: Returns the row of the op that computed a tensor, or None.
+        run_id: The run.
+    """
+
+    def __init__(
+        self,
+        logdir: Engine,
+        graphs: GraphReader,
+        events: EventReader,
+        row_of: Callable[[Place], TensorEvent | None],
+        *,
+        run_id: str,
+    ) -> None:
+        self._logdir = logdir
+        self._graphs = graphs
+        self._events = events
+        self._row_of = row_of
+        self._run_id = run_id
+        self._bad_results = lru_cache(maxsize=_MAX_CACHED)(self._find_bad_results)
+
+    def sources_of(self, event: TensorEvent) -> tuple[TensorEvent, ...]:
+        """Returns the bad tensors before a bad tensor from which it may have come.
+
+        These are results of the last function with bad ones, or else arrays that a data set was made of.
+
+        Args:
+            event: An element that left a data set, or an argument of a function of one; no other tensor has any.
+        """
+        if (event.op_type or "").startswith(PIPELINE_ENDS):
+            functions, component = self._functions, event.output_slot
+        elif event.op_type == "Placeholder" and event.op_name is not None and event.graph_id in self._functions:
+            assert event.graph_id is not None
+            functions = self._functions[self._functions.index(event.graph_id) + 1 :]
+            argument = self._graphs.argument(event.graph_id, event.op_name, function_name=None)
+            if argument is None or argument.is_capture:
+                return ()
+            component = argument.input_index
+        else:
+            return ()
+        for graph_id in functions:
+            results = self._bad_results(graph_id, component or 0)
+            if results := tuple(each for each in results if _may_become(each, event)):
+                return results
+        return tuple(each for each in self._bad_arrays if _may_become(each, event) and _has_rows_of(each, event))
+
+    @cached_property
+    def _functions(self) -> Sequence[int]:
+        """The graphs that data sets call, the last traced first: a pipeline calls functions in the order of tracing."""
+        rows = self._logdir.rows(
+            "SELECT DISTINCT graph_id FROM graph_op WHERE run_id = ? AND role = 'input' ORDER BY graph_id DESC",
+            [self._run_id],
+        )
+        return [graph_id for (graph_id,) in rows if not self._graphs.callers(graph_id)]
+
+    def _find_bad_results(self, graph_id: int, component: int) -> tuple[TensorEvent, ...]:
+        """Returns the bad tensors that a function first returned as a component."""
+        rows = read_events(
+            self._logdir,
+            f"has_inf_or_nan AND scope = 'graph' AND graph_id = ? ORDER BY event_index LIMIT {_MAX_BAD_ROWS}",
+            [self._run_id, graph_id],
+        )
+        results: dict[int, TensorEvent] = {}
+        # The results of a function lie outside of its loops and of the functions that it calls.
+        for context in dict.fromkeys(replace(row.context, call_site="", frame_id=0, iteration=0) for row in rows):
+            for name, slot in self._graphs.results_at(graph_id, component):
+                row = self._row_of(GraphTensor(context, graph_id, name, slot, 2**63 - 1))
+                if row is not None and row.has_inf_or_nan:
+                    results[row.event_index] = row
+        return tuple(results[index] for index in sorted(results))
+
+    @cached_property
+    def _bad_arrays(self) -> Sequence[TensorEvent]:
+        """The bad arrays of which data sets were made."""
+        rows = read_events(
+            self._logdir,
+            f"has_inf_or_nan AND scope = 'external' ORDER BY event_index LIMIT {_MAX_BAD_ROWS}",
+            [self._run_id],
+        )
+        return [
+            row
+            for row in rows
+            if row.tensor_id is not None
+            and any("Dataset" in op_type for op_type, _, _ in self._events.ways_of_use(row.tensor_id))
+        ]
+
+
+def _may_become(source: TensorEvent, event: TensorEvent) -> bool:
+    """Returns whether a tensor comes before another of the same dtype and shares a kind of bad element with it."""
+    is_before = source.event_index < event.event_index
+    return is_before and source.dtype == event.dtype and bool(source.bad_kinds() & event.bad_kinds())
+
+
+def _has_rows_of(array: TensorEvent, event: TensorEvent) -> bool:
+    """Returns whether a tensor can be a record of an array, a batch of records, or the array itself."""
+    if array.shape is None or event.shape is None:
+        return False
+    return event.shape == array.shape or array.shape[1:] in (event.shape, event.shape[1:])
