@@ -10,13 +10,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import Any
 
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow
-from tfdbg_arrow.query.recorded import Execution, TensorEvent, TensorHealth, health_facts, read_events
+from tfdbg_arrow.query.keras_graphs import user_names
+from tfdbg_arrow.query.recorded import (
+    Execution,
+    GraphTensor,
+    Place,
+    TensorEvent,
+    TensorHealth,
+    health_facts,
+    read_events,
+)
+from tfdbg_arrow.safe_text import parse_json
 from tfdbg_arrow.schema.op_traits import Trait, types_with
 
 _GETS_ELEMENT = types_with(Trait.GETS_ELEMENT)
+_ELEMENTWISE, _KEEPS_SLICES = types_with(Trait.ELEMENTWISE), types_with(Trait.KEEPS_SLICES)
+_RESHAPING = types_with(Trait.RESHAPED) - {"Transpose"}
 _MAKES_BATCHES = frozenset({
     "BatchDataset", "BatchDatasetV2", "MapAndBatchDataset", "PaddedBatchDataset", "PaddedBatchDatasetV2",
     "ParallelBatchDataset",
@@ -35,6 +48,8 @@ _HANDING_ON = frozenset({"ModelDataset", "OptionsDataset", "PrefetchDataset"})
 """Types of data sets with the elements of their input."""
 _MAX_TENSORS = 1_000
 """Number of tensors that are followed back for one answer, because each takes some time."""
+_MAX_UNRECORDED = 20
+"""Number of tensors without a row that are followed back from one op."""
 _ORDINALS = ("first", "second", "third")
 
 
@@ -87,6 +102,7 @@ class SampleFinder:
         self._rows: dict[int, TensorEvent] = {}
         self._open_axes = lru_cache(maxsize=100)(self._read_open_axes)
         self._arguments = lru_cache(maxsize=100)(self._read_arguments)
+        self._attributes = lru_cache(maxsize=1000)(self._read_attributes)
 
     def of(self, event: TensorEvent) -> BadSamples | None:
         """Returns the bad samples of a tensor, or None if the recording does not show that its first axis has some."""
@@ -150,13 +166,82 @@ class SampleFinder:
         if row.op_type in _REORDERING or not row.shape:
             return []
         size = row.shape[0]
-        inputs = [each for _, _, each in self._flow.taken_by(row) if each.shape]
+        taken = [(index, each) for index, _, each in self._flow.taken_by(row) if each.shape]
+        inputs = [each for _, each in taken]
+        if row.op_type in _ELEMENTWISE:
+            # Axes are matched from the last one on, so the first axes of tensors with as many axes correspond.
+            alike = [each for each in inputs if _num_axes(each) == len(row.shape) and (each.shape or ())[0] == size]
+            return alike or self._behind_integers(row)
+        if self._keeps_slices(row):
+            return [each for index, each in taken if index == 0 and (each.shape or ())[0] == size]
         others = [(each, axis) for each in inputs for axis, length in enumerate(each.shape or ()) if length == size]
         if row.scope == "graph" and self._is_open(row, 0):
             others = [(each, axis) for each, axis in others if self._is_open(each, axis)]
         elif size in row.shape[1:]:
             return []
         return [] if any(axis != 0 for _, axis in others) else [each for each, _ in others]
+
+    def _keeps_slices(self, row: TensorEvent) -> bool:
+        """Returns whether an op surely computes each slice of its output from the same slice of its first input."""
+        if row.op_type in _RESHAPING:
+            return True  # the elements keep their order, so that slices of the same number have the same elements
+        if len(row.shape or ()) < 2 or row.op_type not in (*_KEEPS_SLICES, "StridedSlice"):
+            return False
+        attributes = (
+            None if row.graph_id is None or row.op_name is None else self._attributes(row.graph_id, row.op_name)
+        )
+        if row.op_type == "StridedSlice":
+            return attributes is not None and _takes_whole_axis(attributes)
+        # The optimizer fuses a product with an addition to its result, and gives both the name of the addition.
+        return row.op_type != "MatMul" or (attributes is not None and not attributes.get("transpose_a", False))
+
+    def _read_attributes(self, graph_id: int, op_name: str) -> dict[str, Any] | None:
+        """Returns the attributes of an op of a graph, or None if they were not recorded."""
+        rows = self._logdir.rows(
+            "SELECT attributes FROM graph_op WHERE run_id = ? AND graph_id = ? AND op_name = ?",
+            [self._run_id, graph_id, op_name],
+        )
+        attributes = parse_json(rows[0][0]) if rows and rows[0][0] is not None else None
+        return attributes if isinstance(attributes, dict) else None
+
+    def _behind_integers(self, row: TensorEvent) -> list[TensorEvent]:
+        """Returns a recorded component of the batch if an op computes from another one that has no row.
+
+        Tensors of integers and booleans, such as token numbers and masks, have no rows.
+        """
+        own = row.graph_tensor
+        if own is None:
+            return []
+        waiting: list[Place] = [own]
+        for _ in range(_MAX_UNRECORDED):
+            if not waiting:
+                return []
+            trace = self._flow.trace(waiting.pop(), how="graph", near=row.event_index)
+            place = trace.place
+            if not isinstance(place, GraphTensor) or (trace.row is not None and place != own):
+                continue
+            op = self._flow.graphs.op(place.graph_id, place.op_name)
+            if op is not None and op.op_type in _GETS_ELEMENT:
+                ((num_axes,),) = self._logdir.rows(
+                    "SELECT max(len(static_shape)) FROM graph_op_output WHERE run_id = ? AND graph_id = ? "
+                    "AND op_name = ? AND output_slot = ?",
+                    [self._run_id, place.graph_id, place.op_name, place.output_slot],
+                )
+                if num_axes != _num_axes(row):
+                    return []  # the component was broadcast, and its first axis became another one
+                siblings = read_events(
+                    self._logdir,
+                    "op_type = ? AND graph_id = ? AND op_name = ? AND step_id IS NOT DISTINCT FROM ? "
+                    "AND iteration IS NOT DISTINCT FROM ? ORDER BY output_slot",
+                    [
+                        *(self._run_id, op.op_type, place.graph_id, place.op_name),
+                        *(place.context.step_id, place.context.iteration),
+                    ],
+                )
+                return [each for each in siblings if each.shape and each.shape[0] == (row.shape or (0,))[0]][:1]
+            if op is not None and op.op_type in _ELEMENTWISE:
+                waiting += [place.of_op(*source) for source in op.inputs]
+        return []
 
     def _is_open(self, row: TensorEvent, axis: int) -> bool:
         """Returns whether the graph leaves the size of an axis open until it runs; True for an eager tensor."""
@@ -178,14 +263,19 @@ class SampleFinder:
     def _is_batch_input(self, row: TensorEvent) -> bool:
         """Returns whether a tensor is an input of the step whose first axis is that of the batch."""
         size = (row.shape or (0,))[0]
+        user = row.execution_index
         if row.op_type in _GETS_ELEMENT:
             sizes = {each.shape[0] for each in self._siblings(row) if each.shape}
-            return sizes == {size} and (self._is_of_keras or self._is_batched(row))
-        inputs = self._arguments(row.execution_index)
-        if row.event_index not in inputs or row.execution_index is None:
+            if sizes != {size} or self._is_of_keras or self._is_batched(row):
+                return sizes == {size}
+            # A distributed data set hands its elements through a function.
+            uses = () if row.tensor_id is None else self._flow.events.uses(row.tensor_id)
+            user = next((use.execution.execution_index for use in uses if use.execution.graph_id is not None), None)
+        inputs = self._arguments(user)
+        if row.event_index not in inputs or user is None:
             return False
         with_batch = [each for each in inputs.values() if each.health.shape and each.health.shape[0] == size]
-        return len(with_batch) > 1 and self._has_gradient(row.execution_index)
+        return len(with_batch) > 1 and self._has_gradient(user)
 
     def _siblings(self, row: TensorEvent) -> list[TensorEvent]:
         """Returns the recorded outputs of the run of an op that made a tensor."""
@@ -207,7 +297,7 @@ class SampleFinder:
             "SELECT 1 FROM mark WHERE run_id = ? AND label = 'phase' AND value IN (?, ?, ?) LIMIT 1",
             [self._run_id, *_PHASES_OF_KERAS],
         )
-        return bool(rows)
+        return bool(rows) or bool(user_names(self._logdir, run_id=self._run_id))
 
     def _has_gradient(self, execution_index: int) -> bool:
         """Returns whether an execution ran ops of a gradient, as a training step does."""
@@ -353,6 +443,16 @@ class SampleFinder:
             "SELECT 1 FROM graph_op WHERE run_id = ? AND contains(op_type, 'Shuffle') LIMIT 1", [self._run_id]
         )
         return bool(rows) or any("Shuffle" in op_type for op_type, _ in self._flow.events.op_types())
+
+
+def _num_axes(row: TensorEvent) -> int:
+    return len(row.shape or ())
+
+
+def _takes_whole_axis(attributes: dict[str, Any]) -> bool:
+    """Returns whether the subscripts of a StridedSlice begin with `:`, by the bits of its first subscript."""
+    masks = [attributes.get(f"{name}_mask") for name in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")]
+    return [mask & 1 if isinstance(mask, int) else None for mask in masks] == [1, 1, 0, 0, 0]
 
 
 def _ordinal(index: int) -> str:

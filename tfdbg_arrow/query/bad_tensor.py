@@ -18,6 +18,7 @@ from tfdbg_arrow.query.flow.origins import Effect, Effects, Gradients, Origins
 from tfdbg_arrow.query.flow.program_ops import ProgramOp
 from tfdbg_arrow.query.flow.sinks import Sinks
 from tfdbg_arrow.query.headline import headline_of
+from tfdbg_arrow.query.keras_graphs import user_names
 from tfdbg_arrow.query.nonfinite_tensor import FunctionCall, InputTensor, NonFinite, Producer, TensorContext
 from tfdbg_arrow.query.recorded import EagerValue, TensorEvent, TensorHealth, health_facts, read_events
 from tfdbg_arrow.query.stacks import Frame, source_text
@@ -191,7 +192,7 @@ class BadTensorReader:
         execution = self.flow.events.execution(index) if event.scope == "graph" else None
         if execution is None or execution.graph_id is None or index is None:
             return None
-        name = self.places.graph_name(execution.graph_id)
+        name = self._user_name(execution.graph_id)
         calls = () if name is None or not self._has_all_executions else self._calls_of(execution.graph_id)
         number = bisect_right(calls, index)
         return None if name is None or number == 0 else FunctionCall(name, number)
@@ -239,6 +240,11 @@ class BadTensorReader:
         num_steps = sum(op.op_type == "OptionalHasValue" for op in self.flow.graphs.graph(body_id).ops.values())
         return iteration if num_steps == 1 else None
 
+    def _user_name(self, graph_id: int | None) -> str | None:
+        """Returns what the user calls the function of a graph, such as `test_function` for a function of Keras."""
+        names = user_names(self._logdir, run_id=self._run_id)
+        return names.get(graph_id) if graph_id in names else self.places.graph_name(graph_id)
+
     @cached_property
     def _has_all_executions(self) -> bool:
         query = "SELECT count(*) = coalesce(max(execution_index) + 1, 0) FROM execution WHERE run_id = ?"
@@ -247,8 +253,8 @@ class BadTensorReader:
 
     def _read_calls(self, graph_id: int) -> tuple[int, ...]:
         """Returns the executions that call the Python function of a graph, in order; none for runs of sessions."""
-        names = self.flow.graphs.names
-        graph_ids = [other for other, name in names.items() if name == names.get(graph_id)]
+        own_name = self._user_name(graph_id)
+        graph_ids = [other for other in self.flow.graphs.names if self._user_name(other) == own_name]
         if len(graph_ids) > 1:
             # A function has a graph for each signature. Another function of the same name has no op on the same line.
             rows = self._logdir.rows(

@@ -52,6 +52,11 @@ class Trait(Flag):
         IS_SINGULAR: The op makes bad values of small numbers too. Others, such as Mul, make them of very large ones.
         DIVIDES: The output is the first input divided by the second.
         DIVIDES_ONE: The output is one divided by the input.
+        ELEMENTWISE: Each element of the output is computed from the elements at its place in the inputs, after these
+            were broadcast to one shape.
+        KEEPS_SLICES: Slice i of the output along the first axis is computed from slice i of the first input, and from
+            all of the other inputs. Only for tensors with two axes or more; for a product also only if it does not
+            transpose the first input.
         ASKS_RESOURCE: The op takes a resource, but neither its content nor a value to write.
     """
 
@@ -86,6 +91,8 @@ class Trait(Flag):
     READS_PART = auto()
     ASKS_RESOURCE = auto()
     GETS_ELEMENT = auto()
+    ELEMENTWISE = auto()
+    KEEPS_SLICES = auto()
     KEEPS_FINITE = auto()
     IS_SINGULAR = auto()
     DIVIDES = auto()
@@ -155,6 +162,31 @@ _ROWS: tuple[tuple[str, Trait], ...] = (
     ("TensorArrayGatherV3 TensorArrayRead TensorArrayReadV2 TensorArrayReadV3 TensorArrayScatter", _T.CARRIES),
     ("TensorArrayScatterV2 TensorArrayScatterV3 TensorArraySplit TensorArraySplitV2 TensorArraySplitV3", _T.CARRIES),
     ("TensorArrayWrite TensorArrayWriteV2 TensorArrayWriteV3", _T.CARRIES),
+    # Which elements of the output are computed from which of the inputs. These rows add to those above.
+    (
+        "Abs Acos Acosh Add AddN AddV2 Asin Asinh Atan Atan2 Atanh Cast Ceil ClipByValue Cos Cosh Digamma Div",
+        _T.ELEMENTWISE,
+    ),
+    (
+        "DivNoNan Elu EluGrad Equal Erf Erfc Erfinv Exp Expm1 Floor FloorDiv FloorMod Greater GreaterEqual",
+        _T.ELEMENTWISE,
+    ),
+    (
+        "Identity Inv InvGrad IsFinite IsInf IsNan LeakyRelu LeakyReluGrad Less LessEqual Lgamma Log Log1p",
+        _T.ELEMENTWISE,
+    ),
+    ("LogicalAnd LogicalNot LogicalOr Maximum Minimum Mod Mul MulNoNan Ndtri Neg NotEqual Pow RealDiv", _T.ELEMENTWISE),
+    (
+        "Reciprocal ReciprocalGrad Relu Relu6 Relu6Grad ReluGrad Rint Round Rsqrt RsqrtGrad SelectV2 Selu",
+        _T.ELEMENTWISE,
+    ),
+    (
+        "SeluGrad Sigmoid SigmoidGrad Sign Sin Sinh Softplus SoftplusGrad Softsign SoftsignGrad Sqrt SqrtGrad",
+        _T.ELEMENTWISE,
+    ),
+    ("Square SquaredDifference StopGradient Sub Tan Tanh TanhGrad TruncateDiv Xdivy Xlog1py Xlogy", _T.ELEMENTWISE),
+    ("AvgPool BiasAdd Conv2D Conv3D DepthwiseConv2dNative LogSoftmax MatMul MaxPool Softmax", _T.KEEPS_SLICES),
+    ("_FusedConv2D _FusedMatMul", _T.KEEPS_SLICES),
     # Finite and bad values. These rows add to those above.
     (
         "Abs BroadcastTo Ceil ConcatV2 Cos Elu Erf ExpandDims Floor GatherV2 LeakyRelu Maximum Minimum Neg",

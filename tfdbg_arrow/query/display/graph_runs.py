@@ -8,6 +8,7 @@ from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query.display.graph_ops import context_condition
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow
+from tfdbg_arrow.query.keras_graphs import user_names
 from tfdbg_arrow.query.recorded import Context
 from tfdbg_arrow.query.stacks import Frame, StackReader
 
@@ -246,52 +247,6 @@ def graph_list(logdir: Engine, *, run_id: str, name: str | None = None, limit: i
         num_graphs=rows[0][-2] if rows else 0,
         num_never_run=rows[0][-1] if rows else 0,
     )
-
-
-_KERAS_CALLS = {
-    "fit": "train",
-    "train_on_batch": "train",
-    "evaluate": "test",
-    "test_on_batch": "test",
-    "predict": "predict",
-    "predict_on_batch": "predict",
-}
-"""What a Keras model does, by the method that the user calls."""
-_KERAS_GRAPHS = {"one_step_on_data": "step", "one_step_on_iterator": "function", "multi_step_on_iterator": "function"}
-"""For the names of the functions that Keras makes: the part of the model's attribute that it makes them for, such as
-`train_step` and `train_function`."""
-
-
-def user_names(logdir: Engine, *, run_id: str) -> dict[int, str]:
-    """Returns what the user calls the graphs that Keras made of a model's steps, by graph_id.
-
-    A name is that of the model's attribute, such as `train_step` or `train_function`, with the model's name if all
-    layers of the graph belong to one model: `train_step of digits`.
-    """
-    rows = logdir.kept_rows(
-        "SELECT graph_id, graph_name, max_by(method, depth) FROM (SELECT g.graph_id, g.graph_name, s.depth, "
-        "regexp_extract(s.func, '[^.]*$') AS method FROM graph AS g "
-        "JOIN stack AS s ON s.run_id = g.run_id AND s.stack_trace_id = g.stack_trace_id "
-        f"WHERE g.run_id = ? AND g.graph_name IN ({', '.join('?' * len(_KERAS_GRAPHS))}) "
-        "AND contains(s.file_path, 'keras')) AS called "
-        f"WHERE method IN ({', '.join('?' * len(_KERAS_CALLS))}) GROUP BY graph_id, graph_name",
-        [run_id, *_KERAS_GRAPHS, *_KERAS_CALLS],
-    )
-    if not rows:
-        return {}
-    models = dict(
-        logdir.kept_rows(
-            "SELECT graph_id, min(model) FROM (SELECT DISTINCT graph_id, split_part(layer, '/', 1) AS model "
-            "FROM graph_op WHERE run_id = ? AND contains(layer, '/') AND role = 'forward') AS m "
-            "GROUP BY graph_id HAVING count(*) = 1",
-            [run_id],
-        )
-    )
-    return {
-        graph_id: f"{_KERAS_CALLS[method]}_{_KERAS_GRAPHS[graph_name]}"
-        + (f" of {models[graph_id]}" if graph_id in models else "")
-        for graph_id, graph_name, method in rows
-    }
 
 
 def graph_path(logdir: Engine, graph_id: int, *, run_id: str) -> tuple[GraphName, ...]:

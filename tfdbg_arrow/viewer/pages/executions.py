@@ -16,7 +16,7 @@ from tfdbg_arrow.query.display.execution_window import (
     next_execution,
     read_execution,
 )
-from tfdbg_arrow.query.display.graph_runs import user_names
+from tfdbg_arrow.query.keras_graphs import user_names
 from tfdbg_arrow.query.stacks import StackReader
 from tfdbg_arrow.viewer.page import (
     NUM_ABOVE,
@@ -77,7 +77,7 @@ class ExecutionsPage:
         focus: The execution to show in detail; None if the request names none.
         op_types: Types and functions to choose from.
         graphs: Graphs to choose from.
-        user_names: What the user calls the graphs that Keras made, by graph_id, as in `graph_runs.user_names`.
+        user_names: What the user calls the graphs that Keras made, by graph_id, as in `keras_graphs.user_names`.
     """
 
     run_id: str | None

@@ -17,11 +17,11 @@ from tfdbg_arrow.query.display.graph_runs import (
     graph_path,
     graph_run,
     inner_runs,
-    user_names,
 )
 from tfdbg_arrow.query.display.graph_scopes import ScopeGraph, scope_graph
 from tfdbg_arrow.query.display.neighbourhood import MAX_DEPTH, Neighbourhood, neighbourhood
 from tfdbg_arrow.query.engine import Engine
+from tfdbg_arrow.query.keras_graphs import user_names
 from tfdbg_arrow.query.nonfinite_search import tensor_context
 from tfdbg_arrow.query.recorded import Context
 from tfdbg_arrow.query.stacks import StackReader
