@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -104,20 +104,26 @@ class Tags:
     """Gives each quantity of a run a tag of its own that is safe to show."""
 
     def __init__(self) -> None:
-        self._tags: dict[str, str] = {}
+        self._tags: dict[Hashable, str] = {}
         self._used: set[str] = set()
 
-    def __call__(self, name: str) -> str:
-        """Returns the tag of a quantity, given its unique name. It is the name, if that is short and printable."""
-        if name not in self._tags:
+    def of(self, name: str, *, key: Hashable = None) -> str:
+        """Returns the tag of a quantity: its name, if that is printable, short and not the tag of another one.
+
+        Args:
+            name: The name.
+            key: What distinguishes the quantity; None means the name.
+        """
+        key = name if key is None else key
+        if key not in self._tags:
             text = printable(name)
             text = text if len(text) <= _MAX_TAG else f"{text[: _MAX_TAG - 1]}…"
             tag, number = text, 2
             while tag in self._used:
-                tag, number = f"{text} ({number})", number + 1
-            self._tags[name] = tag
+                tag, number = f"{text} {number}", number + 1
+            self._tags[key] = tag
             self._used.add(tag)
-        return self._tags[name]
+        return self._tags[key]
 
 
 def scalar(tag: str, number: float) -> Any:

@@ -167,12 +167,12 @@ class RunExport:
         self._notes.update(dict.fromkeys(curves.notes if "loss" in names else curves.notes[1:]))
         self._measures.update(names, (measure.name for measure in health.measures))
         series: list[tuple[str, Sequence[float | None]]] = [
-            (self._tags(_TAG_OF_CURVE.get(curve.name, f"training/{curve.name}")), curve.values)
+            (self._tags.of(_TAG_OF_CURVE.get(curve.name, f"training/{curve.name}")), curve.values)
             for curve in curves.curves
         ]
         for measure in health.measures:
             for row, values in zip(health.rows, health.values[measure.name], strict=True):
-                series.append((self._tags(f"{measure.name}/{_place(row)}"), values))
+                series.append((self._tag(measure.name, row), values))
         size = max(1, _MAX_HISTOGRAMS // max(1, len(health.rows)))
         for first in range(axis.first, axis.last + 1, size):
             part = Axis(axis.name, first, min(first + size - 1, axis.last), 1)
@@ -202,17 +202,22 @@ class RunExport:
             [self._run_id],
         ):
             return {}
-        selections: dict[str, Selection] = {"distribution/all": of_run(self._run_id)}
+        selections: dict[str, Selection] = {self._tags.of("distribution/all"): of_run(self._run_id)}
         if all(row.kind != "line" for row in rows):
-            selections = {f"distribution/{_place(row)}": self._selection(row) for row in rows}
+            selections = {self._tag("distribution", row): self._selection(row) for row in rows}
         summaries: dict[int, list[Any]] = {}
-        for name, selection in selections.items():
+        for tag, selection in selections.items():
             found = distributions_on(scope, selection, axis, columns, run_id=self._run_id)
             for index, column in enumerate(columns):
-                summary = histogram(self._tags(name), found, index)
+                summary = histogram(tag, found, index)
                 if summary is not None:
                     summaries.setdefault(column.first, []).append(summary)
         return summaries
+
+    def _tag(self, quantity: str, row: LayerRow) -> str:
+        """Returns the tag of a quantity of a row: `norm/forward/enc/dense`, or `norm/gradient/role:loss`."""
+        name = f"{quantity}/{row.side}/{'role:' if row.kind == 'role' else ''}{row.layer}"
+        return self._tags.of(name, key=(quantity, row.side, row.kind, row.layer))
 
     def _selection(self, row: LayerRow) -> Selection:
         condition, parameters = row_condition(row.layer, row.side, run_id=self._run_id)
@@ -257,8 +262,3 @@ class RunExport:
                 yield f"{sentence}; the mode of this run is {mode}."
         if not self._num_histograms:
             yield no_distribution_sentence(logdir, self._run_id)
-
-
-def _place(row: LayerRow) -> str:
-    """Returns the part of a tag that names a row: `forward/enc/dense`, or `gradient/(loss)` for a role."""
-    return f"{row.side}/{f'({row.layer})' if row.kind == 'role' else row.layer}"
