@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
+import tensorflow as tf
+
+import tfdbg_arrow
 
 from ..query.builder import CLEAN, RunBuilder
 from .commands import run_cli
@@ -57,14 +65,23 @@ def test_the_mode_and_the_run_can_be_chosen(logdir: Path, tmp_path: Path) -> Non
     [
         (
             (),
-            "no format was given; give one of --parquet, --csv, --duckdb, --sqlite, --delta, --iceberg, --debugger-v2.",
+            (
+                "no format was given; give one of --parquet, --csv, --duckdb, --sqlite, --delta, --iceberg, "
+                "--debugger-v2, --tensorboard."
+            ),
         ),
         (
             ("--csv", "--sqlite"),
             (
                 "several formats were given; give one of --parquet, --csv, --duckdb, --sqlite, --delta, --iceberg, "
-                "--debugger-v2."
+                "--debugger-v2, --tensorboard."
             ),
+        ),
+        (("--csv", "--follow"), "--follow was given with --csv; it works only with --tensorboard."),
+        (("--debugger-v2", "--follow"), "--follow was given with --debugger-v2; it works only with --tensorboard."),
+        (
+            ("--tensorboard", "--table", "run"),
+            "--table was given with --tensorboard; event files hold curves, and no tables.",
         ),
         (
             ("--csv", "--tensor-debug-mode", "SHAPE"),
@@ -78,6 +95,7 @@ def test_the_mode_and_the_run_can_be_chosen(logdir: Path, tmp_path: Path) -> Non
             ("--debugger-v2", "--table", "run"),
             "--table was given with --debugger-v2; its dumps are always complete and are never replaced.",
         ),
+        (("--tensorboard", "--run", "run-z"), "run 'run-z' is not in {logdir}; it holds run-a."),
         (("--csv", "--run", "run-z"), "run 'run-z' is not in {logdir}; it holds run-a."),
         (("--debugger-v2", "--run", "run-z"), "run 'run-z' is not in {logdir}; it holds run-a."),
         (
@@ -96,6 +114,55 @@ def test_a_wrong_option_gives_one_sentence(
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr == f"tfdbg-arrow: {message.format(logdir=logdir)}\n"
     assert not (tmp_path / "dump").exists()
+
+
+def test_event_files_are_listed_with_what_is_missing(tmp_path: Path) -> None:
+    run = RunBuilder("run-a", run_name="my [run]\x1b")
+    run.tensor(run.graph("f").op("x", "Mul"), "x", {**CLEAN, "step": 3})
+    run.add("mark", event_index=1, step=3, label="loss", value="0.5")
+    logdir, target = run.write(tmp_path / "logdir"), tmp_path / "out"
+    result = run_cli("export", "--tensorboard", logdir, target)
+    assert (result.exit_code, result.stderr) == (0, "")
+    (file,) = (target / "run-a").iterdir()
+    assert result.stdout == (
+        f"{target}: event files of TensorBoard, {file.stat().st_size:,} bytes\n"
+        "  run run-a, my [run]\\x1b: 1 step, 8 scalars, 0 histograms\n"
+        "    Largest magnitudes, means, norms and update ratios need the mode FULL_NUMERICS; the mode of this run is "
+        "FULL_HEALTH.\n"
+        "    It was not recorded how the elements are distributed. To see it, record with enable(…, histograms=True), "
+        "or with tfdbg-arrow run --histograms.\n"
+    )
+    assert run_cli("export", "--tensorboard", logdir, target).exit_code == 2
+    found = json.loads(run_cli("export", "--tensorboard", "--overwrite", "--follow", "--json", logdir, target).stdout)
+    assert (found["format"], found["path"], found["size_bytes"]) == ("tensorboard", str(target), file.stat().st_size)
+    (told,) = found["runs"]
+    assert (told["run_id"], told["axis"], told["num_scalars"], len(told["notes"])) == ("run-a", "step", 8, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_a_recording_is_followed_until_its_end_or_until_ctrl_c(is_stopped: bool, tmp_path: Path) -> None:
+    """Another process exports the steps of a recording while they are recorded, from before its start on."""
+    logdir, target = tmp_path / "logdir", tmp_path / "out"
+    command = [sys.executable, "-m", "tfdbg_arrow", "export", "--tensorboard", "--follow", str(logdir), str(target)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as following:
+        assert following.stderr is not None
+        assert following.stderr.readline() == f"Waiting for a recording in {logdir} …\n"
+        with tfdbg_arrow.capture(logdir):
+            for step in itertools.count():
+                tfdbg_arrow.mark(step=step, loss=1 / (1 + step))
+                tf.square(tf.constant(2.0))
+                if any(file.stat().st_size > 1000 for file in target.glob("*/*")):
+                    break
+                time.sleep(0.1)
+            if is_stopped:
+                following.send_signal(signal.SIGINT)
+                following.wait(60)
+        out, err = following.communicate(timeout=60)
+    assert (following.returncode, err.strip()) == (0, "")
+    num_steps = int(out.splitlines()[1].split(": ")[1].split()[0].replace(",", ""))
+    assert (num_steps == step + 1) != is_stopped
+    assert num_steps > 1
 
 
 def test_a_wrong_source_or_target_gives_one_sentence(logdir: Path, tmp_path: Path) -> None:

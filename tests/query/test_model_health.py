@@ -659,6 +659,16 @@ def test_modes(tmp_path: Path) -> None:
     }
 
 
+def test_a_range_of_executions_does_not_count_the_marks_after_it(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    for number in range(4):
+        run.add("mark", event_index=run.next_event_index, label="rate", value=str(number))
+        run.eager(run.execution("Mul", outputs={number: "float32"}), CLEAN, tensor_id=number)
+    found = training_curves(run.write(tmp_path), positions=(0, 2))
+    assert found is not None
+    assert (found.axis, curve(found, "rate").values) == ("execution", (1.0, 2.0))
+
+
 @pytest.mark.slow
 def test_zoom(tmp_path: Path) -> None:
     found, curves = answers(training(), tmp_path, positions=(1, 3), max_columns=1)

@@ -18,6 +18,7 @@ from tfdbg_arrow.cli.output import (
     reading,
     styled,
 )
+from tfdbg_arrow.cli.watch import wait_for
 from tfdbg_arrow.errors import SettingError
 from tfdbg_arrow.safe_text import number_of
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from rich.progress import ProgressColumn
 
     from tfdbg_arrow.debugger_v2.export import ExportedRun
-    from tfdbg_arrow.query import Exported
+    from tfdbg_arrow.query import Exported, TensorBoardExport
 
 
 def export(
@@ -34,7 +35,8 @@ def export(
         str,
         typer.Argument(
             metavar="TARGET",
-            help="Where to write: a directory (dump, Parquet, CSV, Delta, Iceberg) or a file (DuckDB, SQLite).",
+            help="Where to write: a directory (dump, event files, Parquet, CSV, Delta, Iceberg) or a file (DuckDB, "
+            "SQLite).",
         ),
     ],
     parquet: Annotated[
@@ -51,6 +53,13 @@ def export(
         bool,
         typer.Option("--debugger-v2", help="Write a dump that TensorFlow's Debugger V2 and TensorBoard can read."),
     ] = False,
+    tensorboard: Annotated[
+        bool,
+        typer.Option(
+            "--tensorboard",
+            help="Write curves, layers and distributions as event files, which TensorBoard and other trackers read.",
+        ),
+    ] = False,
     table: Annotated[
         list[str] | None,
         typer.Option(
@@ -65,6 +74,13 @@ def export(
             help="Export only this run. Default: all runs. With several runs, each dump goes to TARGET/<run id>.",
         ),
     ] = None,
+    follow: Annotated[
+        bool,
+        typer.Option(
+            "--follow",
+            help="With --tensorboard: append the steps of a recording until it ends. Press Ctrl-C to stop.",
+        ),
+    ] = False,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace an existing export. A dump is never replaced.")
     ] = False,
@@ -92,12 +108,15 @@ def export(
         "delta": delta,
         "iceberg": iceberg,
         "debugger-v2": debugger_v2,
+        "tensorboard": tensorboard,
     }
     formats = [name for name, is_asked in asked.items() if is_asked]
     if len(formats) != 1:
         options = ", ".join(f"--{name}" for name in asked)
         what = "several formats were given" if formats else "no format was given"
         raise SettingError(f"{what}; give one of {options}.")
+    if follow and not tensorboard:
+        raise SettingError(f"--follow was given with --{formats[0]}; it works only with --tensorboard.")
     if debugger_v2:
         for option, is_given in (("--table", table), ("--overwrite", overwrite), ("--skip-broken", skip_broken)):
             if is_given:
@@ -108,6 +127,20 @@ def export(
         return
     if tensor_debug_mode is not None:
         raise SettingError(f"--tensor-debug-mode was given with --{formats[0]}; it works only with --debugger-v2.")
+    if tensorboard:
+        if table:
+            raise SettingError("--table was given with --tensorboard; event files hold curves, and no tables.")
+        _export_events(
+            logdir,
+            target,
+            run_id=run_id,
+            overwrite=overwrite,
+            follow=follow,
+            skip_broken=skip_broken,
+            memory_limit=memory_limit,
+            json=json,
+        )
+        return
     from tfdbg_arrow.query import export as export_to
 
     with (
@@ -133,6 +166,45 @@ def _table_columns() -> Sequence[ProgressColumn]:
     from rich.progress import MofNCompleteColumn, TextColumn
 
     return MofNCompleteColumn(), TextColumn("{task.fields[now]}")
+
+
+def _export_events(
+    logdir: str,
+    target: str,
+    *,
+    run_id: str | None,
+    overwrite: bool,
+    follow: bool,
+    skip_broken: bool,
+    memory_limit: str | None,
+    json: bool,
+) -> None:
+    from tfdbg_arrow.query import export_tensorboard
+
+    if follow:
+        wait_for(logdir)
+    with (
+        reading(logdir, skip_broken=skip_broken, memory_limit=memory_limit, what=None) as opened,
+        progress_bar("Following" if follow else "Exporting", _now_columns, now="") as show,
+    ):
+        written = export_tensorboard(
+            opened,
+            target,
+            run_id=run_id,
+            overwrite=overwrite,
+            follow=follow,
+            progress=lambda run, axis, position: show(None, None, now=f"{run}, {axis} {position:,}"),
+        )
+    if json:
+        print_json({"logdir": logdir, "format": "tensorboard", **vars(written)})
+    else:
+        _print_events(written)
+
+
+def _now_columns() -> Sequence[ProgressColumn]:
+    from rich.progress import TextColumn
+
+    return (TextColumn("{task.fields[now]}"),)
 
 
 def _dump_columns() -> Sequence[ProgressColumn]:
@@ -173,6 +245,18 @@ def _print_run(run: ExportedRun) -> None:
         out.print(styled(f"  {note}"))
     for item in run.left_out:
         out.print(styled(f"  left out: {number_of(item.num_rows, 'row')} of {item.table}. {item.reason}"))
+
+
+def _print_events(written: TensorBoardExport) -> None:
+    out = console()
+    out.print(styled((str(written.path), "bold"), f": event files of TensorBoard, {written.size_bytes:,} bytes"))
+    for run in written.runs:
+        named = "" if run.run_name is None else f", {run.run_name}"
+        steps = number_of(run.num_positions, run.axis or "step")
+        scalars, histograms = number_of(run.num_scalars, "scalar"), number_of(run.num_histograms, "histogram")
+        out.print(styled("  run ", (run.run_id, "bold"), f"{named}: {steps}, {scalars}, {histograms}"))
+        for note in run.notes:
+            out.print(styled(f"    {note}"))
 
 
 def _print_exported(exported: Exported) -> None:

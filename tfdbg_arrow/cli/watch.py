@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from tfdbg_arrow.query import Logdir, NonFinite
     from tfdbg_arrow.query.following import Figure, TrainingProgress
 
-_SHARE_OF_TIME = 4
-"""How many times as long as a look took to wait after it, so that watching leaves the machine to the program."""
 _MAX_QUERY_S = 5.0
 """Time limit of each question of a round. What takes longer is shown as it was in an earlier round."""
 _POLL_S = 0.5
@@ -63,7 +61,7 @@ def watch(
 
     has_harm = False
     try:
-        _wait_for(logdir)
+        wait_for(logdir)
         with (
             open_logdir(logdir, memory_limit=memory_limit) as opened,
             _json_lines() if json else _live(logdir) if sys.stdout.isatty() else _lines() as show,
@@ -79,7 +77,7 @@ def watch(
     raise typer.Exit(1 if has_harm else 0)
 
 
-def _wait_for(logdir: str) -> None:
+def wait_for(logdir: str) -> None:
     """Returns when there is a logdir at a path where there is nothing yet. A URL must exist."""
     path = parse_location(logdir)
     if not isinstance(path, Path) or path.is_file() or (path.is_dir() and any(path.iterdir())):
@@ -91,7 +89,7 @@ def _wait_for(logdir: str) -> None:
 
 def _rounds(opened: Logdir, run_id: str | None, *, interval: float) -> Iterator[TrainingProgress]:
     """Yields the progress, again and again until the recording has ended."""
-    from tfdbg_arrow.query.following import read_progress
+    from tfdbg_arrow.query.following import read_progress, wait_after_look
 
     before: TrainingProgress | None = None
     while True:
@@ -103,7 +101,7 @@ def _rounds(opened: Logdir, run_id: str | None, *, interval: float) -> Iterator[
             if progress.is_ended:
                 return
             before = progress
-        time.sleep(max(interval, _SHARE_OF_TIME * (time.monotonic() - started)))
+        wait_after_look(started, interval_s=interval)
 
 
 def _execute(command: str, logdir: str, found: NonFinite) -> None:

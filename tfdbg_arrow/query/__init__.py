@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from tfdbg_arrow.query.coverage import Coverage, UnobservedOp, UnobservedOps
     from tfdbg_arrow.query.explanation import Explanation, Growth, Reasons, read_reasons
     from tfdbg_arrow.query.exports import Exported, ExportedTable, ExportFormat, export
+    from tfdbg_arrow.query.exports.run_events import RunEvents
+    from tfdbg_arrow.query.exports.training_events import TensorBoardExport, export_tensorboard
     from tfdbg_arrow.query.info import LogdirInfo, Run, TableInfo
     from tfdbg_arrow.query.integrity.broken_parts import BrokenPart
     from tfdbg_arrow.query.integrity.diagnosis import Diagnosis, doctor
@@ -91,6 +93,8 @@ _NAMES_OF = {
     "tfdbg_arrow.query.coverage": ["Coverage", "UnobservedOp", "UnobservedOps"],
     "tfdbg_arrow.query.explanation": ["Explanation", "Growth", "Reasons", "read_reasons"],
     "tfdbg_arrow.query.exports": ["ExportFormat", "Exported", "ExportedTable", "export"],
+    "tfdbg_arrow.query.exports.run_events": ["RunEvents"],
+    "tfdbg_arrow.query.exports.training_events": ["TensorBoardExport", "export_tensorboard"],
     "tfdbg_arrow.query.info": ["LogdirInfo", "Run", "TableInfo"],
     "tfdbg_arrow.query.integrity.broken_parts": ["BrokenPart"],
     "tfdbg_arrow.query.integrity.diagnosis": ["Diagnosis", "doctor"],
@@ -186,12 +190,14 @@ __all__ = [
     "Rule",
     "RuleSummary",
     "Run",
+    "RunEvents",
     "Setting",
     "SourceLine",
     "Spread",
     "SpreadHop",
     "StepInput",
     "TableInfo",
+    "TensorBoardExport",
     "TensorHealth",
     "TensorHop",
     "TrainingCurves",
@@ -208,6 +214,7 @@ __all__ = [
     "distributions",
     "doctor",
     "export",
+    "export_tensorboard",
     "first_nan",
     "first_nonfinite",
     "history",

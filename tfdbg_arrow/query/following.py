@@ -1,9 +1,10 @@
-"""read_progress: where a training stands, for somebody who follows its recording."""
+"""What follows a recording: read_progress says where a training stands, recording_runs which runs go on."""
 
 from __future__ import annotations
 
 import contextlib
 import math
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from tfdbg_arrow.errors import TimeLimitError
 from tfdbg_arrow.query.alert_rules.answer import RuleSummary
 from tfdbg_arrow.query.answers import Logdir
 from tfdbg_arrow.query.asked_runs import asked_runs
+from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.info import Run
 from tfdbg_arrow.query.model_health import training_curves
 from tfdbg_arrow.query.nonfinite_tensor import NonFinite
@@ -21,6 +23,8 @@ _NUM_LAST_STEPS = 20
 """Number of steps, or executions in a program without steps, in which the latest value of a curve is looked for."""
 _LAST_FACTOR = 10
 """By how much the time limit is longer once the recording has ended."""
+_SHARE_OF_TIME = 4
+"""How many times as long as a look took to wait after it, so that following leaves the machine to the program."""
 _SHARES = ("bad_share", "zero_share", "saturated_share")
 
 
@@ -100,7 +104,7 @@ def read_progress(
         LogdirError: The logdir cannot be read.
     """
     # Looked up first: a recording that ends later still counts as recording, and the next round has its last rows.
-    alive = _recording(logdir)
+    alive = recording_runs(logdir)
     runs = logdir.runs()
     if not runs:
         return None
@@ -146,7 +150,17 @@ def read_progress(
     )
 
 
-def _recording(logdir: Logdir) -> frozenset[str] | None:
+def wait_after_look(started_s: float, *, interval_s: float) -> None:
+    """Waits until it is time to look at a recording again.
+
+    Args:
+        started_s: When the last look began, by `time.monotonic`.
+        interval_s: Wait at least this long.
+    """
+    time.sleep(max(interval_s, _SHARE_OF_TIME * (time.monotonic() - started_s)))
+
+
+def recording_runs(logdir: Engine) -> frozenset[str] | None:
     """Returns the runs whose processes record; None if that is not known, as at a URL."""
     path = logdir.path
     if not isinstance(path, Path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping
@@ -18,11 +17,10 @@ import pyarrow as pa
 from tfdbg_arrow.errors import ExportError, QueryError
 from tfdbg_arrow.query.asked_runs import find_run
 from tfdbg_arrow.query.exports.table_writer import Relation, TableWriter, relation_names, relations
+from tfdbg_arrow.query.exports.targets import check_target, size_of
 from tfdbg_arrow.query.logdir.open_logdir import OpenLogdir
 from tfdbg_arrow.query.logdir.public_views import View
 from tfdbg_arrow.storage.disk import written_whole
-from tfdbg_arrow.storage.layout import MARKER_NAME
-from tfdbg_arrow.storage.location import RemoteLocation, parse_location
 
 Progress = Callable[[str, int, int, int], None]
 """Called with the name of a table, the number of its rows written so far, the number of finished tables, and the number
@@ -115,7 +113,7 @@ def export(
         raise QueryError(f"the format is {format!r}, expected one of {', '.join(ExportFormat)}.") from None
     writer = _writer_of(chosen)
     relations = _choose_relations(tables, with_what_views_read=writer.keeps_views)
-    path = _check_target(target, writer=writer, overwrite=overwrite)
+    path = check_target(target, content=writer.content, holds=writer.holds, overwrite=overwrite)
     own = (
         contextlib.nullcontext(logdir)
         if isinstance(logdir, OpenLogdir)
@@ -162,7 +160,7 @@ def _export(
                     written.append(_write(logdir, open_, relation, run_id=run_id, told=told))
             finally:
                 open_.close()
-            size_bytes = _size_of(temporary)
+            size_bytes = size_of(temporary)
     except (OSError, sqlite3.Error, duckdb.Error) as error:
         raise ExportError(f"{path} cannot be written ({error}); nothing was left there.") from error
     return Exported(format=format_, path=path, tables=tuple(written), size_bytes=size_bytes)
@@ -215,55 +213,6 @@ def _write(
         )
     kind = "table" if relation.view is None else "rows of a view"
     return ExportedTable(name=relation.name, kind=kind, num_rows=told.num_rows)
-
-
-def _check_target(target: str | Path, *, writer: type[TableWriter], overwrite: bool) -> Path:
-    """Returns the path to write an export to.
-
-    Args:
-        target: The given path.
-        writer: What writes the format.
-        overwrite: Whether an existing export may be replaced.
-
-    Raises:
-        ExportError: The path cannot be written, or something exists there that must not be replaced.
-    """
-    location = parse_location(target)
-    if isinstance(location, RemoteLocation):
-        raise ExportError(f"{location} is a URL; export to a local path, and copy the result to the URL.")
-    path = location.absolute()
-    try:
-        inside = next((parent for parent in (path, *path.parents) if (parent / MARKER_NAME).exists()), None)
-        if inside is not None:
-            where = "is" if inside == path else f"is inside {inside},"
-            raise ExportError(f"{path} {where} a logdir of tfdbg_arrow; give a path outside of the logdir.")
-        if not os.path.lexists(path) or (writer.content is not None and path.is_dir() and not any(path.iterdir())):
-            return path
-        if not overwrite:
-            raise ExportError(f"{path} already exists; give another path, or --overwrite to replace it.")
-        if writer.content is None and not path.is_file():
-            raise ExportError(f"{path} is not a file and will not be replaced; give another path.")
-        if writer.content is not None and not _is_export(path, writer):
-            raise ExportError(
-                f"{path} will not be replaced, as it is not a directory with only the {writer.content} of an export; "
-                "give another path."
-            )
-    except OSError as error:
-        raise ExportError(f"{path} cannot be read ({error.strerror}); check its permissions.") from error
-    return path
-
-
-def _size_of(path: Path) -> int:
-    """Returns the number of bytes of a file, or of all files in a directory."""
-    return (
-        path.stat().st_size
-        if path.is_file()
-        else sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-    )
-
-
-def _is_export(path: Path, writer: type[TableWriter]) -> bool:
-    return path.is_dir() and not path.is_symlink() and all(writer.holds(entry) for entry in path.iterdir())
 
 
 def _choose_relations(names: Iterable[str] | None, *, with_what_views_read: bool) -> tuple[Relation, ...]:

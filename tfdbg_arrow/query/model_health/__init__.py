@@ -40,7 +40,7 @@ from tfdbg_arrow.query.model_health.differences import layer_differences
 from tfdbg_arrow.query.model_health.histograms import MAX_BUCKETS, Distributions, distributions
 from tfdbg_arrow.query.model_health.layer_rows import Sums, bad_numbers, make_nodes, measured, numbers, root, share
 from tfdbg_arrow.query.model_health.origin import read_origin
-from tfdbg_arrow.query.model_health.reading import MAX_COLUMNS, Recorded, read_recorded
+from tfdbg_arrow.query.model_health.reading import MAX_COLUMNS, Recorded, read_on_axis, read_recorded
 from tfdbg_arrow.query.model_health.sentences import bad_sentence, healthy_sentence, missing_loss_sentence
 from tfdbg_arrow.query.model_health.series import KERAS_LOGS, MAX_LABELS, read_loss, read_saturated, read_series
 from tfdbg_arrow.safe_text import number_of, printable
@@ -65,6 +65,7 @@ __all__ = [
     "layer_differences",
     "layer_health",
     "layers_and_curves",
+    "layers_and_curves_on",
     "training_curves",
 ]
 
@@ -188,6 +189,26 @@ def layers_and_curves(
         return None if recorded is None else (_layer_health(recorded), _training_curves(recorded))
 
 
+def layers_and_curves_on(
+    logdir: Engine, axis: Axis, *, run_id: str, max_labels: int = MAX_LABELS
+) -> tuple[LayerHealth, TrainingCurves]:
+    """Returns layer_health and training_curves on a given axis, without what they say about the first bad tensor.
+
+    The axis may extend over positions without tensors: marks have curves there too.
+
+    Args:
+        logdir: The engine of the run, see `Engine.of_run`.
+        axis: The axis.
+        run_id: The run.
+        max_labels: Maximum number of labels of marks that get a curve.
+
+    Raises:
+        BrokenPartError: A part cannot be read.
+    """
+    recorded = read_on_axis(logdir, axis, run_id=run_id)
+    return _layer_health(recorded), _training_curves(recorded, max_labels=max_labels)
+
+
 def last_loss(logdir: Engine | str | Path, *, run_id: str) -> tuple[int, float] | None:
     """Returns the last known loss of a run, and its position on the axis of training_curves.
 
@@ -250,15 +271,17 @@ def _layer_health(recorded: Recorded) -> LayerHealth:
     )
 
 
-def _training_curves(recorded: Recorded) -> TrainingCurves:
+def _training_curves(recorded: Recorded, *, max_labels: int = MAX_LABELS) -> TrainingCurves:
     curves: list[Curve] = []
     notes: tuple[str, ...] = ()
     if recorded.axis is not None:
-        series, num_without = read_series(recorded.logdir, recorded.axis, recorded.columns, run_id=recorded.run_id)
+        series, num_without = read_series(
+            recorded.logdir, recorded.axis, recorded.columns, run_id=recorded.run_id, max_labels=max_labels
+        )
         curves += [_curve(each.name, each.values, each.source) for each in series]
         if num_without:
             notes = (
-                f"{number_of(num_without, 'label')} of marks have no curve, because there are more than {MAX_LABELS}.",
+                f"{number_of(num_without, 'label')} of marks have no curve, because there are more than {max_labels}.",
             )
         if "loss" not in [each.name for each in series]:
             notes = (_missing_loss(recorded), *notes)

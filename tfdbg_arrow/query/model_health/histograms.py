@@ -20,6 +20,7 @@ from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query.asked_runs import asked_runs
 from tfdbg_arrow.query.displayed import Displayed
 from tfdbg_arrow.query.engine import Engine
+from tfdbg_arrow.query.info import parse_settings
 from tfdbg_arrow.query.logdir.opening import opened
 from tfdbg_arrow.query.model_health.answers import Column
 from tfdbg_arrow.query.model_health.cells import row_condition
@@ -228,14 +229,45 @@ def read_distributions(
     extent = read_extent(logdir, selection, positions=positions, name=axis)
     if extent is None:
         return None
-    found = extent.axis(max_columns)
-    columns = () if found is None else read_columns(logdir, found, selection)
+    axis_ = extent.axis(max_columns)
+    columns = () if axis_ is None else read_columns(logdir, axis_, selection)
+    return _distributions(logdir, selection, axis_, extent.name, columns, run_id=run_id, max_buckets=max_buckets)
+
+
+def distributions_on(
+    logdir: Engine, selection: Selection, axis: Axis, columns: tuple[Column, ...], *, run_id: str
+) -> Distributions:
+    """Returns how the elements of tensors are distributed on a given axis.
+
+    Args:
+        logdir: The engine.
+        selection: The tensors.
+        axis: The axis.
+        columns: Its columns.
+        run_id: The run.
+
+    Raises:
+        BrokenPartError: A part cannot be read.
+    """
+    return _distributions(logdir, selection, axis, axis.name, columns, run_id=run_id, max_buckets=MAX_BUCKETS)
+
+
+def _distributions(
+    logdir: Engine,
+    selection: Selection,
+    axis: Axis | None,
+    axis_name: str,
+    columns: tuple[Column, ...],
+    *,
+    run_id: str,
+    max_buckets: int,
+) -> Distributions:
     sums = np.zeros((2 + len(_COUNTS), len(columns)), np.int64)
     exponents, buckets = np.zeros(0, np.int64), np.zeros((2, len(columns), 0), np.int64)
-    if found is not None:
-        for place, *numbers in logdir.rows(_sums_statement(found, selection), selection[1]):
+    if axis is not None:
+        for place, *numbers in logdir.rows(_sums_statement(axis, selection), selection[1]):
             sums[:, place] = [number or 0 for number in numbers]
-        rows = logdir.rows(_buckets_statement(found, selection), selection[1])
+        rows = logdir.rows(_buckets_statement(axis, selection), selection[1])
         exponents, buckets = _as_arrays(rows, num_columns=len(columns))
     width = max(1, -(-len(exponents) // max_buckets))
     starts = np.arange(0, len(exponents), width)
@@ -252,7 +284,7 @@ def read_distributions(
     }
     return Distributions(
         run_id=run_id,
-        axis=extent.name,
+        axis=axis_name,
         columns=columns,
         exponents=tuple(exponents[starts].tolist()),
         bucket_width=width,
@@ -261,9 +293,23 @@ def read_distributions(
         num_tensors=tuple(num_tensors),
         num_without=sum(num_without),
         sentence=_sentence(
-            extent.name, columns, medians, infinity=infinity, nan=_first(counts["num_nan"]), is_known=any(num_tensors)
+            axis_name, columns, medians, infinity=infinity, nan=_first(counts["num_nan"]), is_known=any(num_tensors)
         ),
         **{name: tuple(of_columns.tolist()) for name, of_columns in counts.items()},
+    )
+
+
+def no_distribution_sentence(logdir: Engine, run_id: str) -> str:
+    """Returns why tensors of a run have no histograms, and how to record some."""
+    ((settings,),) = logdir.rows("SELECT settings FROM run WHERE run_id = ? LIMIT 1", [run_id])
+    if parse_settings(settings).get("histograms"):
+        return (
+            "These tensors have no histograms: only floating-point tensors have one, unless they were counted on "
+            "another device than the host."
+        )
+    return (
+        "It was not recorded how the elements are distributed. To see it, record with enable(…, histograms=True), or "
+        "with tfdbg-arrow run --histograms."
     )
 
 

@@ -66,19 +66,39 @@ def read_recorded(
     extent = read_extent(scope, of_run(run), positions=positions)
     if extent is None:
         return None
-    axis = extent.axis(max_columns)
+    position = None if found is None else read_position(scope, found.event_index, axis=extent.name, run_id=run)
+    return _read(scope, run, extent.name, extent.axis(max_columns), found=found, position=position)
+
+
+def read_on_axis(logdir: Engine, axis: Axis, *, run_id: str) -> Recorded:
+    """Returns the tensors of a run on a given axis, without the first bad tensor.
+
+    Args:
+        logdir: The engine of the run.
+        axis: The axis; columns without tensors may lie anywhere on it.
+        run_id: The run.
+
+    Raises:
+        BrokenPartError: A part cannot be read.
+    """
+    return _read(logdir, run_id, axis.name, axis, found=None, position=None)
+
+
+def _read(
+    scope: Engine, run: str, axis_name: str, axis: Axis | None, *, found: NonFinite | None, position: int | None
+) -> Recorded:
     labels = read_labels(scope, run_id=run, max_rows=MAX_ROWS)
     return Recorded(
         logdir=scope,
         run_id=run,
-        axis_name=extent.name,
+        axis_name=axis_name,
         axis=axis,
         columns=() if axis is None else read_columns(scope, axis, of_run(run)),
         labels=labels,
         groups=[] if axis is None else read_groups(scope, axis, labels),
         ratios=[] if axis is None else read_update_ratios(scope, axis, labels),
         found=found,
-        position=None if found is None else read_position(scope, found.event_index, axis=extent.name, run_id=run),
+        position=position,
     )
 
 

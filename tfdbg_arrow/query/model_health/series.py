@@ -16,7 +16,7 @@ from tfdbg_arrow.query.model_health.columns import Axis, place_of_event
 KERAS_LOGS = "logs/"
 """How the labels begin that a recording sets to the values of Keras's logs."""
 MAX_LABELS = 12
-"""Maximum number of labels that get a curve: those that the program set first."""
+"""Default of the maximum number of labels that get a curve: those that the program set first."""
 _MAX_CANDIDATES = 50
 """Number of op outputs that are considered for a series, the last ones that were made."""
 _FLOATS = ("bfloat16", "float16", "float32", "float64")
@@ -124,12 +124,14 @@ _FRAMEWORK_SCALARS = (
 )
 
 
-def read_series(logdir: Engine, axis: Axis, columns: tuple[Column, ...], *, run_id: str) -> tuple[list[Series], int]:
+def read_series(
+    logdir: Engine, axis: Axis, columns: tuple[Column, ...], *, run_id: str, max_labels: int = MAX_LABELS
+) -> tuple[list[Series], int]:
     """Returns the numbers of a program, as training_curves describes them, and how many labels have none.
 
     The loss is the first one, followed by those of graphs and by other labels.
     """
-    marked, num_without = _marked(logdir, axis, columns, run_id=run_id)
+    marked, num_without = _marked(logdir, axis, columns, run_id=run_id, max_labels=max_labels)
     loss = _loss(logdir, axis, marked, run_id=run_id)
     by_name = {} if loss is None else {"loss": loss}
     for scalar in _FRAMEWORK_SCALARS:
@@ -150,9 +152,17 @@ def _loss(logdir: Engine, axis: Axis, marked: Mapping[str, Series], *, run_id: s
     return marked.get("loss") or _graph_loss(logdir, axis, run_id=run_id) or _eager_loss(logdir, axis, run_id=run_id)
 
 
-def _marked(logdir: Engine, axis: Axis, columns: tuple[Column, ...], *, run_id: str) -> tuple[dict[str, Series], int]:
+def _marked(
+    logdir: Engine, axis: Axis, columns: tuple[Column, ...], *, run_id: str, max_labels: int = MAX_LABELS
+) -> tuple[dict[str, Series], int]:
     """Returns the labels that are numbers, by name, and how many are left out."""
-    place, condition = (axis.place, axis.condition) if axis.name == "step" else (place_of_event(columns), "1 = 1")
+    place, condition = axis.place, axis.condition
+    if axis.name != "step":
+        ((end,),) = logdir.rows(
+            f"SELECT min(h.event_index) FROM tensor_health AS h WHERE h.run_id = ? AND {axis.position} > {axis.last}",
+            [run_id],
+        )
+        place, condition = place_of_event(columns), "1 = 1" if end is None else f"h.event_index < {end}"
     labels = (
         f"SELECT h.label, {place} AS place, h.event_index, h.value, TRY_CAST(h.value AS DOUBLE) AS number "
         f"FROM mark AS h WHERE h.run_id = ? AND {condition} AND h.label NOT IN ('step', 'epoch', 'phase')"
@@ -179,7 +189,7 @@ def _marked(logdir: Engine, axis: Axis, columns: tuple[Column, ...], *, run_id: 
         label: Series(
             label, tuple(_mean(means[label].get(column)) for column in range(axis.num_columns)), _source(label)
         )
-        for label in ordered[:MAX_LABELS]
+        for label in ordered[:max_labels]
     }
     return made, len(ordered) - len(made)
 

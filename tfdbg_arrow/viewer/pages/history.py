@@ -16,8 +16,7 @@ from tfdbg_arrow.query.display.tensor_window import (
     tensor_series,
     tensor_window,
 )
-from tfdbg_arrow.query.info import parse_settings
-from tfdbg_arrow.query.model_health.histograms import read_distributions
+from tfdbg_arrow.query.model_health.histograms import no_distribution_sentence, read_distributions
 from tfdbg_arrow.safe_text import number_of
 from tfdbg_arrow.viewer.distribution_drawing import DistributionPicture, distribution_picture
 from tfdbg_arrow.viewer.page import NoSuchPageError, PageKind, Parameters, needed_run
@@ -176,7 +175,7 @@ def read_history(
         unmeasured=tuple(_unmeasured(series, mode)),
         bad=bad,
         distribution=distribution,
-        no_distribution=_no_distribution(logdir, run_id) if distribution is None and series.buckets else None,
+        no_distribution=no_distribution_sentence(logdir, run_id) if distribution is None and series.buckets else None,
     )
 
 
@@ -201,19 +200,6 @@ def _distribution(
         max_columns=min(MAX_COLUMNS, len(series.buckets)),
     )
     return None if found is None else distribution_picture(found)
-
-
-def _no_distribution(logdir: Logdir, run_id: str) -> str:
-    ((settings,),) = logdir.rows("SELECT settings FROM run WHERE run_id = ? LIMIT 1", [run_id])
-    if parse_settings(settings).get("histograms"):
-        return (
-            "These tensors have no histograms: only floating-point tensors have one, unless they were counted on "
-            "another device than the host."
-        )
-    return (
-        "It was not recorded how the elements are distributed. To see it, record with enable(…, histograms=True), or "
-        "with tfdbg-arrow run --histograms."
-    )
 
 
 def _default_axis(logdir: Logdir, filter_: TensorFilter, *, run_id: str) -> str:
