@@ -459,6 +459,14 @@ class Effects:
     def _blamed(self) -> Mapping[int, str]:
         return self._find_blamed()
 
+    @cached_property
+    def _is_stopped(self) -> bool:
+        """Whether `on_nonfinite` stopped the program, so that nothing was computed from a bad value any more."""
+        rows = self._logdir.rows(
+            "SELECT 1 FROM execution_error WHERE run_id = ? AND error_type = 'NonFiniteError' LIMIT 1", [self._run_id]
+        )
+        return bool(rows)
+
     def of(self, event: TensorEvent) -> Effect:
         """Returns where the badness of a tensor ends."""
         known = self._known.get(event.event_index)
@@ -482,7 +490,8 @@ class Effects:
         except UnrecordedEndError:
             return _UNKNOWN
         except OutOfSightError:
-            if event.execution_index is not None and self._sinks.has_failed(event.execution_index):
+            is_failed = event.execution_index is not None and self._sinks.has_failed(event.execution_index)
+            if is_failed or self._is_stopped:
                 return Effect("result", None)  # the program got an error instead
             is_harmless = walk.harm is None and not self._is_followed_by_harm(computed)
             return Effect("absorbed", ABSORBED) if is_harmless else _UNKNOWN
