@@ -29,6 +29,7 @@ import tfdbg_arrow
 from tests.culprit.corpus import Program, programs
 from tests.programs.compiling import compiled
 from tfdbg_arrow.query import NonFinite, alerts, provenance
+from tfdbg_arrow.query.recorded import health_facts
 
 SEED = 1
 
@@ -162,6 +163,8 @@ def contradiction(logdir: Path, culprit: NonFinite | None) -> str | None:
     if alert is None:
         return f"alerts does not name the culprit: {found}"
     (hop, *_) = provenance(logdir, culprit.event_index, run_id=culprit.run_id).hops
+    if (hop.op_type, health_facts(hop)) != (culprit.op_type, health_facts(culprit)):
+        return f"provenance shows another tensor: {hop}"
     named = {(answer.source, answer.layer) for answer in (culprit, alert, hop)}
     return None if len(named) == 1 else f"the answers name different lines or layers: {named}"
 

@@ -36,9 +36,12 @@ def test_a_bad_value_that_no_op_takes_stops_at_the_next_boundary(tmp_path: Path,
 
 
 def test_a_stop_in_a_data_set_is_not_called_harmless(tmp_path: Path) -> None:
-    with pytest.raises(NonFiniteError, match="RealDiv"), tfdbg_arrow.capture(tmp_path, on_nonfinite="raise"):
+    def program() -> None:
         for record in tf.data.Dataset.from_tensor_slices([1.0, 0.0, 2.0]).map(lambda x: 1.0 / x):
             tf.square(record)
+
+    with pytest.raises(NonFiniteError, match="RealDiv"), tfdbg_arrow.capture(tmp_path, on_nonfinite="raise"):
+        program()
     found = tfdbg_arrow.first_nonfinite(tmp_path)
     assert found is not None
     assert (found.op_type, found.effect, found.is_expected) == ("RealDiv", "result", False)

@@ -144,7 +144,8 @@ def print_provenance(found: Provenance, *, start: NonFinite | None, tree: bool, 
     notes = _notes(found)
     origin = found.origin
     reasons = () if origin is None else reason_lines(why=origin.why, repair=origin.repair, growth=found.growth)
-    effect = [] if found.expected_reason is None else [_effect_line(None, found.expected_reason)]
+    is_known = found.effect is not None or found.expected_reason is not None
+    effect = [_effect_line(found.effect, found.expected_reason)] if is_known else []
     places = () if start is None else place_facts(start, start.samples)
     for line in [*reasons, *effect, *((f"{text[0].upper()}{text[1:]}.", "") for _, text in places)]:
         out.print(styled(line))

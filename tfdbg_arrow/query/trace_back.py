@@ -214,6 +214,8 @@ class Provenance(HopRows):
         is_cut: Whether the search reached its limit, so that there are more.
         growth: What had grown from step to step until its origin went bad; None if nothing had, if magnitudes were not
             recorded, or if the bad value did no harm.
+        effect: Where the bad value ended, as in `NonFinite`; None if it is not known, or if the start of the search is
+            not an origin.
         expected_reason: Why the bad value did no harm, as in `NonFinite`; None if it did, or may have. If it did no
             harm, no hop has a `repair`.
     """
@@ -224,6 +226,7 @@ class Provenance(HopRows):
     hops: tuple[Hop, ...]
     is_cut: bool
     growth: Growth | None = None
+    effect: str | None = None
     expected_reason: str | None = None
 
     @property
@@ -296,11 +299,11 @@ class _Search:
             for source in self._expand(row):
                 heapq.heappush(waiting, (source.event_index, source))
         found = Provenance(run_id=self._run_id, hops=self._hop_reader.with_sources(self._marked()), is_cut=is_cut)
-        reason = self._reader.own_effect(event).expected_reason
-        if reason is None:
+        effect = self._reader.own_effect(event)
+        found = replace(found, effect=effect.name, expected_reason=effect.expected_reason)
+        if effect.expected_reason is None:
             return replace(found, growth=self._growth(found.origin))
-        hops = tuple(replace(hop, repair=None) for hop in found.hops)  # there is nothing to fix
-        return replace(found, hops=hops, expected_reason=reason)
+        return replace(found, hops=tuple(replace(hop, repair=None) for hop in found.hops))  # there is nothing to fix
 
     def _growth(self, origin: Hop | None) -> Growth | None:
         event = None if origin is None else self.flow.events.event(origin.event_index)
