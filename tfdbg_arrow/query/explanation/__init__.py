@@ -165,7 +165,7 @@ def explain_event(
         is_loss=is_origin and event.shape == () and flow.labels.is_of_loss(event),
         behind=around.behind,
         takers=around.takers,
-        multiplies_argument=around.multiplies_argument,
+        is_p_log_p=around.is_p_log_p,
         has_moved_constant=around.has_moved_constant,
         is_norm_of_gradient=around.is_norm_of_gradient,
         bad_gradient_of_masked=around.bad_gradient_of_masked,

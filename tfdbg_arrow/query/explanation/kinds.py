@@ -81,8 +81,8 @@ class Computed:
         takers: Returns the types of the ops of the forward pass that take the output, each alone and with the type of
             each op that takes its result: `(Sum,)` and `(Sum, Log)`. An op that adds a constant has the type
             PLUS_CONSTANT.
-        multiplies_argument: Returns whether the op, or the one whose gradient it computes, takes one tensor, and the
-            program only multiplies the result by the same tensor, as in p * log(p).
+        is_p_log_p: Returns whether the op, or the one whose gradient it computes, is a logarithm that the program only
+            multiplies by its argument.
         has_moved_constant: Returns whether the program adds a constant to make a tensor, and TensorFlow added it to a
             part of the other term.
         is_norm_of_gradient: Returns whether the op computes a part of the norm of a gradient.
@@ -104,7 +104,7 @@ class Computed:
     is_loss: bool = False
     behind: Callable[[], Iterable[Computed]] = _nowhere
     takers: Callable[[], frozenset[tuple[str, ...]]] = _no_takers
-    multiplies_argument: Callable[[], bool] = _never
+    is_p_log_p: Callable[[], bool] = _never
     has_moved_constant: Callable[[TensorEvent], bool] = _no
     is_norm_of_gradient: Callable[[], bool] = _never
     bad_gradient_of_masked: Callable[[], TensorEvent | None] = _none

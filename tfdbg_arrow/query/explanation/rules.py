@@ -122,7 +122,7 @@ def _log(computed: Computed) -> Explanation | None:
 
 def _repair_of_log(computed: Computed, x: TensorEvent) -> str:
     """Returns the fix for a logarithm of 0, or for its gradient, by what made the argument."""
-    if computed.multiplies_argument():
+    if computed.is_p_log_p():
         return _XLOGY
     maker = x
     for _ in range(_MAX_MOVES):

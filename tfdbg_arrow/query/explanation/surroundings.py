@@ -101,7 +101,10 @@ class Surroundings:
     def takers(self) -> frozenset[tuple[str, ...]]:
         """Returns the types of the forward ops that take the tensor, alone and with those that take their result."""
         found: set[tuple[str, ...]] = set()
-        for key, op_type in self._forward_users(self._own()):
+        own_key = self._own()
+        if isinstance(own_key, str) and self._type_of(self.event.graph_id, own_key) != self.event.op_type:
+            return frozenset()  # TensorFlow ran several ops as one, and other ops take the results inside it
+        for key, op_type in self._forward_users(own_key):
             own = PLUS_CONSTANT if op_type in ADDS and self._adds_constant(key) else op_type
             found |= {(own,), *((own, after) for _, after in self._forward_users(key))}
         return frozenset(found)
@@ -124,8 +127,8 @@ class Surroundings:
         taken = () if index is None else self.flow.events.execution_inputs(index).values()
         return any(self.flow.events.eager(tensor_id).execution_index is None for tensor_id in taken)
 
-    def multiplies_argument(self) -> bool:
-        """Returns whether the program only multiplies what an op made of one tensor by it, as in p * log(p).
+    def is_p_log_p(self) -> bool:
+        """Returns whether the program only multiplies a logarithm by its argument.
 
         For an op of a gradient, the forward op counts.
         """
@@ -133,22 +136,22 @@ class Surroundings:
         if self.event.scope == "graph":
             graph_id = self.event.graph_id if forward.forward_op_name is None else forward.forward_graph_id
             name = str(self._own()) if forward.forward_op_name is None else forward.forward_op_name
-            return graph_id is not None and self._multiplies_in_graph(graph_id, name)
+            return graph_id is not None and self._is_p_log_p_in_graph(graph_id, name)
         index = self.event.execution_index
         index = index if forward.forward_execution_index is None else forward.forward_execution_index
-        return index is not None and self._multiplies_eagerly(index)
+        return index is not None and self._is_eager_p_log_p(index)
 
-    def _multiplies_in_graph(self, graph_id: int, name: str) -> bool:
+    def _is_p_log_p_in_graph(self, graph_id: int, name: str) -> bool:
         graph = self.flow.graphs.graph(graph_id)
         own = graph.ops.get(name)
-        if own is None or len(own.inputs) != 1:
+        if own is None or own.op_type != "Log":
             return False
         roles = {user: self.flow.labels.op(graph_id, user).role for user in graph.users.get(name, ())}
         users = [graph.ops[user] for user, role in roles.items() if role != "gradient"]
         factors = {(name, 0), *own.inputs}
         return bool(users) and all(user.op_type == "Mul" and {*user.inputs} == factors for user in users)
 
-    def _multiplies_eagerly(self, execution_index: int) -> bool:
+    def _is_eager_p_log_p(self, execution_index: int) -> bool:
         events = self.flow.events
         taken = set(events.execution_inputs(execution_index).values())
         made = {tensor_id for tensor_id, _ in events.execution_outputs(execution_index).values()}
