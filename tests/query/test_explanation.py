@@ -597,7 +597,7 @@ def test_a_convolution_fused_with_a_normalization_may_be_bad_for_another_reason(
         ("Prod", LOGARITHMS),
         (
             "Relu",
-            "Use tf.nn.softplus in place of tf.nn.relu, which returns 0 for a number below 0, and add an epsilon.",
+            "Use tf.nn.softplus in place of tf.nn.relu, which returns 0 for a number below 0, or add an epsilon.",
         ),
         ("Sigmoid", "Use tf.math.log_sigmoid in place of both ops."),
         ("Softmax", "Use tf.nn.log_softmax in place of both ops."),

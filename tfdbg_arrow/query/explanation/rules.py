@@ -79,7 +79,7 @@ _FUSED_WITH_PRODUCTS = frozenset({
 _STABLE_LOG = {
     "Softmax": "Use tf.nn.log_softmax in place of both ops.",
     "Sigmoid": "Use tf.math.log_sigmoid in place of both ops.",
-    "Relu": "Use tf.nn.softplus in place of tf.nn.relu, which returns 0 for a number below 0, and add an epsilon.",
+    "Relu": "Use tf.nn.softplus in place of tf.nn.relu, which returns 0 for a number below 0, or add an epsilon.",
     "MatrixDeterminant": "Add jitter to the diagonal of the matrix, for example 1e-6 * tf.eye(n). If the matrix is not "
     "singular, tf.linalg.slogdet is enough: it does not underflow.",
     "Sub": "Keep the argument above 0 with tf.maximum. TensorFlow's optimizer may move an epsilon that is added to a "
