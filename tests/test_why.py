@@ -61,6 +61,19 @@ def _lost_epsilon(x: tf.Tensor) -> tf.Tensor:
     return tf.math.log(tf.cast(x, tf.float16) + tf.constant(1e-8, tf.float16))
 
 
+def _entropy(p: tf.Tensor) -> tf.Tensor:
+    return -tf.reduce_sum(p * tf.math.log(p))
+
+
+def _logsumexp_by_hand(x: tf.Tensor) -> tf.Tensor:
+    return tf.math.log(tf.reduce_sum(tf.exp(x)))
+
+
+def _softmax_by_hand(x: tf.Tensor) -> tf.Tensor:
+    shares = tf.exp(x)
+    return shares / tf.reduce_sum(shares)
+
+
 @tf.function
 def _mean_of_nothing(x: tf.Tensor) -> tf.Tensor:
     return tf.reduce_mean(tf.boolean_mask(x, x > 10))
@@ -108,7 +121,7 @@ CASES = (
         "overflow of exp",
         lambda: tf.exp(_t(100, 1)),
         "Overflow in Exp: the largest magnitude in its inputs is 100, and 1 of 2",
-        "logsumexp",
+        "tf.minimum(x, 22.0)",
     ),
     Case(
         "overflow of a cast",
@@ -121,7 +134,7 @@ CASES = (
         "gradient of sqrt",
         lambda: _gradient(tf.sqrt, _t(0, 4)),
         "The gradient of Sqrt at 0: 1 of 2 elements is 0",
-        "tf.where around its input",
+        "Before the root, add an epsilon",
     ),
     Case("gradient of norm", lambda: _gradient(tf.norm, _t(0, 0)), "The gradient of Sqrt at 0: the only element is 0"),
     Case("bad data", lambda: _t(float("nan"), 1) + 1.0, "The tensor was bad before the recorded program used it: no"),
@@ -129,6 +142,29 @@ CASES = (
     Case("0 ** -1", lambda: tf.pow(_t(0, 1), _t(-1, -2)), "Pow of 0: 1 of 2 elements is 0"),
     Case("0 ** -1 or overflow", lambda: tf.pow(_t(0, 1e30), _t(-1, 2)), None),
     Case("log of softmax", lambda: tf.math.log(tf.nn.softmax(_t(0, 200))), "Log of 0: 1 of 2", "log_softmax"),
+    Case("entropy", lambda: _entropy(_t(0, 1)), "Log of 0: 1 of 2", "xlogy", "Log"),
+    Case("entropy in a function", lambda: tf.function(_entropy)(_t(0, 1)), "Log of 0: 1 of 2", "xlogy", "Log"),
+    Case("softplus", lambda: tf.math.log(1.0 + tf.exp(_t(100, 1))), "Overflow in Exp", "tf.nn.softplus", "Exp"),
+    Case("logsumexp", lambda: tf.function(_logsumexp_by_hand)(_t(100, 1)), "Overflow in Exp", "logsumexp", "Exp"),
+    Case("softmax by hand", lambda: _softmax_by_hand(_t(100, 1)), "Overflow in Exp", "tf.nn.softmax", "Exp"),
+    Case(
+        "underflow of exp",
+        lambda: _softmax_by_hand(_t(-200, -300)),
+        "0 / 0: the divisor has 1 zero, the dividend 2 zeros, and 0 / 0 is NaN. The divisor sums exponentials",
+        "tf.nn.softmax",
+        "RealDiv",
+    ),
+    Case(
+        "underflow in a product",
+        lambda: tf.function(lambda x: 1.0 / tf.linalg.matvec(tf.exp(x), tf.ones([2])))(tf.fill([2, 2], -200.0)),
+        "Division by 0: 2 of 2 elements are 0 in the divisor, and the quotient is infinite. The divisor is 0 because "
+        "Exp underflowed: 4 of 4 elements are 0 in its result.",
+        "Compute with logarithms",
+    ),
+    Case("log of a determinant", lambda: tf.math.log(tf.linalg.det(tf.ones([2, 2]))), "Log of 0: the only", "jitter"),
+    Case("log of a slice of relu", lambda: tf.math.log(tf.nn.relu(_t(-1, 1))[:1]), "Log of 0: the only", "softplus"),
+    Case("log of sigmoid", lambda: tf.math.log(tf.sigmoid(_t(-200, 1))), "Log of 0: 1 of 2", "log_sigmoid in place"),
+    Case("log of 1 - sigmoid", lambda: tf.math.log(1 - tf.sigmoid(_t(200, 1))), "Log of 0: 1", "log_sigmoid(-x)"),
     Case("log of a lost epsilon", lambda: _lost_epsilon(_t(0, 1)), "Log of 0: 1 of 2 elements is 0, and", "float16"),
     Case("acos", lambda: tf.acos(_t(1.001, 0)), "Acos of a number outside [-1, 1]: 1 of 2", "clip_by_value"),
     Case(

@@ -19,7 +19,7 @@ from tfdbg_arrow.query import (
     read_reasons,
     spread,
 )
-from tfdbg_arrow.query.flow.origins import FINITE_SINCE, LITERAL
+from tfdbg_arrow.query.flow.origins import FINITE_SINCE, LITERAL, LITERAL_FROM_OUTSIDE
 from tfdbg_arrow.query.flow.walk import ABSORBED, SKIPPED_BRANCH, SKIPPED_STEP, SKIPPED_UPDATE, UNUSED
 
 from .builder import CLEAN, INF, NAN, NEG_INF, GraphBuilder, RunBuilder, counts
@@ -286,6 +286,16 @@ def test_a_literal_infinity_is_not_to_blame(
     step = Training(RunBuilder("run-a")).op("mask", "Const", [], mask).op("logits", "AddV2", ["x", "mask"], mask)
     step.op("softmax", "Softmax", ["logits"], softmax).call("softmax")
     assert answer(step.run, tmp_path) == expected
+
+
+@pytest.mark.parametrize("start", [counts(pos_inf=1, zero=1), counts(neg_inf=2)])
+def test_an_infinity_from_outside_is_not_said_to_be_of_the_program(start: dict[str, object], tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    minimum = run.execution("Minimum", inputs=[1, 2], outputs={3: "float32"})
+    run.external(1, start, execution=minimum)
+    run.external(2, CLEAN, execution=minimum)
+    run.eager(minimum, CLEAN, tensor_id=3)
+    assert answer(run, tmp_path) == (None, "absorbed", LITERAL_FROM_OUTSIDE)
 
 
 SCALAR_INF = {**counts(pos_inf=1), "rank": 0, "shape": []}

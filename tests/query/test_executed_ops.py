@@ -400,6 +400,31 @@ def test_the_reciprocal_of_a_root_is_the_division_of_the_program(epsilon: bool, 
     assert named == alerts == {("ratio", "RealDiv")}
 
 
+def test_a_node_named_after_a_division_that_does_not_take_the_dividend_is_no_quotient(tmp_path: Path) -> None:
+    """Of rate * (x / sqrt(v)), TensorFlow made x * (rate * rsqrt(v)): the quotient was never computed."""
+    run = RunBuilder("run-a")
+    graph = run.graph("f").op("x", "Placeholder").op("v", "Square", ["x"]).op("root", "Sqrt", ["v"])
+    graph.op("rate", "Tanh", ["v"]).op("ratio", "RealDiv", ["x", "root"]).op("step", "Mul", ["rate", "ratio"])
+    graph.function("f", ["x"], ["step"])
+    executed = run.executed().node("x", "_Arg", of=graph, op="x", index=0).node("v", "Square", ["x"], of=graph, op="v")
+    executed.node("rate", "Tanh", ["v"], of=graph, op="rate").node("root", "Rsqrt", ["v"], of=graph, op="root")
+    executed.node("ratio", "Mul", ["rate", "root"], of=graph, op="ratio")
+    executed.node("step", "Mul", ["x", "ratio"], of=graph, op="step").node("out", "_Retval", ["step"], index=0)
+    some, infinite, bad = counts(zero=1, pos=2), counts(pos_inf=1, pos=2), counts(nan=1, pos=2)
+    index = call(run, graph, health=some)
+    for name, health in (("x", some), ("v", some), ("rate", CLEAN)):
+        run.tensor(graph, name, health, execution=index)
+    root = run.tensor(graph, "root", infinite, execution=index, op_type="Rsqrt")
+    run.tensor(graph, "ratio", infinite, execution=index, op_type="Mul")
+    run.tensor(graph, "step", bad, execution=index)
+    run.eager(index, bad, tensor_id=2)
+    found = first(run, tmp_path)
+    assert (found.op_name, found.op_type, found.event_index) == ("ratio", "RealDiv", root)
+    explanation = read_reasons(tmp_path / "logdir", tensor=root, run_id=run.run_id).explanation
+    assert explanation is not None
+    assert explanation.sentence == "Rsqrt of 0: 1 of 3 elements is 0, and 1 / sqrt(0) is infinite."
+
+
 def test_the_reciprocal_of_a_constant_divisor_is_the_division_of_the_program(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     graph = run.graph("f").op("x", "Placeholder").op("c", "Const").op("ratio", "RealDiv", ["x", "c"])

@@ -18,7 +18,22 @@ ZERO = counts(zero=1, pos=1)
 LOG_OF_0 = "Log of 0: 1 of 2 elements is 0, and the logarithm of 0 is -Inf."
 OVER = "1 of 2 elements is beyond the largest float32, 3.40282e+38."
 TWICE = "Put tf.where around the input of the function as well: the unselected branch still has a gradient."
-ABOVE_0 = "Keep the argument above 0 with an epsilon, or use tf.math.xlogy for p * log(p)."
+ABOVE_0 = "Keep the argument above 0 with an epsilon."
+NO_NAN = "Use tf.math.divide_no_nan, or a divisor that is never 0."
+CLIP = (
+    "Clip the argument from above, for example with tf.minimum(x, 22.0). A bound next to 88.7 is too large, as "
+    "products of the results overflow."
+)
+LOGSUMEXP = (
+    "Use tf.reduce_logsumexp in place of the exponentials, their sum and the logarithm: it neither overflows nor "
+    "underflows."
+)
+XLOGY = "Use tf.math.xlogy(p, p) in place of p * log(p): it is 0 for p = 0, and its gradient is finite."
+SOFTMAX = "Use tf.nn.softmax in place of the exponentials, their sum and the division."
+UNDERFLOW = (
+    "Compute with logarithms (tf.reduce_logsumexp in place of sums of exponentials), or scale the argument of the "
+    "exponential down."
+)
 SCALE = "Scale the inputs down or compute in a wider dtype. In training, lower the learning rate or clip the gradients."
 OF_NORM = (
     "Clip by value (tf.clip_by_value, or clipvalue in Keras), which takes no squares, or scale the inputs and the "
@@ -264,6 +279,120 @@ def test_an_overflow_behind_a_bound_is_not_of_the_maximum_of_nothing(
     assert "UnsortedSegmentMax" not in found.sentence
 
 
+def log_of(*takers: tuple[str, str, list[str]]) -> Step:
+    """Returns a step with log(p) of a p that holds a 0, and ops that take the logarithm."""
+    step = Step().takes(ZERO).op("log", "Log", ["x"], NEG_INF)
+    for name, op_type, inputs in takers:
+        step.op(name, op_type, inputs, NAN)
+    return step
+
+
+@pytest.mark.parametrize(
+    ("step", "repair"),
+    [
+        (log_of(("product", "Mul", ["x", "log"])), "xlogy"),
+        (
+            log_of(("product", "Mul", ["log", "x"])).gradient("slope", "Mul", ["log", "product"], NAN, "product"),
+            "xlogy",
+        ),
+        (log_of(("other", "Neg", ["x"]), ("product", "Mul", ["other", "log"])), ABOVE_0),  # another factor
+        (log_of(("product", "Mul", ["x", "log"]), ("sum", "Sum", ["log"])), ABOVE_0),  # the logarithm is needed, too
+        (log_of(("product", "Mul", ["log", "log"])), ABOVE_0),
+    ],
+    ids=["entropy", "entropy with its gradient", "other factor", "second use", "square"],
+)
+def test_only_the_product_of_a_number_and_its_logarithm_is_xlogy(step: Step, repair: str, tmp_path: Path) -> None:
+    found = step.reason("log", tmp_path, result="log")
+    assert found == Explanation(LOG_OF_0, XLOGY if repair == "xlogy" else repair)
+
+
+@pytest.mark.parametrize(
+    ("takers", "repair"),
+    [
+        ([("sum", "Sum", ["exp"]), ("log", "Log", ["sum"])], LOGSUMEXP),
+        ([("sum", "Sum", ["exp"]), ("ratio", "RealDiv", ["exp", "sum"])], SOFTMAX),
+        (
+            [("sum", "AddV2", ["one", "exp"]), ("log", "Log", ["sum"])],
+            "Use tf.nn.softplus(x) in place of log(1 + exp(x)): it cannot overflow.",
+        ),
+        (
+            [("sum", "AddV2", ["one", "exp"]), ("ratio", "RealDiv", ["one", "sum"])],
+            "Use tf.nn.sigmoid(x) in place of 1 / (1 + exp(-x)): it cannot overflow.",
+        ),
+        ([("sum", "AddV2", ["x", "exp"]), ("log", "Log", ["sum"])], CLIP),
+        ([("sum", "Sum", ["exp"])], CLIP),
+        ([("product", "Mul", ["exp", "x"])], CLIP),
+    ],
+    ids=["logsumexp", "softmax", "softplus", "sigmoid", "another sum", "sum", "product"],
+)
+def test_the_repair_of_an_exponential_depends_on_what_takes_it(
+    takers: list[tuple[str, str, list[str]]], repair: str, tmp_path: Path
+) -> None:
+    step = Step().takes(CLEAN).op("exp", "Exp", ["x"], INF)
+    step.graph.op("one", "Const")
+    for name, op_type, inputs in takers:
+        step.op(name, op_type, inputs, INF)
+    found = step.reason("exp", tmp_path, result=takers[-1][0])
+    assert found == Explanation(f"Overflow in Exp: its inputs are finite, and {OVER}", repair)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "bound"),
+    [
+        ("float16", "(x, 2.0). A bound next to 11.1 is too large, as products of the results overflow."),
+        ("float64", "(x, 177.0). A bound next to 709.8 is too large, as products of the results overflow."),
+        ("unknown", "."),
+    ],
+)
+def test_the_bound_of_an_exponential_depends_on_the_dtype(dtype: str, bound: str) -> None:
+    found = explain(Computed(output=row("Exp", INF, dtype=dtype), inputs={0: row("Sub", CLEAN)}))
+    assert found is not None
+    assert found.repair == f"Clip the argument from above, for example with tf.minimum{bound}"
+
+
+def test_the_gradient_of_a_logarithm_needs_the_repair_of_the_logarithm(tmp_path: Path) -> None:
+    step = Step().takes(CLEAN).op("exp", "Exp", ["x"], counts(zero=2, pos=1)).op("sum", "Sum", ["exp"], ZERO)
+    step.op("log", "Log", ["sum"], NEG_INF).gradient("slope", "Reciprocal", ["sum"], INF, "log")
+    assert step.reason("slope", tmp_path, result="log") == Explanation(
+        "The gradient of Log: Reciprocal of 0: 1 of 2 elements is 0, and 1 / 0 is infinite.", LOGSUMEXP
+    )
+
+
+BY_0 = "Division by 0: 2 of 2 elements are 0 in the divisor, and the quotient is infinite."
+ALL_0 = counts(zero=2)
+
+
+def test_a_divisor_that_is_0_because_the_exponentials_underflowed(tmp_path: Path) -> None:
+    step = Step().takes(CLEAN).op("kernel", "Exp", ["x"], counts(zero=4)).op("v", "MatMul", ["kernel", "x"], ALL_0)
+    step.op("divisor", "Squeeze", ["v"], ALL_0).op("ratio", "RealDiv", ["x", "divisor"], counts(pos_inf=2))
+    assert step.reason("ratio", tmp_path, result="ratio") == Explanation(
+        f"{BY_0} The divisor is 0 because Exp underflowed: 4 of 4 elements are 0 in its result.", UNDERFLOW
+    )
+
+
+def test_a_sum_of_exponentials_that_underflowed(tmp_path: Path) -> None:
+    step = Step().takes(CLEAN).op("exp", "Exp", ["x"], counts(zero=3, pos=1)).op("sum", "Sum", ["exp"], ZERO)
+    step.op("ratio", "RealDiv", ["exp", "sum"], NAN)
+    assert step.reason("ratio", tmp_path, result="ratio") == Explanation(
+        "0 / 0: the divisor has 1 zero, the dividend 3 zeros, and 0 / 0 is NaN. The divisor sums exponentials, and "
+        "where it is 0, all of them underflowed.",
+        SOFTMAX,
+    )
+
+
+@pytest.mark.parametrize(
+    ("taken", "kernel"),
+    [(CLEAN, counts(zero=3, pos=1)), (counts(neg_inf=4), counts(zero=4))],
+    ids=["not all are 0", "exp(-Inf) is 0"],
+)
+def test_a_divisor_that_is_0_for_another_reason(
+    taken: Mapping[str, Any], kernel: Mapping[str, Any], tmp_path: Path
+) -> None:
+    step = Step().takes(taken).op("y", "Tanh", ["x"], CLEAN).op("kernel", "Exp", ["x"], kernel)
+    step.op("divisor", "MatMul", ["kernel", "y"], ALL_0).op("ratio", "RealDiv", ["y", "divisor"], counts(pos_inf=2))
+    assert step.reason("ratio", tmp_path, result="ratio") == Explanation(BY_0, NO_NAN)
+
+
 def row(op_type: str | None, health: Mapping[str, Any], *, slot: int = 0, dtype: str = "float32") -> TensorEvent:
     facts = dict.fromkeys(TensorEvent.__dataclass_fields__)
     facts |= {"event_index": 1, "scope": "graph", "op_type": op_type, "output_slot": slot, "dtype": dtype}
@@ -282,6 +411,9 @@ FINITE_MASK = (
 LOGARITHMS = (
     "Add the logarithms of the factors in place of the product (tf.reduce_sum or tf.cumsum of tf.math.log), or "
     "scale the factors."
+)
+CANCELLED = (
+    "Inf - Inf: the inputs hold 2 infinities. In 1 of 2 elements, infinities cancel each other, and Inf - Inf is NaN."
 )
 GAMMA = "Keep the arguments in the domain with tf.clip_by_value or tf.maximum."
 ORIGIN = "Look for the op that made the infinities: tfdbg-arrow first-nonfinite --kinds inf."
@@ -378,14 +510,14 @@ SIGNED = "Use tf.linalg.slogdet: it returns the sign of the determinant and the 
             "Sub",
             [NEG_INF, NEG_INF],
             NAN,
-            "Inf - Inf: the inputs hold 2 infinities that cancel each other, and Inf - Inf is NaN.",
+            CANCELLED,
             FINITE_MASK,
         ),
         (
             "Sub",
             [INF, INF],
             NAN,
-            "Inf - Inf: the inputs hold 2 infinities that cancel each other, and Inf - Inf is NaN.",
+            CANCELLED,
             ORIGIN,
         ),
         ("UnsortedSegmentMax", [CLEAN], CLEAN, None, None),
@@ -463,12 +595,52 @@ def test_a_convolution_fused_with_a_normalization_may_be_bad_for_another_reason(
             ),
         ),
         ("Prod", LOGARITHMS),
-        ("Relu", ABOVE_0),
+        (
+            "Relu",
+            "Use tf.nn.softplus in place of tf.nn.relu, which returns 0 for a number below 0, or add an epsilon.",
+        ),
+        ("Sigmoid", "Use tf.math.log_sigmoid in place of both ops."),
+        ("Softmax", "Use tf.nn.log_softmax in place of both ops."),
+        ("Sum", ABOVE_0),  # not of exponentials
+        ("Mul", ABOVE_0),
     ],
 )
 def test_the_repair_of_a_logarithm_depends_on_its_argument(made_by: str, repair: str) -> None:
     computed = Computed(output=row("Log", NEG_INF), inputs={0: row(made_by, ZERO)})
     assert explain(computed) == Explanation(LOG_OF_0, repair)
+
+
+def test_only_a_logarithm_in_a_loss_can_be_left_to_a_loss_from_logits() -> None:
+    computed = Computed(output=row("Log", NEG_INF), inputs={0: row("Softmax", ZERO)}, is_in_loss=True)
+    assert explain(computed) == Explanation(
+        LOG_OF_0, "Use tf.nn.log_softmax, or a loss with from_logits=True, in place of both ops."
+    )
+
+
+def test_a_logarithm_of_a_determinant_that_is_0_is_of_a_singular_matrix() -> None:
+    taken = {0: row("MatrixDeterminant", ZERO)}
+    assert explain(Computed(output=row("Log", NEG_INF), inputs=taken)) == Explanation(
+        f"{LOG_OF_0} It is a determinant: the matrix is singular, or the product of its eigenvalues underflowed.",
+        "Add jitter to the diagonal of the matrix, for example 1e-6 * tf.eye(n). If the matrix is not singular, "
+        "tf.linalg.slogdet is enough: it does not underflow.",
+    )
+
+
+def test_a_logarithm_of_a_negative_determinant_is_of_its_magnitude() -> None:
+    taken = {0: row("MatrixDeterminant", counts(neg=1, pos=1))}
+    assert explain(Computed(output=row("Log", NAN), inputs=taken)) == Explanation(
+        "Log of a negative number: 1 of 2 elements is below 0, and the result is NaN.", SIGNED
+    )
+
+
+@pytest.mark.parametrize(
+    ("output", "added"), [(counts(nan=1, pos_inf=1), " Any other number divided by 0 is infinite."), (NAN, "")]
+)
+def test_infinities_beside_0_by_0_are_explained(output: Mapping[str, Any], added: str) -> None:
+    taken = {0: row("Mul", ZERO), 1: row("Square", counts(zero=2))}
+    assert explain(Computed(output=row("RealDiv", output), inputs=taken)) == Explanation(
+        f"0 / 0: the divisor has 2 zeros, the dividend 1 zero, and 0 / 0 is NaN.{added}", NO_NAN
+    )
 
 
 def test_a_constant_infinity_times_zero_has_to_be_finite() -> None:

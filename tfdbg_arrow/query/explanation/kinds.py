@@ -52,6 +52,14 @@ def _none() -> TensorEvent | None:
     return None
 
 
+def _type_that_ran(event: TensorEvent) -> str | None:
+    return event.op_type
+
+
+def _no_takers() -> frozenset[tuple[str, ...]]:
+    return frozenset()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Computed:
     """An output of one op, and its recorded inputs.
@@ -61,13 +69,20 @@ class Computed:
         inputs: Its recorded inputs.
         is_complete: Whether no other input can hold an infinity or a NaN.
         made_from: Returns the recorded inputs of the op that made a tensor.
+        made_by: Returns the type of the program's op that made a tensor; None if unknown.
         forward_type: For an op of a gradient, the type of the op whose gradient it computes; None if unknown.
         written_by: For a read of a variable, the type of the op that wrote the value; None if unknown.
         program_ops: The types of the program's ops that TensorFlow ran as this op; empty if it ran the op itself.
         makers: Of these, the types of the ops that can have made the bad elements, the most likely one first.
         is_optimizer: Whether the op belongs to an optimizer.
+        is_in_loss: Whether the op belongs to the loss of a library.
         is_loss: Whether the output is a scalar of the loss, and an origin although an input may be infinite.
         behind: Returns the ops that the inputs were computed from in the same call, the nearest first.
+        takers: Returns the types of the ops of the forward pass that take the output, each alone and with the type of
+            each op that takes its result: `(Sum,)` and `(Sum, Log)`. An op that adds a constant has the type
+            PLUS_CONSTANT.
+        is_p_log_p: Returns whether the op, or the one whose gradient it computes, is a logarithm that the program only
+            multiplies by its argument.
         has_moved_constant: Returns whether the program adds a constant to make a tensor, and TensorFlow added it to a
             part of the other term.
         is_norm_of_gradient: Returns whether the op computes a part of the norm of a gradient.
@@ -79,13 +94,17 @@ class Computed:
     inputs: Inputs
     is_complete: bool = True
     made_from: Callable[[TensorEvent], Inputs] = field(default=_nothing)
+    made_by: Callable[[TensorEvent], str | None] = field(default=_type_that_ran)
     forward_type: str | None = None
     written_by: str | None = None
     program_ops: tuple[str, ...] = ()
     makers: tuple[str, ...] = ()
     is_optimizer: bool = False
+    is_in_loss: bool = False
     is_loss: bool = False
     behind: Callable[[], Iterable[Computed]] = _nowhere
+    takers: Callable[[], frozenset[tuple[str, ...]]] = _no_takers
+    is_p_log_p: Callable[[], bool] = _never
     has_moved_constant: Callable[[TensorEvent], bool] = _no
     is_norm_of_gradient: Callable[[], bool] = _never
     bad_gradient_of_masked: Callable[[], TensorEvent | None] = _none
@@ -185,10 +204,14 @@ def bad_text(event: TensorEvent) -> str:
 Rule = Callable[[Computed], Explanation | None]
 """Returns the explanation of a bad value, or None if the counts prove nothing."""
 
+SOFTMAX = "Use tf.nn.softmax in place of the exponentials, their sum and the division."
+"""The fix for a softmax by hand, which overflows or divides by 0."""
 _SMALLEST = {"float16": "6e-08"}
 """Dtypes in which the usual epsilons are 0. In wider dtypes, an added 0 is not a lost epsilon."""
 ADDS = ("Add", "AddV2")
 """Types of ops that add two tensors."""
+PLUS_CONSTANT = "+ constant"
+"""The type of an op of `takers` that adds a constant."""
 OVERFLOW = (
     "Scale the inputs down or compute in a wider dtype. In training, lower the learning rate or clip the gradients."
 )
@@ -205,6 +228,13 @@ _OVERFLOW_OF_NORM = (
     "Clip by value (tf.clip_by_value, or clipvalue in Keras), which takes no squares, or scale the inputs and the loss "
     "down. Clipping by a norm does not help, as the norm itself overflows."
 )
+_KEEPS_ZEROS = frozenset({
+    "BatchMatMulV2", "BatchMatMulV3", "BroadcastTo", "Cast", "Einsum", "ExpandDims", "GatherV2", "Identity", "MatMul",
+    "Mean", "Mul", "Neg", "Reshape", "Squeeze", "StridedSlice", "Sum", "Transpose",
+})  # fmt: skip
+"""Types of ops that return 0 for zeros, and for zeros times finite numbers."""
+_MAX_STEPS = 20
+"""Maximum number of tensors behind a divisor that are examined for an exponential that underflowed."""
 _MAXIMA = ("MaxPool", "MaxPoolV2", "MaxPool3D", "SegmentMaxV2", "UnsortedSegmentMax")
 """Types of ops that return the lowest number of the dtype as the maximum of nothing."""
 _MINIMA = ("SegmentMinV2", "UnsortedSegmentMin")
@@ -318,6 +348,35 @@ def _has_removed_sum(computed: Computed) -> bool:
     """Returns whether TensorFlow's optimizer removed a sum before the op, as it does for a sum with the constant 0."""
     types = set(computed.program_ops)
     return computed.output.op_type in types and len(types) == 2 and not types.isdisjoint(ADDS)
+
+
+def underflow(computed: Computed, zero: TensorEvent) -> str | None:
+    """Returns a sentence that says which exponentials underflowed to make a tensor 0; None if that is not proven.
+
+    It is proven if all elements of the tensor are 0, and those of an exponential that it was computed from by ops that
+    return 0 for such a tensor. Of a sum of exponentials, one zero is enough, as exponentials are not negative.
+    """
+    if zero.op_type == "Sum" and zero.num_zero:
+        terms = computed.made_from(zero).get(0)
+        if terms is not None and terms.num_zero and _is_finite_exponential(computed, terms):
+            return "The divisor sums exponentials, and where it is 0, all of them underflowed."
+    waiting, seen = [zero], {zero.event_index}
+    while waiting and len(seen) <= _MAX_STEPS:
+        row = waiting.pop(0)
+        if not row.size or row.num_zero != row.size:
+            continue
+        if _is_finite_exponential(computed, row):
+            return f"The divisor is 0 because Exp underflowed: {elements_are(row.num_zero, row)} 0 in its result."
+        if computed.made_by(row) in _KEEPS_ZEROS:
+            taken = [each for each in computed.made_from(row).values() if each.event_index not in seen]
+            seen.update(each.event_index for each in taken)
+            waiting += taken
+    return None
+
+
+def _is_finite_exponential(computed: Computed, row: TensorEvent) -> bool:
+    x = computed.made_from(row).get(0) if row.op_type == computed.made_by(row) == "Exp" else None
+    return x is not None and is_finite(x)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -518,7 +577,7 @@ class GradientOfFunction:
             return Explanation(sentence, self.repair)
         if is_finite(y) and is_finite(gradient):
             sentence = f"{what} overflowed: {_largest_input(computed)}, and the slope next to 0 is too large."
-            return Explanation(sentence, "Add an epsilon before the root or the division, or a larger one.")
+            return Explanation(sentence, f"{self.repair} If there is one, use a larger one.")
         return None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tfdbg_arrow.query.explanation.kinds import (
+    SOFTMAX,
     Computed,
     Explanation,
     Overflow,
@@ -18,6 +19,7 @@ from tfdbg_arrow.query.explanation.kinds import (
     may_be_zero,
     num_infs,
     overflow,
+    underflow,
     with_lost_epsilon,
     zeros,
 )
@@ -30,6 +32,10 @@ _FINITE_MASK = (
 )
 _NEAR_ZERO = "Keep the divisor away from 0, for example with tf.maximum or an epsilon, or scale the dividend down."
 _NO_NAN = "Use tf.math.divide_no_nan, or a divisor that is never 0."
+_UNDERFLOW = (
+    "Compute with logarithms (tf.reduce_logsumexp in place of sums of exponentials), or scale the argument of the "
+    "exponential down."
+)
 _POWER = "Keep the base away from 0: add an epsilon or use tf.maximum."
 
 
@@ -59,9 +65,11 @@ class Sums:
             }[self.of]
             return overflow(computed, f"Overflow in {computed.op}: its inputs are finite, but {then}.", self.repair)
         held = sum(infs(event) for event in computed.inputs.values())
+        cancelled = elements(computed.output.num_nan, computed.output)
         return Explanation(
             {
-                "terms": f"Inf - Inf: {_inputs_hold(computed, held)} that cancel each other, and Inf - Inf is NaN.",
+                "terms": f"Inf - Inf: {_inputs_hold(computed, held)}. In {cancelled}, infinities cancel each other, "
+                "and Inf - Inf is NaN.",
                 "products": f"Inf * 0 or Inf - Inf: {_inputs_hold(computed, held)}, and a sum of products is NaN if "
                 "an infinity meets a 0 or an infinity of the opposite sign.",
                 "factors": f"Inf * 0: {_inputs_hold(computed, held)}, and an infinity met a 0.",
@@ -101,7 +109,7 @@ class Division:
             return Overflow(repair=self.repair)(computed)
         if y.num_zero:
             sentence = f"Division by 0: {elements_are(y.num_zero, y)} 0 in the divisor, and the quotient is infinite."
-            return with_lost_epsilon(Explanation(_or_nan(sentence, y), _NO_NAN), computed, index=1)
+            return _by_zero(computed, _or_nan(sentence, y))
         sentence = (
             f"Overflow in {computed.op}: no divisor is 0, but a divisor near 0 or a large dividend makes "
             f"{elements(infs(computed.output), computed.output)} infinite."
@@ -118,7 +126,20 @@ class Division:
             return Explanation(sentence, _ORIGIN_OF_INFINITY)
         where = "In a gradient, 0 / 0" if computed.is_gradient else "0 / 0"
         sentence = f"{where}: the divisor has {_zeros(y)}, the dividend {_zeros(x)}, and 0 / 0 is NaN."
+        if infs(computed.output) and y.num_zero and is_finite(x):
+            sentence += " Any other number divided by 0 is infinite."
+        return _by_zero(computed, sentence)
+
+
+def _by_zero(computed: Computed, sentence: str) -> Explanation:
+    """Returns the explanation of a division by 0. If the divisor is 0 because Exp underflowed, it says so."""
+    dividend, divisor = computed.inputs[0], computed.inputs[1]
+    exponential = underflow(computed, divisor)
+    if exponential is None:
         return with_lost_epsilon(Explanation(sentence, _NO_NAN), computed, index=1)
+    terms = computed.made_from(divisor).get(0) if divisor.op_type == "Sum" else None
+    is_softmax = terms is not None and terms.event_index == dividend.event_index
+    return Explanation(f"{sentence} {exponential}", SOFTMAX if is_softmax else _UNDERFLOW)
 
 
 def _or_nan(sentence: str, y: TensorEvent) -> str:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import isinf, log
 
 from tfdbg_arrow.query.explanation.kinds import (
     OVERFLOW,
+    PLUS_CONSTANT,
+    SOFTMAX,
     Computed,
     Domain,
     Explanation,
@@ -28,19 +31,25 @@ from tfdbg_arrow.query.explanation.kinds import (
     zeros,
 )
 from tfdbg_arrow.query.explanation.linear import CrossEntropy, Division, Power, Sums, ZeroTimes, remainder, softmax
+from tfdbg_arrow.query.recorded import TensorEvent
 from tfdbg_arrow.schema.op_traits import OPTIMIZERS
 
-_EXPONENTIAL = (
-    "Clip the argument from above, or use a function that cannot overflow: tf.nn.softmax, tf.reduce_logsumexp, "
-    "tf.nn.softplus for log(1 + exp(x)), tf.nn.sigmoid for 1 / (1 + exp(-x))."
+_CLIP = "Clip the argument from above, for example with tf.minimum"
+_SOFTPLUS = "Use tf.nn.softplus(x) in place of log(1 + exp(x)): it cannot overflow."
+_SIGMOID = "Use tf.nn.sigmoid(x) in place of 1 / (1 + exp(-x)): it cannot overflow."
+_LOGSUMEXP = (
+    "Use tf.reduce_logsumexp in place of the exponentials, their sum and the logarithm: it neither overflows nor "
+    "underflows."
 )
+_XLOGY = "Use tf.math.xlogy(p, p) in place of p * log(p): it is 0 for p = 0, and its gradient is finite."
 _HYPERBOLIC = (
     "Clip the argument with tf.clip_by_value. For log(cosh(x)), use x + tf.nn.softplus(-2 * x) - log(2), which cannot "
     "overflow."
 )
 _EMPTY = "Check for an empty batch or mask before the reduction, or divide with tf.math.divide_no_nan."
 _POSITIVE = "Keep the argument above 0, for example with tf.maximum."
-_ABOVE_0 = "Keep the argument above 0 with an epsilon, or use tf.math.xlogy for p * log(p)."
+_ABOVE_0 = "Keep the argument above 0 with an epsilon."
+_ABOVE_MINUS_1 = "Keep the argument above -1."
 _LOGARITHMS = (
     "Add the logarithms of the factors in place of the product (tf.reduce_sum or tf.cumsum of tf.math.log), or scale "
     "the factors."
@@ -50,7 +59,9 @@ _NOT_NEGATIVE = "Keep the argument at or above 0, for example with tf.maximum."
 _UNIT = "Clip the argument with tf.clip_by_value, for example to -0.999999 to 0.999999: the slope at 1 is infinite."
 _PROBABILITY = "Clip the argument with tf.clip_by_value to a range inside 0 to 1."
 _DIVISOR = "Use tf.math.divide_no_nan, or add an epsilon; a tf.where has to replace the input, not only the result."
-_SLOPE = "Add an epsilon before the root or the division, and put tf.where around its input as well."
+_BEFORE_ROOT = "Before the root, add an epsilon that is not 0 in the dtype."
+_TO_BASE = "Add an epsilon to the base."
+_TO_DIVISOR = "Add an epsilon to the divisor."
 _OPTIMIZER_EPSILON = "Give the optimizer an epsilon that is above 0 in the dtype."
 _JITTER = "Add jitter to the diagonal, for example matrix + 1e-6 * tf.eye(n)."
 _DATA = "Check the source of the data for NaN and infinities."
@@ -66,13 +77,23 @@ _FUSED_WITH_PRODUCTS = frozenset({
 
 
 _STABLE_LOG = {
-    "Softmax": "Use tf.nn.log_softmax, or a loss with from_logits=True, in place of both ops.",
-    "Sigmoid": "Use tf.math.log_sigmoid, or a loss with from_logits=True, in place of both ops.",
+    "Softmax": "Use tf.nn.log_softmax in place of both ops.",
+    "Sigmoid": "Use tf.math.log_sigmoid in place of both ops.",
+    "Relu": "Use tf.nn.softplus in place of tf.nn.relu, which returns 0 for a number below 0, or add an epsilon.",
+    "MatrixDeterminant": "Add jitter to the diagonal of the matrix, for example 1e-6 * tf.eye(n). If the matrix is not "
+    "singular, tf.linalg.slogdet is enough: it does not underflow.",
     "Sub": "Keep the argument above 0 with tf.maximum. TensorFlow's optimizer may move an epsilon that is added to a "
     "difference to where it is rounded away.",
     "Prod": _LOGARITHMS,
-    "Sum": "Add an epsilon, or use tf.reduce_logsumexp for the logarithm of a sum of exponentials.",
 }
+_FROM_LOGITS = {
+    "Softmax": "Use tf.nn.log_softmax, or a loss with from_logits=True, in place of both ops.",
+    "Sigmoid": "Use tf.math.log_sigmoid, or a loss with from_logits=True, in place of both ops.",
+}
+"""The fix for the logarithm of a probability in a loss."""
+_MOVES = {**dict.fromkeys(("ExpandDims", "Identity", "Reshape", "SplitV", "Squeeze", "StridedSlice"), 0), "Split": 1}
+"""Types of ops that return elements of an input, and its index."""
+_MAX_MOVES = 5
 _LOG = FirstOf(
     rules=(
         Pole(
@@ -90,10 +111,58 @@ def _log(computed: Computed) -> Explanation | None:
     found = _LOG(computed)
     if found is None or found.repair not in (_ABOVE_0, _POSITIVE):
         return found
-    x = computed.inputs.get(0)
-    made_by = "" if x is None else x.op_type or ""
-    repairs = _STABLE_LOG if computed.output.num_neg_inf else {"MatrixDeterminant": _SIGNED_LOG}
-    return Explanation(found.sentence, repairs.get(made_by, found.repair))
+    x = computed.inputs[0]
+    is_of_determinant = computed.made_by(x) == "MatrixDeterminant"
+    if found.repair == _POSITIVE:
+        return replace(found, repair=_SIGNED_LOG) if is_of_determinant else found
+    singular = " It is a determinant: the matrix is singular, or the product of its eigenvalues underflowed."
+    sentence = found.sentence + (singular if is_of_determinant else "")
+    return Explanation(sentence, _repair_of_log(computed, x))
+
+
+def _repair_of_log(computed: Computed, x: TensorEvent) -> str:
+    """Returns the fix for a logarithm of 0, or for its gradient, by what made the argument."""
+    if computed.is_p_log_p():
+        return _XLOGY
+    maker = x
+    for _ in range(_MAX_MOVES):
+        index = _MOVES.get(computed.made_by(maker) or "")
+        source = None if index is None else computed.made_from(maker).get(index)
+        maker = maker if source is None else source
+    made_by = computed.made_by(maker) or ""
+    terms = computed.made_from(maker)
+    if made_by == "Sum" and 0 in terms and computed.made_by(terms[0]) == "Exp":
+        return _LOGSUMEXP
+    if made_by == "Sub" and 1 in terms and computed.made_by(terms[1]) == "Sigmoid":
+        return "Use tf.math.log_sigmoid(-x) in place of log(1 - sigmoid(x))."
+    repairs = {**_STABLE_LOG, **_FROM_LOGITS} if computed.is_in_loss else _STABLE_LOG
+    return repairs.get(made_by, _ABOVE_0)
+
+
+def _exp(computed: Computed) -> Explanation | None:
+    """Explains the exponential. The ops that take it determine which function to use instead."""
+    return Overflow(repair=_repair_of_exp(computed), without="neg_inf")(computed)
+
+
+def _repair_of_exp(computed: Computed) -> str:
+    takers = computed.takers() if computed.op == "Exp" else frozenset()
+    direct = {types[0] for types in takers}
+    if direct == {"Sum"} and ("Sum", "Log") in takers:
+        return _LOGSUMEXP
+    if direct == {"Sum", "RealDiv"} and ("Sum", "RealDiv") in takers:
+        return SOFTMAX
+    if direct == {"Log1p"} or (direct == {PLUS_CONSTANT} and (PLUS_CONSTANT, "Log") in takers):
+        return _SOFTPLUS
+    if direct == {PLUS_CONSTANT} and takers & {(PLUS_CONSTANT, "RealDiv"), (PLUS_CONSTANT, "Reciprocal")}:
+        return _SIGMOID
+    largest = largest_of(computed.output)
+    if isinf(largest):
+        return f"{_CLIP}."
+    limit = log(largest)
+    # A quarter, so that a product of three such exponentials, as in the square's gradient, stays finite.
+    return (
+        f"{_CLIP}(x, {limit // 4:.1f}). A bound next to {limit:.1f} is too large, as products of the results overflow."
+    )
 
 
 def _lgamma(computed: Computed) -> Explanation | None:
@@ -183,8 +252,8 @@ GRADIENTS: dict[str, str] = {
     "Atanh": _UNIT,
     "Acosh": "Keep the argument above 1 with tf.maximum: the slope at 1 is infinite.",
     "Atan2": "Keep the two arguments from both being 0, for example with an epsilon.",
-    "Sqrt": _SLOPE,
-    "Pow": _SLOPE,
+    "Sqrt": _BEFORE_ROOT,
+    "Pow": _TO_BASE,
     "Cholesky": _JITTER,
     "Svd": "Keep the singular values apart, for example with a small random matrix added.",
     "EuclideanNorm": "Take tf.sqrt(tf.reduce_sum(tf.square(x)) + epsilon): the slope of the norm at 0 is not defined.",
@@ -198,11 +267,11 @@ REPAIRS: dict[str, str] = {
     "Asin": _UNIT,
     "Atanh": _UNIT,
     "Acosh": "Keep the argument at or above 1 with tf.maximum.",
-    "Exp": _EXPONENTIAL,
-    "Expm1": _EXPONENTIAL,
+    "Exp": f"{_CLIP}.",
+    "Expm1": f"{_CLIP}.",
     "Inv": _DIVISOR,
     "Log": _POSITIVE,
-    "Log1p": "Keep the argument above -1.",
+    "Log1p": _ABOVE_MINUS_1,
     "Reciprocal": _DIVISOR,
     "Rsqrt": _POSITIVE,
     "Sqrt": _NOT_NEGATIVE,
@@ -213,14 +282,14 @@ RULES: dict[str, Rule] = {
     "Log": _log,
     "Log1p": FirstOf(
         rules=(
-            Domain(of="-1", where="-1", kind="neg_inf", repair="Keep the argument above -1."),
-            Domain(of="a number below -1", where="below -1", repair="Keep the argument above -1."),
+            Domain(of="-1", where="-1", kind="neg_inf", repair=_ABOVE_MINUS_1),
+            Domain(of="a number below -1", where="below -1", repair=_ABOVE_MINUS_1),
         )
     ),
     "Sqrt": _ROOT,
     "Rsqrt": FirstOf(
         rules=(
-            Pole(value="1 / sqrt(0) is infinite", repair="Before the root, add an epsilon that is not 0 in the dtype."),
+            Pole(value="1 / sqrt(0) is infinite", repair=_BEFORE_ROOT),
             _ROOT,
         )
     ),
@@ -251,7 +320,7 @@ RULES: dict[str, Rule] = {
         reason="bias + alpha * the sum of squares around an element is 0, negative or too large.",
         repair="Use a bias and an alpha above 0, and scale the input down.",
     ),
-    **_all("Exp Expm1", Overflow(repair=_EXPONENTIAL, without="neg_inf")),
+    **_all("Exp Expm1", _exp),
     **_all("Sinh Cosh", Overflow(repair=_HYPERBOLIC)),
     **_all("Square SquaredDifference L2Loss EuclideanNorm ComplexAbs Softplus", _OVER),
     "Cast": Overflow(repair="Cast to a dtype with a larger range, such as bfloat16 or float32, or scale the values."),
@@ -264,9 +333,9 @@ RULES: dict[str, Rule] = {
     "Pow": Power(repair=OVERFLOW),
     "Mul": Product(repair=OVERFLOW),
     **_all("TanhGrad SigmoidGrad", Product(repair=OVERFLOW)),
-    "SqrtGrad": GradientOfFunction(function="Sqrt", at_zero="zero", repair=_SLOPE),
-    "RsqrtGrad": GradientOfFunction(function="Rsqrt", at_zero="inf", repair=_SLOPE),
-    **_all("ReciprocalGrad InvGrad", GradientOfFunction(function="Reciprocal", at_zero="inf", repair=_SLOPE)),
+    "SqrtGrad": GradientOfFunction(function="Sqrt", at_zero="zero", repair=_BEFORE_ROOT),
+    "RsqrtGrad": GradientOfFunction(function="Rsqrt", at_zero="inf", repair=_BEFORE_ROOT),
+    **_all("ReciprocalGrad InvGrad", GradientOfFunction(function="Reciprocal", at_zero="inf", repair=_TO_DIVISOR)),
     **_all("Add AddV2 Sub AddN Sum Cumsum BiasAdd SegmentSum SegmentSumV2 UnsortedSegmentSum SparseSegmentSum", _SUMS),
     **_all("AvgPool AvgPool3D BiasAddGrad SegmentMean SparseSegmentMean SparseSegmentSqrtN", _SUMS),
     **_all("Prod Cumprod UnsortedSegmentProd SegmentProd SegmentProdV2", Sums(of="factors", repair=_LOGARITHMS)),
@@ -382,7 +451,7 @@ def explain(computed: Computed) -> Explanation | None:
         found = _of_fused_op(computed)
     if found is None:
         return _of_infinite_loss(computed)
-    return with_mask(found, computed) if computed.forward_type is None else _of_gradient(computed.forward_type, found)
+    return with_mask(found, computed) if computed.forward_type is None else _of_gradient(computed, found)
 
 
 def _of_infinite_loss(computed: Computed) -> Explanation | None:
@@ -442,9 +511,16 @@ def _repair_of(makers: tuple[str, ...]) -> str | None:
     return repairs[0] if len(repairs) == 1 else None
 
 
-def _of_gradient(forward_type: str, found: Explanation) -> Explanation:
+def _of_gradient(computed: Computed, found: Explanation) -> Explanation:
     """Returns the explanation of an op in a gradient, extended with the op whose gradient it computes."""
+    forward_type = computed.forward_type or ""
     if found.sentence.startswith("The gradient of"):
         return found
     sentence = found.sentence.removeprefix("In a gradient, ")
-    return Explanation(f"The gradient of {forward_type}: {sentence}", GRADIENTS.get(forward_type, found.repair))
+    repair = GRADIENTS.get(forward_type, found.repair)
+    if found.repair == _DIVISOR and forward_type in (
+        "Log",
+        "Log1p",
+    ):  # 1 / x is TensorFlow's; the program has no division
+        repair = _repair_of_log(computed, computed.inputs[0]) if forward_type == "Log" else _ABOVE_MINUS_1
+    return Explanation(f"The gradient of {forward_type}: {sentence}", repair)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tfdbg_arrow.query.engine import Engine
-from tfdbg_arrow.query.explanation.kinds import ADDS, Computed, Inputs, largest_of
+from tfdbg_arrow.query.explanation.kinds import ADDS, PLUS_CONSTANT, Computed, Inputs, largest_of
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.flow.sinks import Sinks
 from tfdbg_arrow.query.flow.walk import CannotTellError, OutOfSightError, UnrecordedEndError, Walk, WalkedTensor
@@ -86,16 +86,83 @@ class Surroundings:
         taken = [*self.inputs_of(total).values()]
         if len(taken) != 2 or len(names) != 2 or any(row.graph_id != total.graph_id for row in taken):
             return False
-        is_added = any(self._program_type(row) == "Const" for row in taken)
+        is_added = any(self.made_by(row) == "Const" for row in taken)
         has_constant = any(self._type_of(total.graph_id, name) == "Const" for name in names)
         return has_constant and not is_added and any(row.op_name not in names for row in taken)
 
-    def _program_type(self, row: TensorEvent) -> str | None:
-        return self._type_of(row.graph_id, row.op_name)
+    def made_by(self, row: TensorEvent) -> str | None:
+        """Returns the type of the program's op that made a tensor; TensorFlow may have run another one."""
+        return self._type_of(row.graph_id, row.op_name) or row.op_type
 
     def _type_of(self, graph_id: int | None, op_name: str | None) -> str | None:
         op = None if graph_id is None or op_name is None else self.flow.graphs.op(graph_id, op_name)
         return None if op is None else op.op_type
+
+    def takers(self) -> frozenset[tuple[str, ...]]:
+        """Returns the types of the forward ops that take the tensor, alone and with those that take their result."""
+        found: set[tuple[str, ...]] = set()
+        own_key = self._own()
+        if isinstance(own_key, str) and self._type_of(self.event.graph_id, own_key) != self.event.op_type:
+            return frozenset()  # TensorFlow ran several ops as one, and other ops take the results inside it
+        for key, op_type in self._forward_users(own_key):
+            own = PLUS_CONSTANT if op_type in ADDS and self._adds_constant(key) else op_type
+            found |= {(own,), *((own, after) for _, after in self._forward_users(key))}
+        return frozenset(found)
+
+    def _forward_users(self, key: str | int) -> list[tuple[str | int, str]]:
+        return [(user, op_type) for user, op_type in self._users(key) if self._role(user) != "gradient"]
+
+    def _role(self, key: str | int) -> str | None:
+        if isinstance(key, str):
+            return self.flow.labels.op(self.event.graph_id or 0, key).role
+        index = self.flow.events.eager(key).execution_index
+        return None if index is None else self.flow.labels.execution(index).role
+
+    def _adds_constant(self, key: str | int) -> bool:
+        """Returns whether an op of the program adds a constant; eager code passes one as a tensor that no op made."""
+        if isinstance(key, str):
+            ops = self.flow.graphs.graph(self.event.graph_id or 0).ops
+            return any(ops[name].op_type == "Const" for name, _ in ops[key].inputs)
+        index = self.flow.events.eager(key).execution_index
+        taken = () if index is None else self.flow.events.execution_inputs(index).values()
+        return any(self.flow.events.eager(tensor_id).execution_index is None for tensor_id in taken)
+
+    def is_p_log_p(self) -> bool:
+        """Returns whether the program only multiplies a logarithm by its argument.
+
+        For an op of a gradient, the forward op counts.
+        """
+        forward = self.flow.labels.of(self.event)
+        if self.event.scope == "graph":
+            graph_id = self.event.graph_id if forward.forward_op_name is None else forward.forward_graph_id
+            name = str(self._own()) if forward.forward_op_name is None else forward.forward_op_name
+            return graph_id is not None and self._is_p_log_p_in_graph(graph_id, name)
+        index = self.event.execution_index
+        index = index if forward.forward_execution_index is None else forward.forward_execution_index
+        return index is not None and self._is_eager_p_log_p(index)
+
+    def _is_p_log_p_in_graph(self, graph_id: int, name: str) -> bool:
+        graph = self.flow.graphs.graph(graph_id)
+        own = graph.ops.get(name)
+        if own is None or own.op_type != "Log":
+            return False
+        roles = {user: self.flow.labels.op(graph_id, user).role for user in graph.users.get(name, ())}
+        users = [graph.ops[user] for user, role in roles.items() if role != "gradient"]
+        factors = {(name, 0), *own.inputs}
+        return bool(users) and all(user.op_type == "Mul" and {*user.inputs} == factors for user in users)
+
+    def _is_eager_p_log_p(self, execution_index: int) -> bool:
+        events = self.flow.events
+        taken = set(events.execution_inputs(execution_index).values())
+        made = {tensor_id for tensor_id, _ in events.execution_outputs(execution_index).values()}
+        if len(taken) != 1 or len(made) != 1:
+            return False
+        uses = {use.execution.execution_index: use.execution.op_type for use in events.uses(*made)}
+        forward = {index: uses[index] for index in uses if self.flow.labels.execution(index).role != "gradient"}
+        return bool(forward) and all(
+            op_type == "Mul" and {*events.execution_inputs(index).values()} == taken | made
+            for index, op_type in forward.items()
+        )
 
     def is_norm_of_gradient(self) -> bool:
         """Returns whether the op computes a part of the norm of a gradient: its squares, or their sum."""

@@ -60,12 +60,16 @@ from tfdbg_arrow.schema.op_traits import POLES
 
 FINITE_SINCE = "everything that the program wrote to a variable, returned or counted in a metric since then is finite"
 
-_LITERAL_TYPES = frozenset({"Const", "ReadVariableOp", "Placeholder", "PlaceholderWithDefault"})
+_FROM_OUTSIDE = frozenset({None, "Placeholder", "PlaceholderWithDefault"})
+"""Types of ops whose result came from outside; None for a tensor that no recorded op made."""
+_LITERAL_TYPES = frozenset({"Const", "ReadVariableOp"}) | _FROM_OUTSIDE
 """Types of ops that return a value which the program wrote, if they are origins."""
 
 _LOSSES = frozenset({"SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits"})
 """Types of ops that compute the loss of each sample. Other losses are known by being scalars."""
 LITERAL = "the program wrote this infinity itself"
+LITERAL_FROM_OUTSIDE = "it holds only infinities, or infinities and zeros, as a mask or a start value does"
+"""The reason for a tensor that came from outside. Nothing shows who wrote its infinities."""
 _MAX_OF_GRADIENT = 256
 """Maximum number of bad tensors that are read of one op or its gradient."""
 _MAX_STARTS = 1000
@@ -266,7 +270,7 @@ def _is_written(origin: TensorEvent) -> bool:
 
     A batch of data with some infinite elements also holds other numbers.
     """
-    if origin.op_type is not None and origin.op_type not in _LITERAL_TYPES:
+    if origin.op_type not in _LITERAL_TYPES:
         return False
     if origin.num_pos_finite is None or origin.num_neg_finite is None:
         return False
@@ -477,7 +481,8 @@ class Effects:
     def _find(self, event: TensorEvent) -> Effect:
         computed = self._flow.computed(event)
         if self._origins.is_literal(computed):
-            return Effect("absorbed", LITERAL)
+            is_from_outside = computed.op_type in _FROM_OUTSIDE and _is_written(computed)
+            return Effect("absorbed", LITERAL_FROM_OUTSIDE if is_from_outside else LITERAL)
         if computed.event_index in self._blamed:
             return Effect(self._blamed[computed.event_index], None)
         walk = Walk(self._flow, self._sinks)

@@ -208,7 +208,7 @@ class ProgramOps:
         """
         if made.op.op_type in _DIVISIONS and not made.is_output:
             row = self._row_of(made.place)
-            if row is None or not row.has_inf_or_nan:
+            if row is None or not row.has_inf_or_nan or not self._takes_dividend(made):
                 return None
             return replace(_at(row, made.place, made.op.op_type), event_index=event.event_index)
         after = self._after(made.place, made.op, self._computed(event))
@@ -218,6 +218,20 @@ class ProgramOps:
         for later in reversed(after):
             output = None if output is None else _counted(output, _UNDONE[later.op_type](output))
         return None if output is None else _at(output, made.place, made.op.op_type)
+
+    def _takes_dividend(self, made: ProgramOp) -> bool:
+        """Returns whether the node named after a division takes the dividend.
+
+        Of a * (x / sqrt(v)), TensorFlow's optimizer may make x * (a * rsqrt(v)): that node then computes no quotient.
+        """
+        dividend = made.place.of_op(*made.op.inputs[0])
+        row = self._row_of(dividend)
+        for taken in self._borders.executed.inputs(made.place, made.op):
+            taken_row = self._row_of(taken)
+            is_same_row = row is not None and taken_row is not None and row.event_index == taken_row.event_index
+            if is_same_row or taken.of_op(dividend.op_name, dividend.output_slot) == taken:
+                return True
+        return False
 
     def _value(self, place: GraphTensor, depth: int) -> TensorEvent | None:
         """Returns the row of a tensor of the program, or one with the counts that follow from others."""
