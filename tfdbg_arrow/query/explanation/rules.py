@@ -28,7 +28,10 @@ from tfdbg_arrow.query.explanation.kinds import (
     zeros,
 )
 from tfdbg_arrow.query.explanation.linear import CrossEntropy, Division, Power, Sums, ZeroTimes, remainder, softmax
-from tfdbg_arrow.schema.op_traits import OPTIMIZERS
+from tfdbg_arrow.schema.op_traits import OPTIMIZERS, Trait, types_with
+
+_OF_CUSTOM_GRADIENTS = types_with(Trait.STANDS_FOR_CALL)
+"""Types of the ops with which tf.custom_gradient marks its result. Their own gradients compute nothing."""
 
 _EXPONENTIAL = (
     "Clip the argument from above, or use a function that cannot overflow: tf.nn.softmax, tf.reduce_logsumexp, "
@@ -444,7 +447,7 @@ def _repair_of(makers: tuple[str, ...]) -> str | None:
 
 def _of_gradient(forward_type: str, found: Explanation) -> Explanation:
     """Returns the explanation of an op in a gradient, extended with the op whose gradient it computes."""
-    if found.sentence.startswith("The gradient of"):
+    if found.sentence.startswith("The gradient of") or forward_type in _OF_CUSTOM_GRADIENTS:
         return found
     sentence = found.sentence.removeprefix("In a gradient, ")
     return Explanation(f"The gradient of {forward_type}: {sentence}", GRADIENTS.get(forward_type, found.repair))
