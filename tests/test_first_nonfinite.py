@@ -54,6 +54,22 @@ def test_a_captured_tensor_of_an_eager_op_is_not_an_origin(tmp_path: Path) -> No
     assert origins == ["Log"]
 
 
+def test_a_function_of_tensorflow_is_no_call_of_the_user(tmp_path: Path) -> None:
+    """An eager jacobian is computed in a function of TensorFlow, which is named f."""
+    x = tf.Variable([0.0, 1.0])
+    with tfdbg_arrow.capture(tmp_path):
+        with tf.GradientTape() as outer:
+            with tf.GradientTape() as inner:
+                y = tf.reduce_sum(tf.pow(x, 1.5))
+            slope = inner.gradient(y, x)
+        outer.jacobian(slope, x)  # the jacobian
+    first = tfdbg_arrow.first_nonfinite(tmp_path)
+    assert first is not None
+    assert (first.graph_name, first.call, first.op_type) == ("f", None, "Pow")
+    assert first.source is not None
+    assert first.source.lineno == line_of("# the jacobian")
+
+
 def test_a_function_that_calls_itself(tmp_path: Path) -> None:
     @tf.function
     def repeated(x: tf.Tensor, times: int) -> tf.Tensor:

@@ -56,6 +56,24 @@ def _masked_log(x: tf.Tensor) -> tf.Tensor:
     return tape.gradient(y, x)
 
 
+@tf.custom_gradient
+def _root_with_own_gradient(x: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+    y = tf.sqrt(x)
+
+    def gradient(dy: tf.Tensor) -> tf.Tensor:
+        return (dy - 1.0) / y
+
+    return y, gradient
+
+
+@tf.function
+def _custom_gradient(x: tf.Tensor) -> tf.Tensor:
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = _root_with_own_gradient(x)
+    return tape.gradient(y, x)
+
+
 @tf.function
 def _lost_epsilon(x: tf.Tensor) -> tf.Tensor:
     return tf.math.log(tf.cast(x, tf.float16) + tf.constant(1e-8, tf.float16))
@@ -190,6 +208,13 @@ CASES = (
         "Put tf.where around the input",
         "Mul",
     ),
+    Case(
+        "custom gradient",
+        lambda: _custom_gradient(_t(0, 4)),
+        "In a gradient, 0 / 0: the divisor has 1 zero",
+        "divide_no_nan",
+        "RealDiv",
+    ),
     Case("mean of nothing", lambda: _mean_of_nothing(_t(1, 2)), "Mean of no elements: ", "empty batch"),
     Case("max of nothing", lambda: tf.reduce_max(tf.zeros([0])), "Max of no elements: its input is empty"),
     Case("cholesky", lambda: tf.linalg.cholesky([[1.0, 2.0], [2.0, 1.0]]), "Cholesky: the matrix is not", "jitter"),
@@ -276,6 +301,24 @@ def test_inf_minus_inf_is_traced_back_to_both_overflows(opened: Logdir) -> None:
     assert hops[0].why is not None
     assert hops[0].why.startswith("Inf - Inf")
     assert {hop.role for hop in hops[3:]} == {"cause"}
+
+
+def test_a_healthy_input_is_that_of_the_last_op_of_a_fused_node(tmp_path: Path) -> None:
+    weight, bias = tf.Variable([[-1000.0]]), tf.Variable([0.0])
+
+    @tf.function
+    def loss(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        probs = tf.sigmoid(tf.nn.bias_add(tf.matmul(x, weight), bias))
+        return probs, tf.math.log(probs)
+
+    with tfdbg_arrow.capture(tmp_path):
+        loss(tf.constant([[1.0], [2.0]]))
+    with open_logdir(tmp_path) as opened:
+        first = opened.first_nonfinite()
+        assert first is not None
+        hops = opened.provenance(first).hops
+    assert [(hop.op_type, hop.role) for hop in hops] == [("Log", "origin"), ("Sigmoid", "cause")]
+    assert hops[1].ran_as in (None, "_FusedMatMul, run for MatMul, BiasAdd and Sigmoid")
 
 
 def test_a_loss_is_traced_back_through_steps_variables_and_functions_to_a_log_of_zeros(tmp_path: Path) -> None:

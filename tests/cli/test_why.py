@@ -105,6 +105,18 @@ class TestWhy:
         assert result.exit_code == 2
         assert "has no recorded tensor named Nosuch." in result.stderr
 
+    def test_a_tensor_from_outside(self, tmp_path: Path) -> None:
+        run = RunBuilder("run-a")
+        run.external(7, counts(zero=1), execution=0)
+        log = run.execution("Log", inputs=[7], outputs={8: "float32"})
+        run.eager(log, counts(neg_inf=1), tensor_id=8)
+        assert run_cli("why", run.write(tmp_path / "outside")).stdout.partition("\n\n")[2] == (
+            "Log:0, run eagerly  <- it went bad here\n"
+            "    float32 [1]: 1 -Inf of 1 elements\n"
+            "    a tensor from outside  <- healthy\n"
+            "        float32 [1]: 1 zero of 1 elements\n"
+        )
+
     @pytest.mark.slow
     def test_values_that_did_no_harm_give_exit_code_0(self, tmp_path: Path) -> None:
         run = RunBuilder("run-a")

@@ -65,7 +65,7 @@ CASES: list[tuple[dict[str, Any], str]] = [
         {"source": replace(FRAME, code="y = tf.math.log(x)  # of `x`"), "step": 2},
         "`y = tf.math.log(x)` at layers.py:12 made -Inf in step 2.",
     ),
-    ({"source": replace(FRAME, code="f(`x`,  # x")}, "`f('x',` at layers.py:12 made -Inf."),
+    ({"source": replace(FRAME, code="f(`x`,  # x")}, "`f('x', …` at layers.py:12 made -Inf."),
     ({"source": FRAME, "called_from": (CALL,), "role": "loss"}, f"The loss in {WHOLE} made -Inf."),
     ({"source": FRAME, "called_from": (CALL,), "layer": "dense"}, f"The layer dense in {WHOLE} made -Inf."),
     ({"source": FRAME, "called_from": (CALL,)}, f"Log:0 in {WHOLE} made -Inf."),
@@ -112,3 +112,28 @@ def test_a_value_that_an_input_has_is_passed_on(log: NonFinite) -> None:
     found = replace(log, is_origin=False, inputs=(InputTensor(0, health, None),), step=2)
     assert headline_of(found, line=None) == "-Inf was passed on by Log:0, in the function loss, in step 2."
     assert headline_of(replace(found, source=FRAME), line=None) == f"{WHOLE} passed on -Inf in step 2."
+
+
+@pytest.mark.parametrize(
+    ("code", "quoted"),
+    [
+        ("a / b", "a / b"),
+        ("-a", "-a"),
+        ("/ tf.square(x)", "… / tf.square(x)"),
+        ("* (x)", "… * (x)"),
+        ("x / # of x", "x / …"),
+        ("tf.square(x) \\", "tf.square(x) …"),
+        ("/ tf.where( # all (", "… / tf.where( …"),
+        ("x > 0, y) / tf.where(", "… x > 0, y) / tf.where( …"),
+        ("]) == (", "… ]) == ( …"),
+        ('"( +"', '"( +"'),
+    ],
+)
+@pytest.mark.parametrize("is_part", [False, True])
+def test_ellipses_stand_for_the_other_lines_of_an_expression(
+    log: NonFinite, code: str, quoted: str, is_part: bool
+) -> None:
+    line = f"    y = {code}" if is_part else f"    {code}"
+    colno = 9 if is_part else 5
+    frame = Frame("/home/me/a.py", 3, "f", line.strip(), "user", colno=colno, end_colno=len(line) + 1)
+    assert headline_of(replace(log, source=frame), line=line) == f"`{quoted}` at a.py:3 made -Inf."

@@ -20,7 +20,8 @@ import tfdbg_arrow
 from tfdbg_arrow.storage.layout import spool_paths
 from tfdbg_arrow.writer.hooks import tracing
 from tfdbg_arrow.writer.program import EXECUTE_MAIN_CODE
-from tfdbg_arrow.writer.stacks import FrameOwners, StackTable, columns_of, lineno_of
+from tfdbg_arrow.writer.source_parts import Columns, executed_part, span_of
+from tfdbg_arrow.writer.stacks import FrameOwners, StackTable, lineno_of
 
 from .tables import rows
 
@@ -43,6 +44,11 @@ class Stacks:
         """Returns the frames of the only op of a type, innermost first."""
         (op,) = (op for op in self._ops if op["op_type"] == op_type)
         return self._traces[op["stack_trace_id"]]
+
+    def user_frames(self, op_type: str) -> list[Frame]:
+        """Returns the user's innermost frame of each op of a type."""
+        stacks = [self._traces[op["stack_trace_id"]] for op in self._ops if op["op_type"] == op_type]
+        return [next(frame for frame in stack if frame["owner"] == "user") for stack in stacks]
 
     def user_frame(self, op_type: str) -> Frame:
         return next(frame for frame in self.of(op_type) if frame["owner"] == "user")
@@ -159,6 +165,8 @@ PLACES = {
     "Rsqrt": ("x = tf.math.rsqrt(x)", "control"),
     "Erfc": ("return tf.math.erfc(x) if x[0] > 0.0 else tf.math.digamma(x)", "control"),
     "Digamma": ("return tf.math.erfc(x) if x[0] > 0.0 else tf.math.digamma(x)", "control"),
+    "Erfinv": ("tf.math.erfinv(x)", "several_lines"),
+    "Ndtri": ("tf.math.ndtri(", "several_lines"),
     "BesselI0e": ("return tf.math.bessel_i0e(x)", "layer"),
     "Sigmoid": ("y = tf.sigmoid(x)", "eager_gradient"),
     "SigmoidGrad": ("return tape.gradient(y, x)", "eager_gradient"),
@@ -237,10 +245,10 @@ COLUMNS = {
     "Erfc": "tf.math.erfc(",
     "Asinh": "tf.asinh(x)",
     "Atan": "tf.atan(x)",
-    "Asin": None,
-    "Acos": None,
+    "Asin": "tf.asin(x)",
+    "Acos": "tf.acos(x)",
 }
-"""The part of the line that creates the op, by op type; None in a function that AutoGraph converted."""
+"""The part of the line that creates the op, by op type."""
 
 
 def test_the_part_of_the_line(tmp_path: Path) -> None:
@@ -259,26 +267,146 @@ def test_the_part_of_the_line(tmp_path: Path) -> None:
     assert {(frame["colno"], frame["end_colno"]) for frame in frames} == {(None, None)}
 
 
+LINES_PROGRAM = """import tensorflow as tf
+
+def body(x, y):
+    z = tf.where(
+        x > 0.0,
+        tf.math.lgamma(x), x) / tf.where(
+            x > 0.0, x, x - y)
+    z = tf.square(z *  # the values of x, "é (
+        tf.asin(x)
+    )
+    z = (
+        (z
+            )  # behind a parenthesis
+            // (y)
+    )
+    z = ("é", tf.asinh(
+        z), tf.acosh(z))[1]
+    z = (
+        tf.sinh(z)
+            + tf.cosh(z)
+            + tf.tan(z) ** tf.atan(
+                z)
+    )
+    return (tf
+        .math
+        .erf(
+            z))
+
+def lambdas(x, y):
+    first = lambda x: (
+        x
+        + y)
+    return first(
+        x) if (x[0]
+        >= 1.0) else first(
+        tf.maximum(
+        x, y))
+
+def outer():
+    def indented(x, y):
+        z = x * \\
+            tf.math.expm1(
+                x) \\
+            / tf.math.log1p("é" and y)
+        return tf.abs(
+            tf.math.rsqrt(z)  # the inverse
+            - tf.math.digamma(
+        z)
+        )
+    return indented
+
+class Module(tf.Module):
+    @tf.function(
+        jit_compile=False)
+    def __call__(self, x, y):
+        return (
+            tf.math.erfc(x)
+            < tf.math.erfinv(y))
+
+indented_function = tf.function(outer())
+body_function, lambdas_function = tf.function(body), tf.function(
+    lambdas)
+lambda_function = tf.function(lambda x, y: tf.math.cumsum(x
+    % y))
+
+def run(x):
+    tf.config.run_functions_eagerly(EAGER)
+    indented_function(x, x), Module()(x, x), body_function(x, x), lambdas_function(x, x), lambda_function(x, x)
+"""
+LINE_PARTS = {
+    "Greater": {(5, "x > 0.0"), (7, "x > 0.0")},
+    "Lgamma": {(6, "tf.math.lgamma(x)")},
+    "SelectV2": {(4, "tf.where("), (6, "tf.where(")},
+    "RealDiv": {(6, "/ tf.where("), (44, '/ tf.math.log1p("é" and y)')},
+    "Sub": {(7, "x - y"), (47, "- tf.math.digamma(")},
+    "Mul": {(41, "x * \\"), (8, 'z *  # the values of x, "é (')},
+    "Square": {(8, 'tf.square(z *  # the values of x, "é (')},
+    "Asin": {(9, "tf.asin(x)")},
+    "FloorDiv": {(14, "// (y)")},
+    "Asinh": {(16, "tf.asinh(")},
+    "Acosh": {(17, "tf.acosh(z)")},
+    "Sinh": {(19, "tf.sinh(z)")},
+    "Cosh": {(20, "tf.cosh(z)")},
+    "AddV2": {(20, "+ tf.cosh(z)"), (21, "+ tf.tan(z) ** tf.atan("), (32, "+ y")},
+    "Tan": {(21, "tf.tan(z)")},
+    "Pow": {(21, "tf.tan(z) ** tf.atan(")},
+    "Atan": {(21, "tf.atan(")},
+    "Erf": {(26, "erf(")},
+    "GreaterEqual": {(35, ">= 1.0")},
+    "Maximum": {(36, "tf.maximum(")},
+    "Expm1": {(42, "tf.math.expm1(")},
+    "Log1p": {(44, 'tf.math.log1p("é" and y)')},
+    "Abs": {(45, "tf.abs(")},
+    "Rsqrt": {(46, "tf.math.rsqrt(z)")},
+    "Digamma": {(47, "tf.math.digamma(")},
+    "Erfc": {(57, "tf.math.erfc(x)")},
+    "Erfinv": {(58, "tf.math.erfinv(y)")},
+    "Less": {(58, "< tf.math.erfinv(y)")},
+    "FloorMod": {(64, "% y")},
+    "Cumsum": {(63, "tf.math.cumsum(x")},
+}
+"""The lines that create ops, and the parts of these lines, by op type."""
+
+
+@pytest.mark.parametrize("is_eager", [False, True], ids=["AutoGraph", "eager"])
+def test_expressions_over_several_lines(tmp_path: Path, is_eager: bool) -> None:
+    text = LINES_PROGRAM.replace("EAGER", str(is_eager))
+    module = load(tmp_path / "program.py", text)
+    try:
+        with tfdbg_arrow.capture(tmp_path / "logdir"):
+            module.run(X)
+    finally:
+        tf.config.run_functions_eagerly(False)
+    stacks = Stacks(tmp_path / "logdir")
+    lines = text.splitlines()
+    found = {
+        op_type: {
+            (frame["lineno"], lines[frame["lineno"] - 1][frame["colno"] - 1 : frame["end_colno"] - 1])
+            for frame in stacks.user_frames(op_type)
+        }
+        for op_type in LINE_PARTS
+    }
+    assert found == LINE_PARTS
+
+
 def test_code_without_columns() -> None:
     """Python can leave them out (`-X no_debug_ranges`), and a file can change between its import and its recording."""
     code = compile("f(x), g(x)\n", "program.py", "exec")
     instructions = range(0, len(code.co_code), 2)
-    found = {columns_of(code, instruction, ["f(x), g(x)\n"]) for instruction in instructions}
-    assert found >= {(1, 5), (7, 11)}
+
+    def parts(lines: list[str]) -> set[Columns]:
+        spans = [span_of(code, instruction) for instruction in instructions]
+        return {executed_part(span, lines)[1] for span in spans if span is not None}
+
+    assert parts(["f(x), g(x)\n"]) >= {(1, 5), (7, 11)}
     for lines in ([], ["f\n"]):
-        assert {columns_of(code, instruction, lines) for instruction in instructions} <= {None, (1, 2)}
+        assert parts(lines) <= {None, (1, 2)}
     without_columns = code.replace(co_linetable=bytes([0xE8 + 7, 0x02] * (len(code.co_code) // 16 + 1)))
     assert {position[2] for position in without_columns.co_positions()} == {None}
-    assert {columns_of(without_columns, instruction, ["f(x), g(x)\n"]) for instruction in instructions} == {None}
-
-
-@pytest.mark.parametrize("op_type", ["Erfinv", "Ndtri"])
-def test_a_statement_of_several_lines_that_autograph_converted(op_type: str, recorded: Stacks) -> None:
-    """Autograph writes the statement in one line, so any line of the statement is correct."""
-    frame = recorded.user_frame(op_type)
-    first = PROGRAM.splitlines().index("    y = (") + 1
-    assert first <= frame["lineno"] <= first + 6
-    assert frame["func"] == "several_lines"
+    assert {span_of(without_columns, instruction) for instruction in instructions} == {None}
 
 
 def test_the_stack_reaches_the_caller(recorded: Stacks) -> None:
@@ -440,6 +568,7 @@ def test_generated_helpers_of_one_statement_are_one_frame() -> None:
         lambda name, new, *notes: found.extend((name, row) for row in new),
         lambda name, columns, *notes: traces.append((name, columns)),
         original_location=lambda path, lineno: ("user.py", 7, "f") if path == "generated.py" else None,
+        original_span=lambda path, span: None,
     )
     table.add(5, [code, code, compile("y = 1\n", "other.py", "exec")], [0, 0, 0])
     assert traces == [("stack_trace", {"stack_trace_id": [5, 5], "depth": [0, 1], "stack_frame_id": [0, 1]})]
@@ -452,6 +581,7 @@ def test_a_traceback_ends_before_the_command_line_that_ran_the_program() -> None
         lambda name, new, *notes: found.extend((name, row) for row in new),
         lambda name, columns, *notes: None,
         original_location=lambda path, lineno: None,
+        original_span=lambda path, span: None,
     )
     runner = (EXECUTE_MAIN_CODE.co_filename, 1, EXECUTE_MAIN_CODE.co_name)
     table.add_traceback([("train.py", 3, "step"), ("train.py", 9, "<module>"), runner, ("tfdbg-arrow", 8, "<module>")])
@@ -481,7 +611,12 @@ def test_an_interruption_while_a_stack_is_written_loses_no_row(interrupted: int)
     def append_columns(table: str, columns: Any, *notes: Any) -> None:
         append(table, [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)], *notes)
 
-    table = StackTable(append, append_columns, original_location=lambda path, lineno: None)
+    table = StackTable(
+        append,
+        append_columns,
+        original_location=lambda path, lineno: None,
+        original_span=lambda path, span: None,
+    )
     first = [compile("x = 1\n", "first.py", "exec"), compile("y = 1\n", "second.py", "exec")]
     second = [first[1], compile("z = 1\n", "third.py", "exec")]
     with pytest.raises(KeyboardInterrupt):

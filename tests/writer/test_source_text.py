@@ -73,6 +73,7 @@ def test_other_threads_add_stacks_while_a_file_is_read(monkeypatch: pytest.Monke
         lambda name, rows, *notes: None,
         lambda name, columns, *notes: written.append(columns["stack_trace_id"]),
         original_location=lambda path, lineno: None,
+        original_span=lambda path, span: None,
     )
     codes = {name: compile("x = 1\n", name, "exec") for name in ("slow.py", "fast.py")}
 

@@ -124,7 +124,7 @@ class BadTensorReader:
             **vars(context if has_samples else replace(context, samples=None)),
             step=step,
             step_in_call=None if user is None or step is None else self._step_in_call(user),
-            call=self._call(event) if step is None else None,
+            call=self._call(event, context.stack) if step is None else None,
             effect=effect.name,
             is_expected=effect.expected_reason is not None,
             expected_reason=effect.expected_reason,
@@ -186,8 +186,12 @@ class BadTensorReader:
             [self._run_id, event.graph_id, event.op_name, event.op_type, event.output_slot],
         )
 
-    def _call(self, event: TensorEvent) -> FunctionCall | None:
-        """Returns the call from eager code in which the op of a tensor ran; None if its number is not known."""
+    def _call(self, event: TensorEvent, stack: tuple[Frame, ...]) -> FunctionCall | None:
+        """Returns the call from eager code in which the op of a tensor ran.
+
+        The result is None if its number is not known, or if the function is one of TensorFlow or Keras themselves, such
+        as the one in which `jacobian` computes: its name says nothing to the user.
+        """
         index = event.execution_index
         execution = self.flow.events.execution(index) if event.scope == "graph" else None
         if execution is None or execution.graph_id is None or index is None:
@@ -195,7 +199,8 @@ class BadTensorReader:
         name = self._user_name(execution.graph_id)
         calls = () if name is None or not self._has_all_executions else self._calls_of(execution.graph_id)
         number = bisect_right(calls, index)
-        return None if name is None or number == 0 else FunctionCall(name, number)
+        owners = {frame.owner for frame in stack if frame.func.rpartition(".")[2] == name}
+        return None if name is None or number == 0 or owners == {"framework"} else FunctionCall(name, number)
 
     def _is_in_data_set(self, event: TensorEvent) -> bool:
         """Returns whether a tensor was computed in a function that a data set calls, in a step of its own."""

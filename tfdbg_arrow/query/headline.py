@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import tokenize
 from collections.abc import Sequence
+from contextlib import suppress
+from itertools import accumulate
 
 from tfdbg_arrow.query.bad_samples import BadSamples
 from tfdbg_arrow.query.nonfinite_tensor import NonFinite
@@ -15,6 +17,8 @@ from tfdbg_arrow.schema.op_traits import Trait, types_with
 _KINDS = (("num_nan", "NaN"), ("num_neg_inf", "-Inf"), ("num_pos_inf", "+Inf"))
 _MAX_CODE = 80
 """Maximum number of characters of the code in a headline."""
+_BRACKETS = {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}
+_INFIX = frozenset("+ - * / // % @ ** << >> & | ^ < > <= >= == !=".split())  # noqa: SIM905
 _GETS_ELEMENT = types_with(Trait.GETS_ELEMENT)
 _FED = types_with(Trait.FED)
 _PARTS = {"loss": "the loss", "metric": "a metric", "optimizer": "the optimizer"}
@@ -117,18 +121,26 @@ def _executed_code(frame: Frame | None, line: str | None) -> str | None:
         code = line[slice(*span)]
     if not code:
         return None
-    code = printable_line(_without_comment(code.strip())).replace("`", "'")
-    return f"`{code}`" if len(code) <= _MAX_CODE else f"`{code[: _MAX_CODE - 1].rstrip()}…`"
+    is_expression = frame is not None and frame.colno is not None
+    code = printable_line(_with_ellipses(code.strip(), is_expression=is_expression)).replace("`", "'")
+    return f"`{code}`" if len(code) <= _MAX_CODE else f"`{code[: _MAX_CODE - 1].rstrip(' …')}…`"
 
 
-def _without_comment(code: str) -> str:
-    try:
-        for token in tokenize.generate_tokens(iter([code]).__next__):
-            if token.type == tokenize.COMMENT:
-                return code[: token.start[1]].rstrip() or code
-    except (SyntaxError, tokenize.TokenError):  # a line of a longer statement
-        pass
-    return code
+def _with_ellipses(code: str, *, is_expression: bool) -> str:
+    """Returns a part of a line without its comment, with ellipses for what other lines have of its expression."""
+    tokens: list[tokenize.TokenInfo] = []
+    with suppress(SyntaxError, tokenize.TokenError):  # a line of a longer statement
+        tokens += (token for token in tokenize.generate_tokens(iter([code]).__next__) if token.string.strip())
+    if tokens and tokens[-1].type == tokenize.COMMENT:
+        code = code[: tokens.pop().start[1]].rstrip() or code
+    is_joined = code.endswith("\\")  # with the next line
+    code = code.removesuffix("\\").rstrip()
+    depths = list(accumulate(_BRACKETS.get(token.string, 0) for token in tokens if token.type == tokenize.OP))
+    lowest = min(depths, default=0)
+    # - and + can also begin an expression.
+    begins_before = lowest < 0 or (is_expression and tokens and tokens[0].string in _INFIX - {"-", "+"})
+    goes_on = is_joined or (depths and depths[-1] > min(lowest, 0)) or (tokens and tokens[-1].string in _INFIX)
+    return f"{'… ' if begins_before else ''}{code}{' …' if goes_on else ''}"
 
 
 def _is_passed_on(tensor: NonFinite) -> bool:

@@ -45,7 +45,7 @@ class Frame:
         code: Text of the line without its indentation; None if the source could not be read.
         owner: `user`, `framework` (TensorFlow, Keras) or `library`.
         colno: Number of the character, from 1, where the expression that the frame executes begins in the line; None if
-            it was not recorded, as in functions that AutoGraph converted.
+            it was not recorded. See the column `stack_frame.colno` for expressions over several lines.
         end_colno: Number of the character behind its last one in the line; None in the same cases.
     """
 

@@ -55,13 +55,13 @@ HOP_ROLES = {
     "unfollowed": "not followed any further",
 }
 """What the role of a hop means, for the roles that are worth a note."""
-_HOW = {
+_HOW: dict[str, str | None] = {
     "argument": "passed as an argument",
     "capture": "captured by the function",
     "loop": "passed on by the loop",
     "call": "returned by a call",
     "variable": "written to the variable that was read",
-    "external": "from outside",
+    "external": None,  # `hop_text` says it
     "unrecorded": "through unrecorded tensors",
     "gradient": "created by the gradient of the op",
 }

@@ -149,8 +149,9 @@ STACK_FRAME = Table(
             "Owner of the code: `user`, `framework` (TensorFlow, Keras), or `library` (other installed packages, "
             "the standard library)."),
         _nullable(9, "colno", _INTEGER,
-            "Number of the character, from 1, where the expression that the frame executes begins in the line; NULL if "
-            "unknown, as in functions that AutoGraph converted, and if the owner is not `user`."),
+            "Number of the character, from 1, where the expression that the frame executes begins in the line. If "
+            "it begins in an earlier line, this is the place of its operator, or of the name of the method that it "
+            "calls. NULL if unknown, and if the owner is not `user`."),
         _nullable(10, "end_colno", _INTEGER,
             "Number of the character behind the expression's last one; behind the last one of the line if the "
             "expression goes on in the next line. NULL in the same cases as colno."),

@@ -21,12 +21,11 @@ from types import CodeType
 from tfdbg_arrow.writer.own_frames import PACKAGE_DIRECTORY
 from tfdbg_arrow.writer.program import EXECUTE_MAIN_CODE
 from tfdbg_arrow.writer.rows import Append, AppendColumns, Row
+from tfdbg_arrow.writer.source_parts import Columns, Span, executed_part, parse_span, span_of
 from tfdbg_arrow.writer.source_text import cell_name, source_lines
 
 Location = tuple[str, int, str]
 """File path, line number from 1, function name."""
-_Columns = tuple[int, int] | None
-"""The first character of an expression in its line, from 1, and the character behind its last one; None if unknown."""
 
 _CALLBACK_FILE = os.path.join("tensorflow", "python", "framework", "op_callbacks.py")
 """TensorFlow's frame between an op and our callback, which is not part of the program."""
@@ -80,26 +79,6 @@ def lineno_of(code: CodeType, instruction: int) -> int:
     return max(code.co_firstlineno, 1)
 
 
-def columns_of(code: CodeType, instruction: int, lines: Sequence[str]) -> _Columns:
-    """Returns which part of its line the instruction at a byte offset executes.
-
-    Args:
-        code: The code object.
-        instruction: The byte offset.
-        lines: The lines of its file.
-    """
-    positions = itertools.islice(code.co_positions(), instruction // 2, None)
-    lineno, end_lineno, start, end = next(positions, (None, None, None, None))
-    if lineno is None or start is None or end is None or not 1 <= lineno <= len(lines):
-        return None
-    line = lines[lineno - 1].rstrip().encode(errors="surrogatepass")  # Python counts bytes of UTF-8
-    end = end if end_lineno == lineno else len(line)
-    if not start < end <= len(line):
-        return None  # the file changed after it was compiled
-    start_text, end_text = (line[:place].decode(errors="replace") for place in (start, end))
-    return len(start_text) + 1, len(end_text) + 1
-
-
 @dataclass(slots=True)
 class _Instruction:
     """The location of an instruction; it holds a reference to the code object, so that its id stays valid.
@@ -107,14 +86,14 @@ class _Instruction:
     Attributes:
         location: The location; None for tfdbg_arrow's own code.
         columns: The part of the line; None unless it is the user's code.
-        is_mapped: Whether the location was mapped from generated code.
+        statement: The file and a line of the user's statement that generated code was made from; None for other code.
         frame_id: The id of its frame; None if no stack has contained it yet.
     """
 
     code: CodeType
     location: Location | None
-    columns: _Columns
-    is_mapped: bool
+    columns: Columns
+    statement: tuple[str, int] | None
     frame_id: int | None = None
 
 
@@ -125,7 +104,7 @@ class _NewRows:
     files: list[Row] = field(default_factory=list)
     frames: list[Row] = field(default_factory=list)
     file_ids: dict[str, int] = field(default_factory=dict)
-    frame_ids: dict[tuple[Location, _Columns], int] = field(default_factory=dict)
+    frame_ids: dict[tuple[Location, Columns], int] = field(default_factory=dict)
 
 
 class StackTable:
@@ -136,6 +115,8 @@ class StackTable:
         append_columns: Does the same for many rows, given as columns.
         original_location: Maps a line of generated code (file path, lineno) to the user's line that it
             was made from; returns None for an unknown file.
+        original_span: Maps the span of a generated expression (file path, span) to that of the user's
+            expression; returns None if it is not known.
     """
 
     def __init__(
@@ -144,13 +125,14 @@ class StackTable:
         append_columns: AppendColumns,
         *,
         original_location: Callable[[str, int], Location | None],
+        original_span: Callable[[str, Span], Span | None],
     ) -> None:
         self._append, self._append_columns = append, append_columns
-        self._original_location = original_location
+        self._original_location, self._original_span = original_location, original_span
         self._owners = FrameOwners()
         self._known: dict[tuple[int, int], _Instruction] = {}
         """Instructions by (id of code, instruction), because hash() of a code object is slow; see _Instruction."""
-        self._frame_ids: dict[tuple[Location, _Columns], int] = {}
+        self._frame_ids: dict[tuple[Location, Columns], int] = {}
         self._file_ids: dict[str, int] = {}
         self._traceback_ids: dict[tuple[Location, ...], int] = {}
         # An ID is never used again, even if an interruption kept it from being noted.
@@ -229,34 +211,42 @@ class StackTable:
     def _frames(self, located: Iterable[_Instruction], new: _NewRows) -> list[int]:
         """Returns the ids of the frames, innermost first; leaves out our own frames."""
         frame_ids: list[int] = []
-        last: Location | None = None
+        last_line: tuple[str, int] | None = None
         for frame in located:
             location = frame.location
             if location is None:
                 continue
-            if frame.is_mapped and last is not None and last[:2] == location[:2]:
+            if frame.statement is not None and frame.statement == last_line:
                 continue  # helper functions that AutoGraph made from one statement of the user
-            last = location
+            last_line = frame.statement or location[:2]
             if frame.frame_id is None:
                 frame.frame_id = self._frame_ids.get((location, frame.columns))  # None if its row is new
             frame_id = self._frame_id(location, frame.columns, new) if frame.frame_id is None else frame.frame_id
             frame_ids.append(frame_id)
         return frame_ids
 
-    def _location(self, code: CodeType, instruction: int) -> tuple[Location | None, _Columns, bool]:
-        """Returns the location of an instruction (None for our own code), its columns, and whether it was mapped."""
+    def _location(self, code: CodeType, instruction: int) -> tuple[Location | None, Columns, tuple[str, int] | None]:
+        """Returns the location of an instruction (None for our own code), its columns, and its statement if mapped."""
         path = code.co_filename
         if path.startswith(PACKAGE_DIRECTORY) or path.endswith(_CALLBACK_FILE):
-            return None, None, False
+            return None, None, None
         lineno = lineno_of(code, instruction)
         original = self._original_location(path, lineno)
         if original is not None and original[0].startswith(PACKAGE_DIRECTORY):
-            return None, None, False  # AutoGraph converts the user's method together with our wrapper around it
+            return None, None, None  # AutoGraph converts the user's method together with our wrapper around it
         location = self._with_source(original or (path, lineno, code.co_qualname))
-        # AutoGraph maps lines only. Frames of libraries do not need columns, and their functions are long.
-        has_columns = original is None and self._owners.owner(path) == "user"
-        columns = columns_of(code, instruction, self._lines[location[0]]) if has_columns else None
-        return location, columns, original is not None
+        statement = None if original is None else location[:2]
+        # Frames of libraries do not need columns, and their functions are long.
+        span = span_of(code, instruction) if self._owners.owner(location[0]) == "user" else None
+        lines = self._lines[location[0]]
+        if span is not None and original is not None:
+            span = self._original_span(path, span)
+            # AutoGraph finds the text of some functions by a search, which can find another one.
+            span = span if span is not None and parse_span(span, lines) is not None else None
+        if span is None:
+            return location, None, statement
+        lineno, columns = executed_part(span, lines)
+        return location if columns is None else (location[0], lineno, location[2]), columns, statement
 
     def _with_source(self, location: Location) -> Location:
         """Returns a location, after its file was read; a notebook's cell is named as the user knows it."""
@@ -266,7 +256,7 @@ class StackTable:
             self._lines.setdefault(name, source_lines(path))
         return name, lineno, func
 
-    def _frame_id(self, location: Location, columns: _Columns, new: _NewRows) -> int:
+    def _frame_id(self, location: Location, columns: Columns, new: _NewRows) -> int:
         key = location, columns
         frame_id = self._frame_ids.get(key, new.frame_ids.get(key))
         if frame_id is not None:

@@ -51,6 +51,43 @@ def nested_functions() -> None:
     train_step(tf.constant([0.0, 1.0]))
 
 
+@bug(op_type="RealDiv", effect="result")
+def one_of_two_divisions_in_a_statement() -> Any:
+    """The inner of two divisions in a statement over several lines, which AutoGraph writes in one line."""
+
+    @tf.function
+    def clip(gradient: Any) -> Any:
+        norm = tf.sqrt(tf.reduce_sum(tf.square(gradient)))
+        return tf.where(norm > 1.0, gradient, 2.0 * gradient) / tf.where(
+            norm > 1.0,
+            norm,
+            norm / norm,  # culprit
+        )
+
+    return clip(tf.constant([3.0, 4.0])) + clip(tf.constant([0.0, 0.0]))
+
+
+@bug(op_type="RealDiv", effect="variable")
+def division_of_sums_over_two_lines() -> None:
+    """A division whose operands are on different lines, in a call over several lines."""
+    weights = tf.Variable([1.0, 2.0])
+
+    def mean_of_liked(liked: Any) -> Any:
+        return tf.square(
+            tf.reduce_sum(weights * liked)  # the sum
+            / tf.reduce_sum(liked)  # culprit
+        )
+
+    @tf.function
+    def train_step(liked: Any) -> None:
+        with tf.GradientTape() as tape:
+            loss = mean_of_liked(liked)
+        weights.assign_sub(0.1 * tape.gradient(loss, weights))
+
+    train_step(tf.constant([1.0, 1.0]))
+    train_step(tf.constant([0.0, 0.0]))
+
+
 @bug(op_type="Log", effect="result")
 def branch_of_a_condition() -> Any:
     """Only one branch of tf.cond takes the logarithm."""

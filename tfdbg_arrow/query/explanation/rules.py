@@ -32,7 +32,10 @@ from tfdbg_arrow.query.explanation.kinds import (
 )
 from tfdbg_arrow.query.explanation.linear import CrossEntropy, Division, Power, Sums, ZeroTimes, remainder, softmax
 from tfdbg_arrow.query.recorded import TensorEvent
-from tfdbg_arrow.schema.op_traits import OPTIMIZERS
+from tfdbg_arrow.schema.op_traits import OPTIMIZERS, Trait, types_with
+
+_OF_CUSTOM_GRADIENTS = types_with(Trait.STANDS_FOR_CALL)
+"""Types of the ops with which tf.custom_gradient marks its result. Their own gradients compute nothing."""
 
 _CLIP = "Clip the argument from above, for example with tf.minimum"
 _SOFTPLUS = "Use tf.nn.softplus(x) in place of log(1 + exp(x)): it cannot overflow."
@@ -514,13 +517,11 @@ def _repair_of(makers: tuple[str, ...]) -> str | None:
 def _of_gradient(computed: Computed, found: Explanation) -> Explanation:
     """Returns the explanation of an op in a gradient, extended with the op whose gradient it computes."""
     forward_type = computed.forward_type or ""
-    if found.sentence.startswith("The gradient of"):
+    if found.sentence.startswith("The gradient of") or forward_type in _OF_CUSTOM_GRADIENTS:
         return found
     sentence = found.sentence.removeprefix("In a gradient, ")
     repair = GRADIENTS.get(forward_type, found.repair)
-    if found.repair == _DIVISOR and forward_type in (
-        "Log",
-        "Log1p",
-    ):  # 1 / x is TensorFlow's; the program has no division
+    if found.repair == _DIVISOR and forward_type in ("Log", "Log1p"):
+        # The division is one of TensorFlow's; the program has none.
         repair = _repair_of_log(computed, computed.inputs[0]) if forward_type == "Log" else _ABOVE_MINUS_1
     return Explanation(f"The gradient of {forward_type}: {sentence}", repair)

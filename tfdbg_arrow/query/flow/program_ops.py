@@ -90,11 +90,11 @@ class ProgramOps:
         return bool(ops) and self._bad_constant(ops) is None
 
     def maker(self, event: TensorEvent) -> ProgramOp | None:
-        """Returns the op that made a bad tensor, or None if TensorFlow ran the program's op as it is.
+        """Returns the op that made a tensor, or None if TensorFlow ran the program's op as it is.
 
-        Of several ops that ran as one node, this is the only one that can make a bad value from finite ones, or the
-        only one that makes it from small numbers. If there are several, it is the op that the node is named after, or
-        else the last one.
+        A healthy tensor was made by the op whose output it is. Of several ops that ran as one node, a bad one was made
+        by the only one that can make a bad value from finite ones, or the only one that makes it from small numbers. If
+        there are several, it is the op that the node is named after, or else the last one.
         """
         computed = self._computed(event)
         own = event.graph_tensor
@@ -132,6 +132,11 @@ class ProgramOps:
     def _most_likely(
         self, own: GraphTensor, event: TensorEvent, computed: Sequence[tuple[GraphTensor, Op]]
     ) -> tuple[GraphTensor, Op]:
+        named = self._graphs.op(own.graph_id, own.op_name)
+        name = None if named is None else named.made_for or named.op_name
+        own_op = next(((at, op) for at, op in computed if (at.graph_id, op.op_name) == (own.graph_id, name)), None)
+        if own_op is not None and event.has_inf_or_nan is False:
+            return own_op
         makers = [(at, op) for at, op in computed if op.op_type not in _KEEPING_FINITE] or list(computed)
         if (event.op_type or "").startswith(_FUSED):
             # The sum with the bias overflows only next to the largest number, so the product did.
@@ -140,10 +145,7 @@ class ProgramOps:
         only = next((ops[0] for ops in (makers, singular) if len(ops) == 1), None)
         if only is not None:
             return only
-        named = self._graphs.op(own.graph_id, own.op_name)
-        name = None if named is None else named.made_for or named.op_name
-        own_key = own.graph_id, name
-        return next(((at, op) for at, op in makers if (at.graph_id, op.op_name) == own_key), makers[-1])
+        return own_op if own_op in makers else makers[-1]
 
     def _bad_constant(self, computed: Sequence[tuple[GraphTensor, Op]]) -> tuple[GraphTensor, Op] | None:
         """Returns the constant of the program from which ops that TensorFlow computed in advance took a bad value."""

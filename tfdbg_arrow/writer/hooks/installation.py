@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tfdbg_arrow.writer.hooks.autograph import hook_autograph
 from tfdbg_arrow.writer.hooks.calls import hook_calls, hook_errors, hook_failed_ops
 from tfdbg_arrow.writer.hooks.exports import hook_work_for_others, keep_exports_clean, keep_remote_calls_clean
 from tfdbg_arrow.writer.hooks.keras_parts import hook_keras
@@ -36,6 +37,7 @@ class Hooks:
         room.take()
         tell_when_connected(self._observer.note_connected)
         hook_calls(observation, patches)
+        hook_autograph(patches)
         hook_tracing(observation, patches)
         hook_work_for_others(observation, patches)
         hook_gradients(observation, patches)

@@ -26,10 +26,10 @@ from types import FrameType
 from typing import Any
 
 from tfdbg_arrow.spool.records import NO_VALUE
+from tfdbg_arrow.writer.hooks.autograph import original_location
 from tfdbg_arrow.writer.hooks.observation import Observation
 from tfdbg_arrow.writer.hooks.patches import KERAS_PACKAGES, AfterImport, Patches
 from tfdbg_arrow.writer.hooks.scoping import Find, put, scoped
-from tfdbg_arrow.writer.hooks.tracing import original_location
 from tfdbg_arrow.writer.own_frames import PACKAGE_DIRECTORY, own_frames_left_out
 from tfdbg_arrow.writer.recording.marks import FitLabels
 from tfdbg_arrow.writer.scopes import LOSS, METRIC, OPTIMIZER, Scope, Scopes

@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 from tensorflow.core.function.polymorphism import function_cache
-from tensorflow.python.autograph.impl import api as autograph_api
 from tensorflow.python.eager.polymorphic_function import (
     atomic_function,
     concrete_function,
@@ -36,7 +35,6 @@ from tfdbg_arrow.writer.hooks.observation import Observation
 from tfdbg_arrow.writer.hooks.patches import Patches
 from tfdbg_arrow.writer.hooks.unobserved import INSIDE, reason_unobserved, this_thread, traced_for, unobserved_graphs
 from tfdbg_arrow.writer.own_frames import own_frames_left_out
-from tfdbg_arrow.writer.stacks import Location
 
 _CONTROL_FLOW = types_with(Trait.BRANCHES | Trait.LOOPS)
 _LOWER = "_lower_using_switch_merge"
@@ -245,35 +243,3 @@ def hook_compiled_calls(observation: Observation, patches: Patches) -> None:
         return call_flat
 
     patches.put(concrete_function.ConcreteFunction, "_call_flat", make_call_flat)
-
-
-def original_location(file_path: str, lineno: int) -> Location | None:
-    """Returns the user's line for a line of a file that autograph generated; None for other files and lines.
-
-    TensorFlow keeps this map per thread, and some threads do not have it. The cache of converted functions has it for
-    all threads.
-    """
-    if "__autograph_generated_file" not in file_path:
-        return None
-    source_map = _autograph_maps.get(file_path)
-    if source_map is None:
-        source_map = _find_autograph_map(file_path)
-        _autograph_maps[file_path] = source_map
-    return source_map.get(lineno)
-
-
-_autograph_maps: dict[str, dict[int, Location]] = {}
-
-
-def _find_autograph_map(file_path: str) -> dict[int, Location]:
-    for by_options in list(autograph_api._TRANSPILER._cache._cache.values()):
-        for factory in list(by_options.values()):
-            source_map = factory.source_map
-            if factory.module is None or getattr(factory.module, "__file__", None) != file_path or not source_map:
-                continue
-            return {
-                line.lineno: (origin.loc.filename, origin.loc.lineno, origin.function_name or "<lambda>")
-                for line, origin in source_map.items()
-                if line.filename == file_path
-            }
-    return {}

@@ -24,11 +24,11 @@ from tfdbg_arrow.writer.graphs.executed import ExecutedGraphs, FailingOps, Graph
 from tfdbg_arrow.writer.graphs.function_edit import PlainFunctions
 from tfdbg_arrow.writer.graphs.registry import GraphRegistry, GraphState
 from tfdbg_arrow.writer.hooks import runtime
+from tfdbg_arrow.writer.hooks.autograph import original_location, original_span
 from tfdbg_arrow.writer.hooks.calls import let_pass
 from tfdbg_arrow.writer.hooks.graph_optimizer import is_used_by_graph
 from tfdbg_arrow.writer.hooks.installation import Hooks
 from tfdbg_arrow.writer.hooks.sessions import SessionHooks
-from tfdbg_arrow.writer.hooks.tracing import original_location
 from tfdbg_arrow.writer.hooks.unobserved import is_defun, local_task
 from tfdbg_arrow.writer.live_stop.masking import stop_rules
 from tfdbg_arrow.writer.live_stop.stop import EagerWatch, GraphJudge, Origin, Stop, find_origins
@@ -129,7 +129,10 @@ class Recording:
         if self._counts_on_device:
             self._note_left_out_on_device()
         self._backend.stack_table = StackTable(
-            _weakly(self._sink.append), _weakly(self._sink.append_columns), original_location=original_location
+            _weakly(self._sink.append),
+            _weakly(self._sink.append_columns),
+            original_location=original_location,
+            original_span=original_span,
         )
         self._has_forked = False
         notes = FunctionNotes(self._stats)

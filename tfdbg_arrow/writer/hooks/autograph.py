@@ -1,0 +1,179 @@
+"""Finds the user's line and expression for code that AutoGraph generated.
+
+AutoGraph keeps one line of the user for each generated line. An expression over several lines becomes one generated
+line, so this module also notes, while AutoGraph converts a function, where each expression was written.
+
+| hook | purpose |
+|---|---|
+| `origin_info.resolve_entity` | notes where each expression of the user's function begins and ends |
+| `origin_info.create_source_map` | notes which expression of the user each generated expression was made from |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+import gast
+from tensorflow.python.autograph.impl import api as autograph_api
+from tensorflow.python.autograph.pyct import anno, ast_util, origin_info, parser
+from tensorflow.python.util import tf_inspect
+
+from tfdbg_arrow.writer.hooks.patches import Patches
+from tfdbg_arrow.writer.source_parts import Span
+from tfdbg_arrow.writer.stacks import Location
+
+_maps: dict[str, dict[int, Location]] = {}
+"""The user's lines by generated line, by generated file."""
+_spans: dict[str, dict[Span, Span]] = {}
+"""The spans of the user's expressions by those of the generated expressions, by generated file."""
+
+
+def hook_autograph(patches: Patches) -> None:
+    """Installs the hooks that note where the user wrote each expression of a converted function."""
+    patches.put(origin_info, "resolve_entity", _make_resolve_entity)
+    patches.put(origin_info, "create_source_map", _make_create_source_map)
+
+
+class _Place(origin_info.Location):  # type: ignore[misc]
+    """Where a part of a function begins, as AutoGraph notes it, and its whole span, which is right in all cases."""
+
+    span: Span
+
+
+def _make_resolve_entity(original: Any) -> Any:
+    def resolve_entity(node: Any, source: Any, entity: Any) -> None:
+        original(node, source, entity)
+        with suppress(Exception):  # the program can run without these notes
+            lines, first_lineno = tf_inspect.getsourcelines(entity)
+            text = _lambda_text(node, lines) if isinstance(node, gast.Lambda) else _function_text(source, lines)
+            if text is not None:
+                for part in gast.walk(node):
+                    _note_span(part, text, first_lineno)
+
+    return resolve_entity
+
+
+_Text = dict[int, list[tuple[int, int, int]]]
+"""For each line that AutoGraph parsed, the lines of the file in it: number from 0, first byte there, first byte here.
+
+The bytes before a line's first one are indentation that AutoGraph removed. It also joins lines at backslashes.
+"""
+
+
+def _function_text(source: str, lines: Sequence[str]) -> _Text | None:
+    """Returns where each parsed line of a function comes from; None if that is not known.
+
+    Args:
+        source: The text that AutoGraph parsed.
+        lines: The lines of the function in its file.
+    """
+    parsed = source.split("\n")
+    # AutoGraph puts the file's imports from __future__ before the function.
+    linenos = range(next(i for i, line in enumerate(parsed) if not line.startswith("from __future__")), len(parsed))
+    text: _Text = {}
+    parts = enumerate(line.encode() for line in lines)
+    for lineno in linenos:
+        joined, starts = b"", []
+        for number, line in parts:
+            starts.append((number, len(joined)))
+            joined += line.removesuffix(b"\n").removesuffix(b"\\")
+            if not line.endswith(b"\\\n"):
+                break
+        if not starts:
+            break
+        removed = len(joined) - len(parsed[lineno].encode())
+        if removed < 0 or joined[removed:] != parsed[lineno].encode() or joined[:removed].strip():
+            return None
+        text[lineno + 1] = [(number, max(0, removed - start), max(0, start - removed)) for number, start in starts]
+    return text
+
+
+def _lambda_text(node: Any, lines: Sequence[str]) -> _Text | None:
+    """Returns where the lines of a lambda come from; None if that is not known. AutoGraph parses the whole file for it.
+
+    Args:
+        node: The lambda.
+        lines: The lines in its file, from its first one.
+    """
+    if not lines[0].encode()[node.col_offset :].startswith(b"lambda"):
+        return None
+    return {node.lineno + number: [(number, 0, 0)] for number in range(node.end_lineno - node.lineno + 1)}
+
+
+def _note_span(node: Any, text: _Text, first_lineno: int) -> None:
+    origin = anno.getanno(node, anno.Basic.ORIGIN, default=None)
+    if origin is None or getattr(node, "end_lineno", None) is None:
+        return
+    lineno, start = _place(text, node.lineno, node.col_offset)
+    end_lineno, last = _place(text, node.end_lineno, node.end_col_offset - 1)
+    place = _Place(*origin.loc)
+    place.span = Span(first_lineno + lineno, first_lineno + end_lineno, start, last + 1)
+    anno.setanno(node, anno.Basic.ORIGIN, origin._replace(loc=place))
+
+
+def _place(text: _Text, lineno: int, column: int) -> tuple[int, int]:
+    """Returns the number, from 0, of the function's line and the byte in it for a byte of a parsed line."""
+    number, first, start = next(part for part in reversed(text[lineno]) if part[2] <= column)
+    return number, first + column - start
+
+
+def _make_create_source_map(original: Any) -> Any:
+    def create_source_map(nodes: Any, code: Any, filepath: Any) -> Any:
+        source_map = original(nodes, code, filepath)
+        with suppress(Exception):  # the program can run without these notes
+            _spans[filepath] = dict(_matched_spans(nodes, code))
+        return source_map
+
+    return create_source_map
+
+
+def _matched_spans(nodes: Any, code: str) -> Iterator[tuple[Span, Span]]:
+    """Yields the span of each generated expression with that of the user's expression that it was made from."""
+    generated = parser.parse(code, preamble_len=0, single_node=False)
+    for converted, node in ast_util.parallel_walk(nodes, generated):
+        origin = anno.getanno(converted, anno.Basic.ORIGIN, default=None)
+        if origin is not None and isinstance(origin.loc, _Place) and isinstance(node, gast.expr):
+            yield Span(node.lineno, node.end_lineno, node.col_offset, node.end_col_offset), origin.loc.span
+
+
+def original_span(file_path: str, span: Span) -> Span | None:
+    """Returns where the user wrote a generated expression; None for other files, and if it is not known.
+
+    It is not known for code that AutoGraph added, and for functions that it converted before the hooks were installed.
+    """
+    return _spans.get(file_path, {}).get(span)
+
+
+def original_location(file_path: str, lineno: int) -> Location | None:
+    """Returns the user's line for a line of a file that autograph generated; None for other files and lines.
+
+    TensorFlow keeps this map per thread, and some threads do not have it. The cache of converted functions has it for
+    all threads. If a line was made from several lines of the user, it is one of them.
+    """
+    if "__autograph_generated_file" not in file_path:
+        return None
+    source_map = _maps.get(file_path)
+    if source_map is None:
+        source_map = _maps[file_path] = _find_map(file_path)
+    return source_map.get(lineno)
+
+
+def _find_map(file_path: str) -> dict[int, Location]:
+    for by_options in list(autograph_api._TRANSPILER._cache._cache.values()):
+        for factory in list(by_options.values()):
+            source_map = factory.source_map
+            if factory.module is None or getattr(factory.module, "__file__", None) != file_path or not source_map:
+                continue
+            return {
+                line.lineno: (origin.loc.filename, _lineno(origin.loc), origin.function_name or "<lambda>")
+                for line, origin in source_map.items()
+                if line.filename == file_path
+            }
+    return {}
+
+
+def _lineno(place: origin_info.Location) -> int:
+    # AutoGraph counts two lines that a backslash joins as one.
+    return place.span.lineno if isinstance(place, _Place) else int(place.lineno)
