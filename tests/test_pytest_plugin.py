@@ -167,7 +167,7 @@ def test_the_result_of_each_test(results: dict[str, Outcome]) -> None:
 
 def test_a_failure_has_the_op_its_counts_its_inputs_the_source_line_and_the_logdir(results: dict[str, Outcome]) -> None:
     lines = [line.strip() for line in results["test_bad"].text.splitlines()]
-    code = "`return tf.math.log(x)`"
+    code = "`tf.math.log(x)`"
     assert lines[0] == f"{code} at test_it.py:6 made -Inf in call 1 of logarithm."
     assert lines[1].startswith("why      Log of 0: 1 of 3 elements is 0, and the logarithm of 0 is -Inf. ")
     assert lines.pop(2) == "op       Log:0 (Log) in logarithm"
