@@ -38,6 +38,15 @@ bool is_seen_by_a_later_pass(std::string_view op, size_t input_index) {
   return op == "LRNGrad" && input_index == 2;
 }
 
+// Returns true if a node must not wait for the reader of an input. TensorFlow merges Conv2DBackpropFilter with the
+// BiasAddGrad that takes the same gradient only if both have the same control edges, and the merged kernel rounds
+// differently. The gradient comes after the convolution, which waits for the readers of the other inputs.
+// Source: tensorflow/core/common_runtime/mkl_layout_pass.cc, MergeConv2DBackpropFilterWithBiasAddGrad.
+bool is_merged_by_a_later_pass(std::string_view op, size_t input_index) {
+  constexpr size_t kGradient = 2;
+  return op == "Conv2DBackpropFilter" && input_index != kGradient;
+}
+
 // The dtypes of TensorFlow's ops. They are read again when an unknown op is found.
 class KnownOps {
  public:
@@ -480,7 +489,7 @@ class Editor {
         if (!takes_handed_on(node, reader->second)) {
           const std::string control = "^" + reader->second.node;
           const bool is_new = std::find(waited_for.begin(), waited_for.end(), control) == waited_for.end();
-          if (is_new) waited_for.push_back(control);
+          if (is_new && !is_merged_by_a_later_pass(node.op, i)) waited_for.push_back(control);
         } else if (may_change) {
           inputs.back() = handed_on_.at(tensor);
         }
