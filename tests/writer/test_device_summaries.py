@@ -382,6 +382,25 @@ def test_the_consumers_of_a_tensor_run_after_the_last_node_that_reads_it(is_smal
     assert first.input[0] == "Log"
 
 
+def convolution_gradients(x: tf.Tensor) -> Any:
+    image = tf.math.log(tf.reshape(x, [1, -1, 1, 1]), name="image")
+    gradient = tf.math.sqrt(image, name="gradient")
+    return (
+        tf.raw_ops.Conv2DBackpropFilter(
+            input=image, filter_sizes=[1, 1, 1, 1], out_backprop=gradient, strides=[1] * 4, padding="SAME"
+        ),
+        tf.raw_ops.BiasAddGrad(out_backprop=gradient),
+    )
+
+
+@pytest.mark.parametrize("is_small", [True, False])
+def test_the_gradients_of_a_filter_and_a_bias_wait_for_the_same_nodes(is_small: bool, tmp_path: Path) -> None:
+    """TensorFlow merges them only then on CPUs where it uses oneDNN, and the merged kernel rounds differently."""
+    edited = edited_for_gpu(convolution_gradients, tmp_path, is_small=is_small)
+    waiting = {node.op: set(split_inputs(node)[1]) for node in edited.node}
+    assert waiting["Conv2DBackpropFilter"] == waiting["BiasAddGrad"] != set()
+
+
 def alike(x: tf.Tensor) -> Any:
     y = tf.math.log(x, name="log")
     flat = tf.reshape(y, [-1], name="flat")
