@@ -107,9 +107,10 @@ class BadTensorReader:
         health = self.flow.program_ops.as_output(event, kinds=self._kinds)
         context = self.context(event)
         # A data set reads ahead, so a record is used in a later step than that in which a function made it.
-        user = self._element_of(event) if self._is_in_data_set(event) else event
-        step = None if user is None else user.step
-        has_samples = health.first_bad_place is not None or self._is_in_data_set(event)
+        is_record = self._is_in_data_set(event)
+        row_with_step = self._element_of(event) if is_record else event
+        step = None if row_with_step is None else row_with_step.step
+        has_samples = health.first_bad_place is not None or is_record
         found = NonFinite(
             run_id=self._run_id,
             **health_facts(health),
@@ -123,7 +124,7 @@ class BadTensorReader:
             is_origin=self.origins.verdict(event).is_origin,
             **vars(context if has_samples else replace(context, samples=None)),
             step=step,
-            step_in_call=None if user is None or step is None else self._step_in_call(user),
+            step_in_call=None if row_with_step is None or step is None else self._step_in_call(row_with_step),
             call=self._call(event, context.stack) if step is None else None,
             effect=effect.name,
             is_expected=effect.expected_reason is not None,
