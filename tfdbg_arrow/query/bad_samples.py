@@ -182,9 +182,9 @@ class SampleFinder:
         return [] if any(axis != 0 for _, axis in others) else [each for each, _ in others]
 
     def _keeps_slices(self, row: TensorEvent) -> bool:
-        """Returns whether an op surely computes each slice of its output from the same slice of its first input."""
+        """Returns whether each slice of an output is certainly computed from the same slice of the first input."""
         if row.op_type in _RESHAPING:
-            return True  # the elements keep their order, so that slices of the same number have the same elements
+            return True  # the elements keep their order, so slice i has the same elements before and after
         if len(row.shape or ()) < 2 or row.op_type not in (*_KEEPS_SLICES, "StridedSlice"):
             return False
         attributes = (
@@ -192,7 +192,7 @@ class SampleFinder:
         )
         if row.op_type == "StridedSlice":
             return attributes is not None and _takes_whole_axis(attributes)
-        # The optimizer fuses a product with an addition to its result, and gives both the name of the addition.
+        # A fused product has the name of the addition that follows it, so its own attributes are not known here.
         return row.op_type != "MatMul" or (attributes is not None and not attributes.get("transpose_a", False))
 
     def _read_attributes(self, graph_id: int, op_name: str) -> dict[str, Any] | None:

@@ -213,7 +213,7 @@ class Culprits:
             or self._earlier_in_call(root)
             or self.beside_constant(root)
         )
-        # A mask of infinities beside the cause is no cause.
+        # An infinity that the program wrote itself, such as a mask, is not the cause.
         return self._first_behind(behind, root, is_literal_skipped=True)
 
     def _first_behind(
@@ -226,7 +226,10 @@ class Culprits:
         return min(others, key=self._place, default=root)
 
     def _in_pipeline(self, root: TensorEvent) -> list[TensorEvent]:
-        """Returns the bad tensors of tf.data functions before a pipeline returned a bad element."""
+        """Returns the bad tensors of tf.data functions before a pipeline returned a bad element.
+
+        `Pipelines` links most elements to these functions. It needs roles, which imported dumps do not have.
+        """
         if not (root.op_type or "").startswith(PIPELINE_ENDS):
             return []
         graphs = sorted(self._called_graphs())
