@@ -169,15 +169,19 @@ def test_a_failure_has_the_op_its_counts_its_inputs_the_source_line_and_the_logd
     lines = [line.strip() for line in results["test_bad"].text.splitlines()]
     code = "`tf.math.log(x)`"
     assert lines[0] == f"{code} at test_it.py:6 made -Inf in call 1 of logarithm."
-    assert lines[1].startswith("why      Log of 0: 1 of 3 elements is 0, and the logarithm of 0 is -Inf. ")
-    assert lines.pop(2) == "op       Log:0 (Log) in logarithm"
-    assert lines[2:5] == ["call     1 of logarithm", "role     forward", "effect   reached the program"]
-    assert lines[5].startswith("tensor   float32 [3]: 1 -Inf, 1 zero, 1 positive of 3 elements, the first -Inf at [")
-    assert "float32 [3]: 1 zero, 2 positive of 3 elements" in lines[6]
-    assert lines[7].endswith("test_it.py:6 in logarithm: return tf.math.log(x)  # the line")
-    assert re.fullmatch(r"called   .*test_it\.py:\d+ in test_bad: logarithm\(.*", lines[8])
-    assert lines[9].startswith("logdir   ")
-    assert (Path(lines[9].removeprefix("logdir   ")) / "tfdbg_arrow.json").exists()
+    assert lines[1] == "Log of 0: 1 of 3 elements is 0, and the logarithm of 0 is -Inf."
+    assert lines[2].startswith("To fix it: ")
+    facts = {line[:9].rstrip(): line[9:] for line in lines[3:]}
+    assert list(facts) == [
+        "op", "graph", "call", "role", "effect", "tensor", "device", "event", "origin", "input 0", "source", "called",
+        "logdir",
+    ]  # fmt: skip
+    assert (facts["op"], facts["graph"], facts["effect"]) == ("Log:0 (Log)", "logarithm", "reached the program")
+    assert facts["tensor"].startswith("float32 [3]: 1 -Inf, 1 zero, 1 positive of 3 elements, the first -Inf at [")
+    assert "float32 [3]: 1 zero, 2 positive of 3 elements" in facts["input 0"]
+    assert facts["source"].endswith("test_it.py:6 in logarithm: return tf.math.log(x)  # the line")
+    assert re.fullmatch(r".*test_it\.py:\d+ in test_bad: logarithm\(.*", facts["called"])
+    assert (Path(facts["logdir"]) / "tfdbg_arrow.json").exists()
 
 
 def test_a_failing_test_keeps_its_failure_and_reports_the_bad_tensor(results: dict[str, Outcome]) -> None:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from tfdbg_arrow.query import Alert, Logdir, NonFinite, Reasons
+    from tfdbg_arrow.query import Alert, Logdir, NonFinite
 
 _MARKER = "tfdbg"
 _DIRECTORY = "tfdbg_arrow"
@@ -199,6 +199,7 @@ def _check_settings(node: Any, settings: Mapping[str, Any]) -> None:
 def _examine(recording: TestRecording) -> str | None:
     """Ends a recording and returns why the test fails, as text; None if it does not fail."""
     from tfdbg_arrow.query import open_logdir, read_reasons
+    from tfdbg_arrow.query.verdict import nonfinite_text
 
     recording.end()
     if recording.run_id is None:
@@ -211,7 +212,7 @@ def _examine(recording: TestRecording) -> str | None:
         if options.rules:
             parameters = {kind: values for kind, values in options.rules.items() if values}
             alerts = logdir.alerts(kinds=list(options.rules), parameters=parameters, run_id=recording.run_id).alerts
-    parts = [] if found is None or reasons is None else [_nonfinite_text(found, reasons)]
+    parts = [] if found is None or reasons is None else [nonfinite_text(found, reasons)]
     parts += [_alert_text(alert) for alert in alerts[:_MAX_ALERTS]]
     if len(alerts) > _MAX_ALERTS:
         parts.append(f"and {len(alerts) - _MAX_ALERTS:,} more alerts")
@@ -238,34 +239,6 @@ def _first_origin(logdir: Logdir, recording: TestRecording) -> NonFinite | None:
 
     found = first_nonfinite(logdir, kinds=options.kinds, run_id=recording.run_id, is_allowed=is_allowed)
     return None if found is not None and found.is_expected and options.allow_expected else found
-
-
-def _nonfinite_text(found: NonFinite, reasons: Reasons) -> str:
-    from tfdbg_arrow.query.wording import (
-        call_lines,
-        facts_text,
-        frame_text,
-        input_health_text,
-        label_facts,
-        op_in_graph_text,
-        place_facts,
-        producer_text,
-    )
-
-    lines = [found.headline]
-    lines += [f"  why      {sentence}" for sentence in reasons.sentences]
-    lines.append(f"  op       {op_in_graph_text(found)}")
-    lines += [f"  {name:<8} {text}" for name, text in label_facts(found)]
-    lines.append(f"  tensor   {facts_text(found)}")
-    lines += [f"  {name:<8} {text}" for name, text in place_facts(found, found.samples)]
-    lines += [f"  input {each.index}  {producer_text(each)}: {input_health_text(each)}" for each in found.inputs]
-    if found.source is not None:
-        lines.append(f"  source   {frame_text(found.source)}")
-    lines += [f"  called   {line}" for line in call_lines(found)]
-    if not found.is_origin:
-        lines.append("  origin   not proven: an input was not recorded, or contains the value too")
-    lines += [f"  but      the recording is incomplete: {text}" for text in found.left_out]
-    return _printable(lines)
 
 
 def _alert_text(alert: Alert) -> str:

@@ -14,7 +14,7 @@ from tfdbg_arrow.writer.active_recording import capture, enable, start
 from tfdbg_arrow.writer.live_stop.stop import Origin, look_up_origins_with
 
 if TYPE_CHECKING:
-    from tfdbg_arrow.query import NonFinite, Reasons
+    from tfdbg_arrow.query import NonFinite
 
 __all__ = ["capture", "enable", "find_origins", "start"]
 
@@ -29,38 +29,15 @@ def find_origins(logdir: Path, run_id: str, event_indexes: Sequence[int]) -> lis
     """
     from tfdbg_arrow.query import open_logdir, read_reasons
     from tfdbg_arrow.query.nonfinite_search import origins_of
+    from tfdbg_arrow.query.verdict import nonfinite_text
 
     with open_logdir(logdir) as opened:
         found = origins_of(opened, event_indexes, run_id=run_id)
         reasons = [read_reasons(opened, each) for each in found]
     return [
-        Origin(nonfinite=each, text=sentence(each, reasons=why), key=_key(each))
+        Origin(nonfinite=each, text=nonfinite_text(each, why), key=_key(each))
         for each, why in zip(found, reasons, strict=True)
     ]
-
-
-def sentence(found: NonFinite, *, reasons: Reasons) -> str:
-    """Returns a paragraph about a bad tensor: its headline, op, graph, layer, step, inputs, source line and reason."""
-    from tfdbg_arrow.query.wording import (
-        IN_HEADLINE,
-        facts_text,
-        frame_text,
-        input_health_text,
-        label_facts,
-        op_in_graph_text,
-        place_facts,
-        producer_text,
-    )
-
-    parts = [
-        f"{found.headline} {op_in_graph_text(found)}, {facts_text(found)}",
-        *(f"{name} {value}" for name, value in label_facts(found) if name not in IN_HEADLINE),
-    ]
-    parts += [value for _, value in place_facts(found, found.samples)]
-    parts += [f"input {each.index}: {producer_text(each)}, {input_health_text(each)}" for each in found.inputs]
-    if found.source is not None:
-        parts.append(frame_text(found.source))
-    return " ".join(["; ".join(parts) + ("." if reasons.sentences else ""), *reasons.sentences])
 
 
 def _key(found: NonFinite) -> object:

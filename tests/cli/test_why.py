@@ -132,7 +132,7 @@ class TestWhy:
             "The bad values did no harm: -Inf came up in log:0, in the function loss.\n"
             "Log of 0: the only element is 0, and the logarithm of 0 is -Inf.\n"
             "Effect: no harm: everything that was computed from it is finite.\n\n"
-            "log:0 (Log) in loss  <- this op created it\n"
+            "log:0 (Log) in loss  <- it began here\n"
             "    float32 [1]: 1 -Inf of 1 elements\n"
             "    x:0 (Placeholder) in loss, passed as an argument  <- healthy\n"
             "        float32 [1]: 1 zero of 1 elements\n"

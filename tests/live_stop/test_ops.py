@@ -40,7 +40,7 @@ def test_an_eager_program_stops_where_an_op_takes_the_bad_value(tmp_path: Path, 
     )
     assert found.source is not None
     assert (found.source.file_path, found.source.lineno) == (__file__, line_of(__file__, "eager origin"))
-    assert "\n" not in str(error)
+    assert str(error).splitlines()[1] == "Log of 0: 1 of 2 elements is 0, and the logarithm of 0 is -Inf."
     parts = ("made -Inf", "output 0 of Log, run eagerly", "1 -Inf, 1 zero of 2", "1 zero, 1 positive of 2", __file__)
     for part in parts:
         assert part in str(error)
@@ -208,7 +208,7 @@ def test_bad_input_data_stops(tmp_path: Path, health_backend: str) -> None:
     error = stopped(tmp_path / "argument", lambda: f(tf.constant([1.0, np.nan])), backend_name=health_backend)
     assert error.nonfinite is not None
     assert (error.nonfinite.op_type, error.nonfinite.num_nan) == (None, 1)
-    assert "an eager tensor that came from outside" in str(error)
+    assert "a tensor from outside" in str(error)
 
     v = tf.Variable([1.0, np.inf])
     error = stopped(tmp_path / "variable", lambda: v * 2.0, backend_name=health_backend)

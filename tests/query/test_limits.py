@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import random
 import threading
 from pathlib import Path
-from unittest import mock
 
 import pytest
 
 from tfdbg_arrow.errors import MemoryLimitError, QueryError, TimeLimitError
 from tfdbg_arrow.query import open_logdir
-from tfdbg_arrow.query.flow.callsites import _frame, _name_hash, find_entries
 from tfdbg_arrow.query.logdir.statements import DEFAULT_MEMORY_LIMIT, MEMORY_LIMIT_VARIABLE, memory_limit_bytes
 
 from .builder import CLEAN, NAN, RunBuilder
@@ -133,36 +130,3 @@ class TestManyBadTensors:
         (origin,) = [alert for alert in found.alerts if alert.kind == "nonfinite_origin"]
         assert (origin.op_name, origin.num_events, origin.first_event_index) == ("op0", 100, 20 * 300)
         assert [finding.num_alerts for finding in found.findings if finding.kind == "nonfinite"] == [300]
-
-
-class TestManyLoopFrames:
-    @pytest.mark.parametrize("order", ["recorded", "shuffled", "with gaps"])
-    def test_each_frame_is_found(self, order: str) -> None:
-        entries = [(-5, iteration) for iteration in range(500)]
-        entered = {
-            "recorded": entries,
-            "shuffled": random.Random(0).sample(entries, len(entries)),
-            "with gaps": [entry for entry in entries if entry[1] % 3],
-        }[order]
-        of_loop = [_signed(_frame(12_345, entry)) for entry in entered]
-        assert find_entries(of_loop, entries) == dict(zip(of_loop, entered, strict=True))
-
-    def test_many_frames_in_order_take_few_hashes(self) -> None:
-        entries = [(-5, iteration) for iteration in range(512)]
-        of_loop = [_signed(_frame(12_345, entry)) for entry in entries]
-        with mock.patch(f"{find_entries.__module__}._name_hash", wraps=_name_hash) as name_hash:
-            found = find_entries(of_loop, entries)
-        assert found == dict(zip(of_loop, entries, strict=True))
-        assert name_hash.call_count == len(entries)
-
-    def test_frame_ids_of_another_runtime_are_matched_in_order(self) -> None:
-        assert find_entries([3, 1, 2], [(9, 0), (9, 1), (9, 2)]) == {3: (9, 0), 1: (9, 1), 2: (9, 2)}
-        assert find_entries([3, 1], [(9, 0), (9, 1), (9, 2)]) == {}
-
-    def test_a_frame_id_is_the_combination_of_its_name_hash_and_entry(self) -> None:
-        for frame, entry in ((7, (0, 0)), (-(2**63), (-3, 41)), (2**63 - 1, (2**62, 9))):
-            assert _frame(_name_hash(frame, entry), entry) == frame % 2**64
-
-
-def _signed(word: int) -> int:
-    return word - 2**64 if word >= 2**63 else word

@@ -18,7 +18,6 @@ from tfdbg_arrow.cli.output import (
     reading,
     styled,
 )
-from tfdbg_arrow.cli.why import reason_lines
 from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.safe_text import printable, printable_line
 
@@ -105,6 +104,7 @@ def print_nonfinite(found: NonFinite, lines: Sequence[SourceLine], *, reasons: R
         reasons: Why it went bad.
         stderr: Whether to print on stderr instead of stdout.
     """
+    from tfdbg_arrow.query.verdict import known_reason_lines
     from tfdbg_arrow.query.wording import (
         call_lines,
         carets,
@@ -115,7 +115,8 @@ def print_nonfinite(found: NonFinite, lines: Sequence[SourceLine], *, reasons: R
 
     out = console(stderr=stderr)
     out.print(styled((found.headline, "bold" if found.is_expected else "bold red")))
-    _print_reasons(reasons, out, is_expected=found.is_expected)
+    for reason in known_reason_lines(found, reasons):
+        out.print(styled(reason))
     for name, value in nonfinite_facts(found):
         out.print(styled((f"  {name:<8}", "dim"), value))
     if found.inputs:
@@ -141,15 +142,6 @@ def print_nonfinite(found: NonFinite, lines: Sequence[SourceLine], *, reasons: R
             marks = carets(found.source, line.text) if is_it else None
             if marks is not None:
                 out.print(styled((f"  {'':>{width}} | {marks}", "bold red")))
-
-
-def _print_reasons(reasons: Reasons, out: Console, *, is_expected: bool) -> None:
-    """Prints why a value is bad, and how to fix it unless the value is expected."""
-    why = reasons.explanation
-    sentence, repair = (None, None) if why is None else (why.sentence, why.repair)
-    repair, growth = (None, None) if is_expected else (repair, reasons.growth)
-    for line in reason_lines(why=sentence, repair=repair, growth=growth):
-        out.print(styled(line))
 
 
 def _print_stack(stack: Sequence[Frame], out: Console) -> None:

@@ -20,7 +20,7 @@ from tfdbg_arrow.errors import SettingError, TfdbgArrowError, TimeLimitError
 from tfdbg_arrow.safe_text import number_of, printable, to_json
 
 if TYPE_CHECKING:
-    from tfdbg_arrow.query import AboutRuns, Logdir, NonFinite, Run
+    from tfdbg_arrow.query import AboutRuns, Logdir, NonFinite, Reasons, Run
     from tfdbg_arrow.writer.program import Program
 
 _EXIT_FINDINGS = 1
@@ -73,6 +73,7 @@ class Summary:
         num_tensors: Number of recorded tensors of these runs.
         num_nonfinite: Number of those with an infinity or a NaN.
         nonfinite: The first bad tensor, in the form of `first-nonfinite --json`; None if there is none.
+        reasons: Why it is bad, in the same form; None if there is none.
         unobserved: One line about the tensors of these runs that were not looked at; None if there are none.
         stopped_by: The bad tensor that stopped the program under `--on-nonfinite raise`, in the form of `nonfinite`;
             None if nothing stopped it.
@@ -89,6 +90,7 @@ class Summary:
     num_tensors: int = 0
     num_nonfinite: int = 0
     nonfinite: NonFinite | None = None
+    reasons: Reasons | None = None
     unobserved: str | None = None
     stopped_by: NonFinite | None = None
     about: AboutRuns | None = None
@@ -354,6 +356,7 @@ def _read(summary: Summary) -> tuple[Summary, list[Run]]:
 
 def _facts(logdir: Logdir, runs: list[Run]) -> Iterator[dict[str, Any]]:
     """Yields attributes of the summary, the cheapest queries first."""
+    from tfdbg_arrow.query import read_reasons
     from tfdbg_arrow.query.asked_runs import about_runs
     from tfdbg_arrow.query.nonfinite_search import has_nan_variable, most_harmful
 
@@ -366,7 +369,9 @@ def _facts(logdir: Logdir, runs: list[Run]) -> Iterator[dict[str, Any]]:
     yield {"num_tensors": num_tensors, "num_nonfinite": num_nonfinite, "is_searched": num_nonfinite == 0}
     yield {"has_nan_variable": any(has_nan_variable(logdir, run_id=run_id) for run_id in run_ids)}
     found = [each for run_id in run_ids if (each := logdir.first_nonfinite(run_id=run_id)) is not None]
-    yield {"nonfinite": most_harmful(found), "is_searched": True}
+    first = most_harmful(found)
+    reasons = None if first is None else read_reasons(logdir, first)
+    yield {"nonfinite": first, "reasons": reasons, "is_searched": True}
     unobserved = [logdir.coverage(run_id=run.run_id).summary_beside_gaps for run in runs if run.measures_health]
     yield {"unobserved": "; ".join(text for text in unobserved if text is not None) or None}
     yield {"about": about_runs(logdir, run_ids=run_ids)}
@@ -407,13 +412,14 @@ def _lines_about_own_runs(summary: Summary, runs: list[Run], shown_logdir: str) 
         ]
     recorded = f"recorded {number_of(summary.num_tensors, 'tensor')} in {shown_logdir}"
     left_out = [f"the recording is incomplete: {text}" for run in runs for text in run.left_out]
-    if summary.nonfinite is not None:
+    if summary.nonfinite is not None and summary.reasons is not None:
+        from tfdbg_arrow.query.verdict import verdict_lines
+
         command = f"tfdbg-arrow first-nonfinite {shlex.quote(shown_logdir)} --run {summary.nonfinite.run_id}"
         return [
-            summary.nonfinite.headline,
-            _about(summary.nonfinite),
+            *verdict_lines(summary.nonfinite, summary.reasons),
             f"{recorded}, {summary.num_nonfinite:,} of them bad",
-            f"for its inputs and stack: {command}",
+            f"for its op, inputs and stack: {command}",
             *left_out,
         ]
     more = f"for more: tfdbg-arrow info {shlex.quote(shown_logdir)}"
@@ -429,17 +435,6 @@ def _lines_about_own_runs(summary: Summary, runs: list[Run], shown_logdir: str) 
     if summary.unobserved is not None:
         clean.append(f"not looked at: {summary.unobserved}; see: tfdbg-arrow coverage {shlex.quote(shown_logdir)}")
     return clean
-
-
-def _about(found: NonFinite) -> str:
-    """Returns one line with the op, place, layer, role, effect and samples of a bad tensor."""
-    from tfdbg_arrow.query.wording import IN_HEADLINE, label_facts, op_in_graph_text, place_facts
-
-    labels = [(name, text) for name, text in label_facts(found) if name not in IN_HEADLINE]
-    texts = [f"{name} {text}" if name != "effect" else text for name, text in labels]
-    texts += [text for _, text in place_facts(found, found.samples)]
-    place = [] if found.source is None else [found.source.place]
-    return "; ".join([op_in_graph_text(found), *place, *texts])
 
 
 def _say(text: str) -> None:

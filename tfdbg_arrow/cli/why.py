@@ -23,7 +23,7 @@ from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.safe_text import number_of, printable, printable_line
 
 if TYPE_CHECKING:
-    from tfdbg_arrow.query import Growth, Hop, Logdir, NonFinite, Provenance, Spread, SpreadHop, TensorHop
+    from tfdbg_arrow.query import Hop, Logdir, NonFinite, Provenance, Spread, SpreadHop, TensorHop
 
 _NUM_FIRST = 3
 _NUM_LAST = 7
@@ -138,18 +138,20 @@ def print_provenance(found: Provenance, *, start: NonFinite | None, tree: bool, 
         tree: Whether to print all paths.
         full: Whether to print every tensor of a long path.
     """
-    from tfdbg_arrow.query.wording import place_facts
+    from tfdbg_arrow.query.verdict import effect_lines, place_lines, reason_lines
 
     out = console()
     notes = _notes(found)
     origin = found.origin
     reasons = () if origin is None else reason_lines(why=origin.why, repair=origin.repair, growth=found.growth)
-    is_known = found.effect is not None or found.expected_reason is not None
-    effect = [_effect_line(found.effect, found.expected_reason)] if is_known else []
-    places = () if start is None else place_facts(start, start.samples)
-    for line in [*reasons, *effect, *((f"{text[0].upper()}{text[1:]}.", "") for _, text in places)]:
+    lines = [
+        *reasons,
+        *effect_lines(found.effect, found.expected_reason),
+        *([] if start is None else place_lines(start)),
+    ]
+    for line in lines:
         out.print(styled(line))
-    if reasons or effect or places:
+    if lines:
         out.print()
     if tree:
         _print_tree(found)
@@ -170,24 +172,7 @@ def _notes(found: Provenance) -> dict[str, str]:
     """Returns what the roles of hops mean. If the value did no harm, no hop is called bad."""
     from tfdbg_arrow.query.wording import HOP_ROLES
 
-    return HOP_ROLES if found.expected_reason is None else {**HOP_ROLES, "origin": "this op created it"}
-
-
-def _effect_line(effect: str | None, expected_reason: str | None) -> tuple[str, str]:
-    from tfdbg_arrow.query.wording import harm_text
-
-    text = harm_text(effect, expected_reason) or "not known"
-    return f"Effect: {text}.", "bold"
-
-
-def reason_lines(*, why: str | None, repair: str | None, growth: Growth | None) -> list[tuple[str, str]]:
-    """Returns (line, style) pairs that say why a tensor went bad and how to fix it."""
-    lines = [(why, "bold")] if why is not None else []
-    if repair is not None:
-        lines.append((f"To fix it: {repair}", ""))
-    if growth is not None:
-        lines += [(growth.sentence, "bold"), (f"To fix it: {growth.repair}", "")]
-    return lines
+    return HOP_ROLES if found.expected_reason is None else {**HOP_ROLES, "origin": "it began here"}
 
 
 def print_spread(found: Spread, *, full: bool) -> None:
@@ -197,6 +182,7 @@ def print_spread(found: Spread, *, full: bool) -> None:
         found: The tensors that became bad.
         full: Whether to print every tensor, not only the first ones.
     """
+    from tfdbg_arrow.query.verdict import effect_lines
     from tfdbg_arrow.query.wording import spread_text
 
     out = console()
@@ -206,8 +192,8 @@ def print_spread(found: Spread, *, full: bool) -> None:
     if found.variables:
         parts.append("written to variables " + _some([f"#{variable}" for variable in found.variables]))
     out.print(styled(("; ".join(parts) + ".", "bold")))
-    if found.effect is not None or found.expected_reason is not None:
-        out.print(styled(_effect_line(found.effect, found.expected_reason)))
+    for line in effect_lines(found.effect, found.expected_reason):
+        out.print(styled(line))
     out.print()
     depths: dict[int, int] = {}
     num_shown = num_left_out = 0

@@ -11,7 +11,6 @@ Source: spec/README.md, "Order" and "Data flow".
 from __future__ import annotations
 
 import heapq
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,16 +23,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tfdbg_arrow.debugger_v2.export_tables import KeyedRows, RunTables, to_rows
+from tfdbg_arrow.link.call_chains import CallChains
 from tfdbg_arrow.query.flow.callsites import find_entries
 from tfdbg_arrow.query.flow.executed_graphs import ENTERS, EXITS, NEXT_ITERATIONS
 
 _WINDOW = 65536
 _MAX_GRAPHS = 256
 """Maximum number of graphs and of optimized graphs that stay in memory."""
-_LOOP_SUFFIXES = {"cond": r"/cond", "body": r"/body"}
-_NAMES = ("", r"_\d+")
-"""Suffix of a calling op in a call site: none, or a number for a loop that TensorFlow rebuilt for its gradient."""
-_SUFFIX = r"(/(then|else|branch\d+))?(/_\d+)?"
 _LOOP = -1
 """Stands in a path for the iteration of a loop."""
 _OWN = 2**62
@@ -175,6 +171,7 @@ class _Caller:
     graph_id: int
     op_name: str
     attribute: str
+    branch_index: int
 
 
 class CallOrder:
@@ -193,12 +190,13 @@ class CallOrder:
         )
         self._edges = tables.keyed("executed_op_input", "executed_graph_id", ("node_name", "source_node_name"))
         self._callers: dict[int, list[_Caller]] = defaultdict(list)
-        for callee, *caller in tables.rows("graph_call", ("callee_graph_id", "graph_id", "op_name", "attribute")):
+        columns = ("callee_graph_id", "graph_id", "op_name", "attribute", "branch_index")
+        for callee, *caller in tables.rows("graph_call", columns):
             if callee is not None:
                 self._callers[callee].append(_Caller(*caller))
         self._op_indexes = lru_cache(maxsize=_MAX_GRAPHS)(self._read_op_indexes)
         self._paths_in = lru_cache(maxsize=_MAX_GRAPHS)(self._find_paths)
-        self._levels = lru_cache(maxsize=_MAX_GRAPHS)(self._find_levels)
+        self._chains = CallChains(lambda graph_id: self._callers.get(graph_id, ()))
         self._known = lru_cache(maxsize=_MAX_KNOWN)(self._find_permutation)
 
     def permutation(self, steps: Sequence[int | None], rows: Sequence[CallRow]) -> list[int]:
@@ -264,9 +262,10 @@ class CallOrder:
         """Returns the path of an op that has no node in the optimized graph, in the order of creation."""
         graph_id, call_site, op_name = site
         path: _Path = (self._op_indexes(graph_id).get(op_name, 0),)
-        for caller, outer_site in reversed(self._levels(graph_id, call_site)):
-            path = (_LOOP, int(caller.attribute == "body"), *path) if caller.attribute in _LOOP_SUFFIXES else path
-            outer = paths.get((caller.graph_id, outer_site, caller.op_name))
+        for level in reversed(self._chains.levels(graph_id, call_site, root=None) or ()):
+            caller = level.call
+            path = (_LOOP, int(caller.attribute == "body"), *path) if level.is_loop else path
+            outer = paths.get((caller.graph_id, level.site, caller.op_name))
             if outer is not None:
                 return (*outer, *path)
             path = (self._op_indexes(caller.graph_id).get(caller.op_name, 0), *path)
@@ -276,22 +275,9 @@ class CallOrder:
         """Returns the indexes of the calls around an op and of the op, in the order of creation."""
         if graph_id is None or op_name is None:
             return (_OWN,)
-        levels = self._levels(graph_id, call_site or "")
-        outer = [self._op_indexes(caller.graph_id).get(caller.op_name, 0) for caller, _ in levels]
+        levels = self._chains.levels(graph_id, call_site or "", root=None) or ()
+        outer = [self._op_indexes(level.call.graph_id).get(level.call.op_name, 0) for level in levels]
         return (*outer, self._op_indexes(graph_id).get(op_name, _OWN))
-
-    def _find_levels(self, graph_id: int, call_site: str) -> tuple[tuple[_Caller, str], ...]:
-        """Returns the calls from the outermost graph to a graph at a call site, and the call sites of their ops."""
-        if not call_site:
-            return ()
-        for renamed in _NAMES:
-            for caller in self._callers.get(graph_id, ()):
-                suffix = _LOOP_SUFFIXES.get(caller.attribute, "") + _SUFFIX
-                match = re.fullmatch(rf"(?:(.*)/)?{re.escape(caller.op_name)}{renamed}{suffix}", call_site, re.DOTALL)
-                if match is not None:
-                    outer_site = match[1] or ""
-                    return (*self._levels(caller.graph_id, outer_site), (caller, outer_site))
-        return ()
 
     def _read_op_indexes(self, graph_id: int) -> dict[str, int]:
         return dict(to_rows(self._ops.between(graph_id, graph_id + 1)))

@@ -5,14 +5,14 @@ They follow the tables in "Data flow", and "Functions of one graph" and "Frames 
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from functools import cache
 
 import numpy as np
 
 from tfdbg_arrow.link.arrays import Bools
-from tfdbg_arrow.link.call_sites import BRANCHES, Call, CallSites
+from tfdbg_arrow.link.call_chains import BRANCHES, callee_pattern
+from tfdbg_arrow.link.call_sites import Call, CallSites
 from tfdbg_arrow.link.edges import Edge, Way
 from tfdbg_arrow.link.ops import Ops
 from tfdbg_arrow.link.tables import Tables, rows_of
@@ -256,6 +256,6 @@ class _RecordedBranches:
     def __call__(self, text: str, call: Call) -> bool:
         if call.callee_graph_id not in self._optimized:
             return call.callee_graph_id in self._recorded
-        start = re.escape(f"{text}/") if text else ""
-        pattern = re.compile(rf"{start}{re.escape(call.op_name)}(_\d+)?{call.suffix}(?:/_\d+)?")
-        return any(pattern.fullmatch(other) for other in self._optimized[call.callee_graph_id])
+        patterns = [callee_pattern(text, call), callee_pattern(text, call, is_renamed=True)]
+        sites = self._optimized[call.callee_graph_id]
+        return any(pattern.fullmatch(site) for pattern in patterns for site in sites)

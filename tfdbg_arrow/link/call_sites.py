@@ -6,20 +6,14 @@ specification.
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import NamedTuple
 
-LOOP = ("cond", "body")
-BRANCHES = ("then_branch", "else_branch", "branches")
-_SUFFIXES = {"then_branch": "/then", "else_branch": "/else", "cond": "/cond", "body": "/body"}
-_MAX_DEPTH = 50
-"""Calls within calls; here and below, more are only in a hostile logdir."""
-_MAX_TEXT = 20_000
-"""Characters of a call site."""
+from tfdbg_arrow.link.call_chains import LOOP, CallChains, call_suffix, join_site
+
 _MAX_SITES = 200_000
-"""Call sites, before those without rows are left out."""
+"""Call sites, before those without rows are left out. More are only in a hostile logdir."""
 
 
 class Call(NamedTuple):
@@ -31,13 +25,6 @@ class Call(NamedTuple):
     branch_index: int
     function_name: str
     callee_graph_id: int
-
-    @property
-    def suffix(self) -> str:
-        """What follows the name of the op in a call site."""
-        if self.attribute == "branches":
-            return f"/branch{self.branch_index}"
-        return _SUFFIXES.get(self.attribute, "")
 
     @property
     def is_loop(self) -> bool:
@@ -77,29 +64,26 @@ class CallSites:
         self.children: dict[tuple[int, str], list[int]] = defaultdict(list)
         self.by_place: dict[Place, int] = {}
         self.calls_of_graph: dict[int, list[Call]] = defaultdict(list)
-        self._callers: dict[int, list[Call]] = defaultdict(list)
-        self._found: dict[tuple[int, str, int], tuple[Call, str] | tuple[()] | None] = {}
+        callers: dict[int, list[Call]] = defaultdict(list)
         for call in calls:
             self.calls_of_graph[call.graph_id].append(call)
-            self._callers[call.callee_graph_id].append(call)
+            callers[call.callee_graph_id].append(call)
+        self._chains = CallChains(callers.__getitem__)
 
     def __len__(self) -> int:
         return len(self.places)
 
     def add(self, place: Place) -> int:
-        """Returns the number of a place, after it added the place and all around it. -1 if there are too many calls."""
-        chain: list[tuple[Place, Call | None]] = []
-        while place not in self.by_place:
-            caller = self._caller(place.graph_id, place.text, place.root, depth=0)
-            if caller is None:
-                caller = self._caller(place.graph_id, place.text, -1, depth=0)
-            chain.append((place, caller[0] if caller else None))
-            if not caller:
-                break
-            place = Place(place.root, caller[0].graph_id, caller[1])
-        site = self.by_place.get(place, -1)
-        for inner, call in reversed(chain):
-            site = self._append(inner, call, site if call is not None else -1)
+        """Returns the number of a place, after it added the place and all around it."""
+        if place in self.by_place:
+            return self.by_place[place]
+        levels = self._chains.levels(place.graph_id, place.text, root=None if place.root < 0 else place.root)
+        if levels is None:
+            levels = self._chains.levels(place.graph_id, place.text, root=None) or ()
+        places = [Place(place.root, level.call.graph_id, level.site) for level in levels] + [place]
+        site = -1
+        for inner, call in zip(places, [None, *(level.call for level in levels)], strict=True):
+            site = self.by_place[inner] if inner in self.by_place else self._append(inner, call, site)
         return site
 
     def add_silent(self, *, num_ops: dict[int, int], max_ops: int) -> None:
@@ -112,8 +96,8 @@ class CallSites:
         left = max_ops - sum(num_ops.get(place.graph_id, 0) for place in self.places)
         for site, place in enumerate(self.places):  # which grows
             for call in self.calls_of_graph[place.graph_id]:
-                text = f"{place.text}/{call.op_name}" if place.text else call.op_name
-                inner = Place(place.root, call.callee_graph_id, text + call.suffix)
+                text = join_site(place.text, call.op_name) + call_suffix(call)
+                inner = Place(place.root, call.callee_graph_id, text)
                 is_there = any(self.calls[child] == call for child in self.children.get((site, call.op_name), ()))
                 if is_there or call.is_loop or inner in self.by_place or self._is_inside(site, call.callee_graph_id):
                     continue
@@ -147,28 +131,3 @@ class CallSites:
                 loop = self.loop_ops.setdefault((parent, call.op_name), len(self.loop_ops))
         self.loops.append(loop)
         return site
-
-    def _caller(self, graph_id: int, text: str, root: int, *, depth: int) -> tuple[Call, str] | tuple[()] | None:
-        """Returns the call that leads to a graph, and the call site of the calling op.
-
-        Returns:
-            () for an outermost graph; None if no chain of calls fits the text.
-        """
-        if not text:
-            return () if root in (-1, graph_id) else None
-        if depth > _MAX_DEPTH or len(text) > _MAX_TEXT:
-            return None
-        key = graph_id, text, root
-        if key not in self._found:
-            self._found[key] = self._searched_caller(graph_id, text, root, depth=depth)
-        return self._found[key]
-
-    def _searched_caller(self, graph_id: int, text: str, root: int, *, depth: int) -> tuple[Call, str] | None:
-        for number in ("", r"_\d+"):  # TensorFlow may have renamed a loop
-            for call in self._callers[graph_id]:
-                pattern = rf"(?:(.*)/)?{re.escape(call.op_name)}{number}{call.suffix}(?:/_\d+)?"
-                matched = re.fullmatch(pattern, text, re.DOTALL)
-                outer = "" if matched is None else matched[1] or ""
-                if matched is not None and self._caller(call.graph_id, outer, root, depth=depth + 1) is not None:
-                    return call, outer
-        return None

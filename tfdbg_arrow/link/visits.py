@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from tfdbg_arrow.link.arrays import Bools, Ints, distinct, grouped, has, ints, joined, place_of, ranges
-from tfdbg_arrow.link.call_sites import BRANCHES, Call, CallSites, Place
+from tfdbg_arrow.link.call_chains import BRANCHES
+from tfdbg_arrow.link.call_sites import Call, CallSites, Place
 from tfdbg_arrow.link.frame_entries import find_entries
 from tfdbg_arrow.link.passes import Passes
 from tfdbg_arrow.link.tables import Tables, rows_of

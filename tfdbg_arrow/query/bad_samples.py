@@ -72,7 +72,7 @@ class BadSamples:
 
     Attributes:
         first: Index of the first of them, from 0.
-        num_bad: Number of them.
+        num_bad: Number of them; None if other components of the data have other bad samples.
         num_samples: Number of all samples of the tensor.
         is_batch: True if the samples are a batch, False if they are the whole data from which batches are taken.
         name: What the tensor is, such as `the argument x of train_step` or `the second component of the data`; None if
@@ -83,7 +83,7 @@ class BadSamples:
     """
 
     first: int
-    num_bad: int
+    num_bad: int | None
     num_samples: int
     is_batch: bool
     name: str | None

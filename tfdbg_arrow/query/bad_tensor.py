@@ -107,7 +107,7 @@ class BadTensorReader:
         health = self.flow.program_ops.as_output(event, kinds=self._kinds)
         context = self.context(event)
         # A data set reads ahead, so a record is used in a later step than that in which a function made it.
-        is_record = self._is_in_data_set(event)
+        is_record = self.flow.labels.is_in_data_set(event)
         row_with_step = self._element_of(event) if is_record else event
         step = None if row_with_step is None else row_with_step.step
         has_samples = health.first_bad_place is not None or is_record
@@ -203,13 +203,12 @@ class BadTensorReader:
         owners = {frame.owner for frame in stack if frame.func.rpartition(".")[2] == name}
         return None if name is None or number == 0 or owners == {"framework"} else FunctionCall(name, number)
 
-    def _is_in_data_set(self, event: TensorEvent) -> bool:
-        """Returns whether a tensor was computed in a function that a data set calls, in a step of its own."""
-        is_apart = event.scope == "graph" and event.execution_index is None and event.step_id is not None
-        return is_apart and self.flow.labels.of(event).role == "input"
-
     def _element_of(self, event: TensorEvent) -> TensorEvent | None:
-        """Returns the batch in which a data set returned the only bad record that its functions had made so far."""
+        """Returns the batch in which a data set returned the record of a bad tensor, or None if that is not certain.
+
+        It is certain if the batch has as many bad samples as the functions of the data set had made bad records so far,
+        or if the data set keeps the order of the records: then the first records are those of the first bad batch.
+        """
         ends = " OR ".join("starts_with(op_type, ?)" for _ in PIPELINE_ENDS)
         rows = read_events(
             self._logdir,
@@ -218,17 +217,29 @@ class BadTensorReader:
             [self._run_id, self._run_id, event.event_index, *PIPELINE_ENDS],
         )
         for row in rows:
-            records = {source.step_id for source in self.flow.sources_of(row).events}
-            if records == {event.step_id} and row.num_bad_slices == 1:
+            records = list(dict.fromkeys(source.step_id for source in self.flow.sources_of(row).events))
+            if event.step_id not in records[: row.num_bad_slices or 0]:
+                continue
+            samples = self._samples.of(row)
+            if row.num_bad_slices == len(records) or (samples is not None and samples.row is not None):
                 return row
         return None
 
     def _samples_of(self, event: TensorEvent) -> BadSamples | None:
-        if not self._is_in_data_set(event):
+        if not self.flow.labels.is_in_data_set(event):
             return self._samples.of(event)
         batch = self._element_of(event)
         samples = None if batch is None else self._samples.of(batch)
-        return None if samples is None else replace(samples, name=None, inputs=())
+        if samples is None:
+            return None
+        # Each component shows which samples are bad in it alone.
+        is_alike = all(
+            (each.health.first_bad_place or (None,))[0] == samples.first
+            and each.health.num_bad_slices == samples.num_bad
+            for each in samples.inputs
+            if each.health.has_inf_or_nan
+        )
+        return replace(samples, name=None, inputs=(), num_bad=samples.num_bad if is_alike else None)
 
     def _step_in_call(self, event: TensorEvent) -> int | None:
         """Returns which training step of its call a tensor belongs to, if Keras runs several in one call."""

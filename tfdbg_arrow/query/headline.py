@@ -161,7 +161,7 @@ def _when_text(tensor: NonFinite) -> str:
 
 def _samples_text(samples: BadSamples) -> str:
     whole = "the batch" if samples.is_batch else "the data"
-    if samples.num_bad == 1:
+    if samples.num_bad in (1, None):
         return f"sample {samples.first:,} of {whole}"
     if samples.num_bad == samples.num_samples:
         return f"every sample of {whole}"

@@ -92,7 +92,8 @@ class HopReader:
         return {
             **health_facts(self._flow.program_ops.as_output(event) if event.has_inf_or_nan else event),
             "execution_index": event.execution_index,
-            "step": event.step,
+            # A data set reads ahead, so a record is used in a later step than that in which a function made it.
+            "step": None if self._flow.labels.is_in_data_set(event) else event.step,
             "iteration": event.iteration,
             "op_type": event.op_type if maker is None else maker.op.op_type,
             "op_name": event.op_name if maker is None else maker.op.op_name,

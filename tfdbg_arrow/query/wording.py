@@ -65,8 +65,6 @@ _HOW: dict[str, str | None] = {
     "unrecorded": "through unrecorded tensors",
     "gradient": "created by the gradient of the op",
 }
-IN_HEADLINE = frozenset(("step", "call"))
-"""The names of `label_facts` that `NonFinite.headline` has too. A text that begins with it leaves them out."""
 _MAX_OPS = 8
 """Number of ops of a group that are named."""
 
@@ -190,6 +188,8 @@ def _slices_text(health: TensorHealth, samples: BadSamples | None) -> str | None
         whole = " of the batch" if samples.is_batch else " of the data"
         if samples.num_bad == samples.num_samples:
             return f"every sample{whole}; it has {samples.num_samples:,}"
+        if samples.num_bad is None:
+            return f"sample {samples.first:,}{whole}"
         if samples.num_bad == 1:
             return f"sample {samples.first:,}{whole}, the only bad one of {samples.num_samples:,}"
         return (
@@ -222,7 +222,6 @@ def _data_text(samples: BadSamples) -> str:
 
 def nonfinite_facts(found: NonFinite) -> list[tuple[str, str]]:
     """Returns what is known about a bad tensor besides its name, inputs and stack, as pairs of a name and a text."""
-    origin = "not proven: an input was not recorded, or contains the value too"
     facts = (
         ("op", op_text(found)),
         ("graph", graph_text(found)),
@@ -234,10 +233,28 @@ def nonfinite_facts(found: NonFinite) -> list[tuple[str, str]]:
         ("device", found.device_name),
         ("worker", found.worker),
         ("event", f"{found.event_index}, {_time_text(found.wall_time_ns)}, run {found.run_id}"),
-        ("origin", "yes: this op created the value; its inputs do not contain it" if found.is_origin else origin),
+        ("origin", origin_text(found)),
         *(("but", f"the recording is incomplete: {text}") for text in found.left_out),
     )
     return [(name, text) for name, text in facts if text is not None]
+
+
+def origin_text(found: NonFinite) -> str:
+    """Returns whether the op of a bad tensor created the value, and why that is known or not."""
+    if not found.is_origin:
+        return "not proven: an input was not recorded, or contains the value too"
+    if found.op_type is None:
+        return "yes: the value came from outside with this tensor"
+    healths = (input_.health for input_ in found.inputs)
+    if any(health is not None and set(_bad_counts(health)) & set(_bad_counts(found)) for health in healths):
+        return "yes: its inputs contain only such values that the program wrote itself"
+    return "yes: this op created the value; its inputs do not contain it"
+
+
+def _bad_counts(health: TensorHealth) -> list[str]:
+    """Returns the kinds of bad elements that were counted in a tensor."""
+    infinities = (health.num_neg_inf or 0) + (health.num_pos_inf or 0)
+    return [kind for kind, number in (("nan", health.num_nan), ("inf", infinities)) if number]
 
 
 def _time_text(wall_time_ns: int) -> str:
@@ -248,7 +265,7 @@ def _time_text(wall_time_ns: int) -> str:
 def tensor_text(found: NonFinite) -> str:
     """Returns a tensor's name, such as `Log:0 (Log)`."""
     if found.op_type is None:
-        return "an eager tensor that came from outside"
+        return "a tensor from outside"
     if found.op_name is None:
         return f"output {found.output_slot} of {found.op_type}, run eagerly"
     return f"{found.op_name}:{found.output_slot} ({found.op_type})"
@@ -299,7 +316,7 @@ def producer_text(input_: InputTensor) -> str:
     if producer.how == "variable":
         return f"a variable, last written by {_op_text(producer)}"
     if producer.op_type is None and producer.op_name is None:
-        return f"an eager tensor that came from outside{border}"
+        return f"a tensor from outside{border}"
     return _op_text(producer) + border
 
 

@@ -229,6 +229,10 @@ REPEATED: Mapping[str, int] = MappingProxyType({"BroadcastTo": 0, "Fill": 1, "Ti
 
 READER = "ReadVariableOp"
 """Type of the op whose output is the content of one resource."""
+MOVING = (types_with(_T.CARRIES | _T.READS | _T.READS_PART) | {"Cast"}) - (
+    types_with(_T.MERGES) | {"ClipByValue", "EagerPyFunc", "Maximum", "Minimum", "Select", "SelectV2"}
+)
+"""Types of ops that only move elements, or change their dtype. Which elements they hand on does not depend on them."""
 WRITER = re.compile(
     r"Assign(Add|Sub)?VariableOp|Resource(Sparse)?Apply\w+|ResourceScatter\w+|ResourceStridedSliceAssign|MakeIterator"
 )

@@ -83,6 +83,7 @@ def _environment() -> Environment:
         tensor_name=naming.tensor_name,
         effect_text=wording.effect_text,
         op_text=wording.op_in_graph_text,
+        origin_text=wording.origin_text,
         with_code=_with_code,
         place_facts=wording.place_facts,
         alert_name=naming.alert_name,

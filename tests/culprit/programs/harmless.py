@@ -80,6 +80,46 @@ def range_tracker() -> None:
         high.assign(tf.maximum(high, tf.reduce_max(values)))
 
 
+def _train_with_log(log: tf.Variable, note: Any) -> None:
+    """Trains a linear model, and calls `note(step, loss)` in each step."""
+    features, labels = _data()
+    weights = tf.Variable(tf.zeros((4, 1)))
+
+    @tf.function
+    def train_step(step: Any, features: Any, labels: Any) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(features @ weights - labels))
+        weights.assign_sub(0.1 * tape.gradient(loss, weights))
+        note(step, loss)
+
+    for step in range(3):
+        train_step(tf.constant(step), tf.constant(features), tf.constant(labels))
+    np.nanmean(log.numpy())
+
+
+@harmless
+def log_filled_with_nan() -> None:
+    """A variable is filled with NaN, and each step stores a loss in it."""
+    log = tf.Variable(tf.fill([5], float("nan")), trainable=False)
+    _train_with_log(log, lambda step, loss: log.scatter_nd_update([[step]], [loss]))
+
+
+@harmless
+def log_filled_with_nan_in_numpy() -> None:
+    """The NaN come from an array, and are read back one by one."""
+    log = tf.Variable(np.full(5, np.nan, "float32"), trainable=False)
+    _train_with_log(log, lambda step, loss: log[step].assign(loss))
+    [float(log[step]) for step in range(5)]
+
+
+@harmless
+def log_filtered_by_is_nan() -> None:
+    """Only the slots of the log that are not NaN are averaged."""
+    log = tf.Variable(tf.fill([5], float("nan")), trainable=False)
+    _train_with_log(log, lambda step, loss: log.scatter_nd_update([[step]], [loss]))
+    tf.reduce_mean(tf.boolean_mask(log, tf.logical_not(tf.math.is_nan(log))))
+
+
 @harmless
 def maximum_over_a_loop() -> Any:
     """A loop variable begins at -Inf, and every iteration takes the maximum."""

@@ -228,8 +228,10 @@ def _safe(column: FlatColumn) -> FlatColumn:
 
 
 def _without_formulas(array: pa.Array) -> pa.Array:
-    is_formula = pc.and_not(pc.match_substring_regex(array, _FORMULA), pc.match_substring_regex(array, _NUMBER))
-    return pc.if_else(is_formula, pc.binary_join_element_wise("'", array, ""), array)
+    encoded = array.dictionary_encode()  # few texts stand in many rows
+    texts = encoded.dictionary
+    is_formula = pc.and_not(pc.match_substring_regex(texts, _FORMULA), pc.match_substring_regex(texts, _NUMBER))
+    return pc.if_else(is_formula, pc.binary_join_element_wise("'", texts, ""), texts).take(encoded.indices)
 
 
 def _to_hexadecimal(array: pa.Array) -> pa.Array:

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from tfdbg_arrow.query.flow.callsites import CallSites, join_site
+from tfdbg_arrow.link.call_chains import join_site
+from tfdbg_arrow.query.flow.callsites import CallSites
 from tfdbg_arrow.query.flow.events import EventReader
 from tfdbg_arrow.query.flow.executed_edges import ExecutedEdges
 from tfdbg_arrow.query.flow.executed_graphs import ENTERS, EXITS, HANDING_ON, MERGES, NEXT_ITERATIONS

@@ -1,81 +1,26 @@
-"""Call sites and loop frames: which op of which graph called the graph that a tensor belongs to, and when.
-
-TensorFlow inlines nested functions and names an inlined op `<calling op>/<op>`. For control flow it adds components of
-its own: `while/body/_9/…`, `cond/then/_174/…`, `indexed_case/branch1/_74/…`. A call site is that path without the op.
-Op names may contain slashes, so a path alone does not show where one name ends. The recorded calls do.
-
-TensorFlow makes the id of a loop's frame by hashing the frame and iteration in which the loop is entered, and the
-loop's name. The hash can be inverted step by step: a frame and a place where it may have been entered determine the
-hash of the name, and this hash is the same for all frames of one loop.
-
-Source: tensorflow/core/common_runtime/{inline_function_utils,lower_while_op,lower_if_op,lower_case_op}.cc;
-propagator_state.cc, FindOrCreateChildFrame; tensorflow/core/lib/hash/hash.h.
-"""
+"""Call sites and loop frames: which op of which graph called the graph that a tensor belongs to, and when."""
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
+from tfdbg_arrow.link import call_chains
+from tfdbg_arrow.link.call_chains import CallChains, callee_pattern
 from tfdbg_arrow.query.flow.events import EventReader
 from tfdbg_arrow.query.flow.graphs import LOOPS, Call, GraphReader
 from tfdbg_arrow.query.recorded import Context, SiteVisit
 
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
-_SUFFIXES = {
-    "body": r"/body(/_\d+)?",
-    "cond": r"/cond(/_\d+)?",
-    "then_branch": r"/then(/_\d+)?",
-    "else_branch": r"/else(/_\d+)?",
-    "branches": r"/branch{index}(/_\d+)?",
-}
-_ANY_SUFFIX = r"(/_\d+)?"
-_NAMES = ("", r"_\d+")
-"""Suffix of the calling op's name: none, or a number for a loop that TensorFlow rebuilt for its gradient."""
-_WORD = 2**64
-_SALT = 0x9E3779B97F4A7800
-
 Entry = tuple[int, int]
 """Where a loop is entered: frame and iteration."""
-_MAX_DEPTH = 64
-_MAX_RENAMED = 4
-"""Maximum number of renamed loops within each other."""
 _MAX_STEPS = 64
 """Number of steps whose visits are cached by graph."""
 _MAX_KEPT = 1024
 """Number of cached answers of each kind."""
 
-
-@dataclass(frozen=True)
-class Level:
-    """One step down a call site.
-
-    Attributes:
-        call: The calling op and the called graph.
-        site: Call site of the calling op's graph.
-        callee_site: Call site of the called graph.
-    """
-
-    call: Call
-    site: str
-    callee_site: str
-
-    @property
-    def is_loop(self) -> bool:
-        """Whether the called graph is a loop's body or condition."""
-        return self.call.attribute in LOOPS
-
-    def is_of(self, other: Level) -> bool:
-        """Returns whether both are calls of the same op at the same call site, of any of its functions."""
-        one = (self.call.graph_id, self.call.op_name, self.site)
-        return one == (other.call.graph_id, other.call.op_name, other.site)
+Level = call_chains.Level[Call]
+"""One step down a call site."""
 
 
 class CallSites:
@@ -84,7 +29,7 @@ class CallSites:
     def __init__(self, graphs: GraphReader, events: EventReader) -> None:
         self._graphs = graphs
         self._events = events
-        self._known: dict[tuple[int, str, int | None], tuple[Level, ...] | None] = {}
+        self._chains = CallChains(graphs.callers)
         # These are needed for each tensor. Computing them anew each time would take quadratic time in the visits.
         kept = lru_cache(maxsize=_MAX_KEPT)
         self._visits_by_graph = lru_cache(maxsize=_MAX_STEPS)(self._find_visits_by_graph)
@@ -106,10 +51,7 @@ class CallSites:
             The levels, outermost first; an empty tuple for the outermost graph itself; None if the calls were not
             recorded.
         """
-        key = (graph_id, call_site, root_graph_id)
-        if key not in self._known:
-            self._known[key] = self._find(graph_id, call_site, root_graph_id)
-        return self._known[key]
+        return self._chains.levels(graph_id, call_site, root=root_graph_id)
 
     def callee_visits(self, context: Context, call: Call) -> Sequence[SiteVisit]:
         """Returns where the callee of an op that runs in `context` left rows in the same step."""
@@ -253,10 +195,9 @@ class CallSites:
     ) -> tuple[SiteVisit, ...]:
         """Returns where the callee of an op at a call site left rows in a step, in order of the first rows."""
         assert call.callee_graph_id is not None
-        start = join_site(site, call.op_name)
         by_site = self._visits_of_graph(step_id, execution_index, call.callee_graph_id)
-        for renamed in _NAMES:
-            pattern = re.compile(re.escape(start) + renamed + _suffix(call))
+        for is_renamed in (False, True):
+            pattern = callee_pattern(site, call, is_renamed=is_renamed)
             found = [visit for name, visits in by_site.items() if pattern.fullmatch(name) for visit in visits]
             if found:
                 return tuple(sorted(found, key=lambda visit: visit.first_event_index))
@@ -287,49 +228,6 @@ class CallSites:
             found.setdefault(visit.graph_id, []).append(visit)
         return found
 
-    def _find(self, graph_id: int, site: str, root: int | None) -> tuple[Level, ...] | None:
-        """Returns the levels of a call site with as few renamed ops as possible, or None.
-
-        `while_1` may be the op of that name or `while` renamed, and the ops inside fit both.
-        """
-        return next(
-            (
-                levels
-                for num_renamed in range(_MAX_RENAMED + 1)
-                if (levels := self._descend(graph_id, site, root, num_renamed, _MAX_DEPTH)) is not None
-            ),
-            None,
-        )
-
-    def _descend(
-        self, graph_id: int, site: str, root: int | None, num_renamed: int, depth: int
-    ) -> tuple[Level, ...] | None:
-        """Returns the levels of a call site with exactly `num_renamed` renamed ops, or None."""
-        if site == "":
-            return () if num_renamed == 0 and (root is None or root == graph_id) else None
-        if depth == 0:
-            return None
-        for is_renamed, name_suffix in enumerate(_NAMES[: num_renamed + 1]):
-            for call in self._graphs.callers(graph_id):
-                pattern = f"(?:(.*)/)?{re.escape(call.op_name)}{name_suffix}{_suffix(call)}"
-                match = re.fullmatch(pattern, site, re.DOTALL)
-                if match is None:
-                    continue
-                outer_site = match[1] or ""
-                above = self._descend(call.graph_id, outer_site, root, num_renamed - is_renamed, depth - 1)
-                if above is not None:
-                    return (*above, Level(call, outer_site, site))
-        return None
-
-
-def _suffix(call: Call) -> str:
-    return _SUFFIXES.get(call.attribute, _ANY_SUFFIX).format(index=call.branch_index)
-
-
-def join_site(site: str, op_name: str) -> str:
-    """Returns the call site of the graph that an op calls, as far as the op's name determines it."""
-    return f"{site}/{op_name}" if site else op_name
-
 
 def find_entries(frames: Sequence[int], entries: Sequence[Entry]) -> dict[int, Entry]:
     """Returns where each frame of one loop was entered; frames for which that is uncertain are left out.
@@ -338,67 +236,12 @@ def find_entries(frames: Sequence[int], entries: Sequence[Entry]) -> dict[int, E
         frames: All frames of the loop in one step, in the order in which their first tensors were recorded.
         entries: All places where it can have been entered, in order of the iterations.
     """
-    in_order = dict(zip(frames, entries, strict=True)) if len(frames) == len(entries) else {}
-    # The usual case, in linear time. If other names explain the frames as well, the order still decides.
-    if in_order and len({_name_hash(frame, entry) for frame, entry in in_order.items()}) == 1:
-        return in_order
-    by_frame = _entries_by_frame(frames, entries)
-    # None may mean ids of another runtime. With as many entries as frames, they were most likely made in order.
-    return in_order if by_frame is None else by_frame
-
-
-def _entries_by_frame(frames: Sequence[int], entries: Sequence[Entry]) -> dict[int, Entry] | None:
-    """Returns where each frame was entered if exactly one name of the loop explains all frames, or else None."""
     if not frames or not entries:
-        return None
+        return {}
     import numpy as np  # here, because few logdirs have loops
 
-    outer = np.array([frame % _WORD for frame, _ in entries], np.uint64)
-    iteration = np.array([iteration % _WORD for _, iteration in entries], np.uint64)
-    names = np.unique(_name_hashes(frames[0], outer, iteration))
-    for frame in frames[1:]:
-        if len(names) <= 1:
-            break
-        names = names[np.isin(names, _name_hashes(frame, outer, iteration))]
-    if len(names) != 1:
-        return None
-    found = {_frame(int(names[0]), entry): entry for entry in entries}
-    if not all(frame % _WORD in found for frame in frames):
-        return None
-    return {frame: found[frame % _WORD] for frame in frames}
+    from tfdbg_arrow.link import frame_entries
 
-
-def _name_hashes(
-    frame: int, outer: npt.NDArray[np.uint64], iteration: npt.NDArray[np.uint64]
-) -> npt.NDArray[np.uint64]:
-    """Returns `_name_hash` of a frame for many entries. Arithmetic of uint64 arrays is modulo 2**64."""
-    import numpy as np
-
-    combined = np.full_like(outer, frame % _WORD)
-    for first in (outer, iteration):
-        combined = (combined ^ first) - np.uint64(_SALT) - (first << np.uint64(10)) - (first >> np.uint64(4))
-    return combined
-
-
-def _frame(name_hash: int, entry: Entry) -> int:
-    """Returns the id, as an unsigned number, of the frame of a loop that is entered at an entry."""
-    outer, iteration = entry
-    return _combine(outer, _combine(iteration, name_hash))
-
-
-def _combine(first: int, second: int) -> int:
-    """Returns Hash64Combine(first, second)."""
-    first %= _WORD
-    return (first ^ (second + _SALT + (first << 10) + (first >> 4))) % _WORD
-
-
-def _name_hash(frame: int, entry: Entry) -> int:
-    """Returns the hash of the name of a loop that got this frame when it was entered at an entry."""
-    outer, iteration = entry
-    return _second(iteration, _second(outer, frame))
-
-
-def _second(first: int, combined: int) -> int:
-    """Returns the value that was combined with `first` into a hash (the inverse of Hash64Combine)."""
-    first %= _WORD
-    return (((combined % _WORD) ^ first) - _SALT - (first << 10) - (first >> 4)) % _WORD
+    outer, iterations = np.array(entries, np.int64).T
+    places = frame_entries.find_entries(np.array(frames, np.int64), outer, iterations).tolist()
+    return {frame: entries[place] for frame, place in zip(frames, places, strict=True) if place >= 0}

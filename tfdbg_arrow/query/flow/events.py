@@ -427,6 +427,11 @@ class Labels:
             return self.execution(event.execution_index)
         return NO_LABEL
 
+    def is_in_data_set(self, event: TensorEvent) -> bool:
+        """Returns whether a tensor was computed in a function that a data set calls, in a step of its own."""
+        is_apart = event.scope == "graph" and event.execution_index is None and event.step_id is not None
+        return is_apart and self.of(event).role == "input"
+
     def op(self, graph_id: int, op_name: str) -> Label:
         """Returns the label of an op of a graph. A node that the optimizer made has the label of its `made_for`."""
         labels = self._of_graph(graph_id)

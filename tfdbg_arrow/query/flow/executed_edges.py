@@ -16,8 +16,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
-from tfdbg_arrow.query.flow.callsites import CallSites, join_site
+from tfdbg_arrow.link.call_chains import join_site
+from tfdbg_arrow.query.flow.callsites import CallSites
 from tfdbg_arrow.query.flow.events import EventReader
 from tfdbg_arrow.query.flow.executed_graphs import (
     ENTERS,
@@ -90,6 +92,7 @@ class ExecutedEdges:
         self._events = events
         self._sites = sites
         self._branch_results: dict[tuple[int, str, Context], GraphTensor | None] = {}
+        self._graph_of_site = lru_cache(maxsize=_MAX_KEPT)(self._find_graph_of_site)
         self._last_inside: dict[tuple[int, str, int, int | None], dict[_Entry | None, GraphTensor]] = {}
 
     def is_absorbed(self, place: GraphTensor) -> bool:
@@ -323,12 +326,17 @@ class ExecutedEdges:
 
         A graph can be optimized more than once, for example for calls with and without a gradient.
         """
-        context, graph_id = place.context, place.graph_id
+        context = place.context
         if context.step_id is None or context.call_site is None:
             return None
-        ran = self._events.executed_graph_ids(context.step_id, context.execution_index)
+        return self._graph_of_site(context.step_id, context.execution_index, place.graph_id, context.call_site)
+
+    def _find_graph_of_site(
+        self, step_id: int, execution_index: int | None, graph_id: int, call_site: str
+    ) -> ExecutedGraph | None:
+        ran = self._events.executed_graph_ids(step_id, execution_index)
         graphs = (self._graphs.executed_graph(executed_graph_id) for executed_graph_id in sorted(ran))
-        return next((graph for graph in graphs if graph.has_site(graph_id, context.call_site)), None)
+        return next((graph for graph in graphs if graph.has_site(graph_id, call_site)), None)
 
     def _sources(self, place: GraphTensor, node: ExecutedNode) -> list[GraphTensor | None]:
         graph = self._graph(place)

@@ -35,6 +35,7 @@ class _Call:
         passes: The rows by (step_id, call site), then by (frame, iteration).
         visits: The visits by step_id.
         executed_graph_ids: The optimized graphs by step_id.
+        root_steps: The steps of outermost graphs.
     """
 
     num_rows: int = 0
@@ -42,6 +43,7 @@ class _Call:
     passes: dict[tuple[int, str], dict[tuple[int, int], _Pass]] = field(default_factory=dict)
     visits: dict[int, tuple[SiteVisit, ...]] = field(default_factory=dict)
     executed_graph_ids: dict[int, set[int]] = field(default_factory=dict)
+    root_steps: dict[int, int | None] = field(default_factory=dict)
 
     def add(self, rows: Iterable[TensorEvent]) -> None:
         for row in rows:
@@ -105,17 +107,11 @@ class CallReader:
             graph_id: The outermost graph.
         """
         call = self._call(None, execution_index)
-        if call.is_whole:
-            # Functions of tf.data also run during the call, but in steps of their own.
-            firsts = [
-                (key[0] != graph_id, site != "", rows[0].event_index, step)
-                for (step, site), passes in call.passes.items()
-                for one in passes.values()
-                for key, rows in one.items()
-            ]
-            step_id = min(firsts)[3] if firsts else None
-        else:
-            step_id = self._read_root_step(execution_index, graph_id)
+        if graph_id not in call.root_steps:
+            call.root_steps[graph_id] = (
+                _root_step(call, graph_id) if call.is_whole else self._read_root_step(execution_index, graph_id)
+            )
+        step_id = call.root_steps[graph_id]
         if step_id is None:
             return Context(None, execution_index, None, None, None)
         return Context(step_id, execution_index, "", 0, 0)
@@ -240,6 +236,17 @@ class CallReader:
             parameters.append(execution_index)
         rows = read_events(self._logdir, condition + " ORDER BY event_index DESC LIMIT 1", parameters)
         return rows[0] if rows else None
+
+
+def _root_step(call: _Call, graph_id: int) -> int | None:
+    """Returns the step of an outermost graph. Functions of tf.data run during a call too, but in steps of their own."""
+    firsts = (
+        (key[0] != graph_id, site != "", rows[0].event_index, step)
+        for (step, site), passes in call.passes.items()
+        for one in passes.values()
+        for key, rows in one.items()
+    )
+    return min(firsts, default=(True, True, 0, None))[3]
 
 
 def _visits(call: _Call, step_id: int) -> tuple[SiteVisit, ...]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Generic, TypeVar
 
 from tfdbg_arrow.query.flow.borders import PASSING_OPS, Borders
 from tfdbg_arrow.query.flow.callsites import Level
@@ -12,6 +15,9 @@ from tfdbg_arrow.query.flow.graphs import BRANCHES, Call, GraphReader, reachable
 from tfdbg_arrow.query.recorded import Context, EagerValue, Execution, GraphTensor, Op, Place, TensorEvent, Trace
 from tfdbg_arrow.schema.op_traits import READER, REPLACING, WRITER, Trait, types_with
 
+T = TypeVar("T")
+_MAX_KEPT = 4096
+"""Number of executions whose writes to one resource are cached."""
 _READING = types_with(Trait.READS | Trait.READS_PART | Trait.ASKS_RESOURCE)
 
 
@@ -49,6 +55,23 @@ class WriteSite:
     values: tuple[Place, ...]
 
 
+class _Repeatable(Generic[T]):
+    """Yields what an iterator yields, as often as it is asked. It asks the iterator for each item once, when needed."""
+
+    def __init__(self, items: Iterator[T]) -> None:
+        self._rest = items
+        self._first: list[T] = []
+
+    def __iter__(self) -> Iterator[T]:
+        for number in itertools.count():
+            if number == len(self._first):
+                try:
+                    self._first.append(next(self._rest))
+                except StopIteration:
+                    return
+            yield self._first[number]
+
+
 class Resources:
     """Finds writes to resources within one run.
 
@@ -61,6 +84,9 @@ class Resources:
         self._borders = borders
         self._writers: dict[tuple[int, str], tuple[Op, ...]] = {}
         self._writers_of: dict[int, list[Op]] = {}
+        self._writes_by = lru_cache(maxsize=_MAX_KEPT)(
+            lambda execution, tensor_id: _Repeatable(self._by(execution, tensor_id))
+        )
 
     def writes(self, handle: Trace, *, reader: TensorEvent, since: int = 0) -> Iterator[Write]:
         """Yields the recorded writes before a read, last one first.
@@ -242,7 +268,7 @@ class Resources:
         """Yields the writes by the executions before an event."""
         writers = self._users(tensor_id, is_wanted=self._writes, since=since)
         for execution in self._events.uses_before(tensor_id, op_types=writers, before=before, since=since):
-            yield from self._by(execution, tensor_id)
+            yield from self._writes_by(execution, tensor_id)
 
     def _users(
         self, tensor_id: int, *, is_wanted: Callable[[str, int | None, int], bool], since: int

@@ -22,7 +22,7 @@ from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.flow.executed_edges import TakenTensor
 from tfdbg_arrow.query.flow.graphs import DISCRETE, NEVER_BAD, Graph
 from tfdbg_arrow.query.recorded import Execution, GraphTensor, Op, TensorEvent, bad_condition, read_events
-from tfdbg_arrow.schema.op_traits import CONTAINERS, READER, REFERENCE_WRITER, WRITER, Trait, types_with
+from tfdbg_arrow.schema.op_traits import CONTAINERS, MOVING, READER, REFERENCE_WRITER, WRITER, Trait, types_with
 
 CHECKS = types_with(Trait.FINDS_BAD)
 """Types of ops that only test whether a tensor is bad."""
@@ -82,6 +82,7 @@ class Sinks:
         self._run_id = run_id
         self._bad = bad_condition(kinds)
         self._sites: dict[str, dict[Site, list[Taker]]] | None = None
+        self._moved: dict[int, bool] = {}
         self._num_outputs = lru_cache(maxsize=4096)(self._read_num_outputs)
         self._last_used = lru_cache(maxsize=4096)(self._read_last_used)
         self._recorded_outputs = lru_cache(maxsize=64)(self._read_recorded_outputs)
@@ -116,26 +117,28 @@ class Sinks:
             f"(graph_id = ? AND op_name IN ({', '.join('?' * len(by_graph[g]))}))" for g in by_graph
         )
         parameters = [part for graph_id, names in by_graph.items() for part in (graph_id, *sorted(names))]
-        after = -1
+        after, size, last = -1, _FIRST_BATCH, None
         while True:
             rows = read_events(
                 self._logdir,
-                f"{self._bad} AND event_index > ? AND ({condition}) ORDER BY event_index LIMIT {_BATCH}",
-                [self._run_id, after, *parameters],
+                f"{self._bad} AND event_index > ? AND ({condition}) "
+                "AND (CAST(? AS BIGINT) IS NULL OR execution_index IS DISTINCT FROM ?) "
+                f"ORDER BY event_index LIMIT {size}",
+                [self._run_id, after, *parameters, last, last],
             )
             if not rows:
                 return
-            after = rows[-1].event_index
-            last = rows[-1].execution_index
-            if last is not None and len(rows) == _BATCH:
+            after, last = rows[-1].event_index, rows[-1].execution_index
+            if last is not None and len(rows) == size:
                 of_last = f"{self._bad} AND event_index > ? AND execution_index = ? AND ({condition})"
                 rows += read_events(self._logdir, of_last, [self._run_id, after, last, *parameters])
             yield [row for row in rows if self._is_taken(row, sites)]
+            size = min(2 * size, _BATCH)
 
     def _is_taken(self, row: TensorEvent, sites: dict[Site, list[Taker]]) -> bool:
         takers = sites.get((row.graph_id or 0, row.op_name or "", row.output_slot or 0), ())
         return any(
-            (row.num_nan != 0 or is_writer(op.op_type))
+            (not self.is_moved(row) if is_writer(op.op_type) else row.num_nan != 0)
             and self._flow.borders.sessions.is_run(row.context, row.graph_id or 0, op.op_name)
             and taken.call_site in (None, row.call_site)
             and not (taken.is_of_loop and self._is_overwritten(row))
@@ -247,19 +250,40 @@ class Sinks:
         return [name for name, graph_id in self._flow.events.op_types() if graph_id is None and is_writer(name)]
 
     def _written_eagerly(self) -> list[TensorEvent]:
-        """Returns the distinct bad eager tensors that eager ops wrote to variables.
-
-        A tensor from outside does no harm when it is stored. Only tensors that are computed from it can do harm.
-        """
+        """Returns the distinct bad eager tensors that eager ops wrote to variables, without those that were moved."""
         if not self._eager_writers:
             return []
-        return read_events(
+        written = read_events(
             self._logdir,
             f"{self._bad} AND scope = 'execution' AND tensor_id IN (SELECT i.tensor_id FROM execution AS e "
             "JOIN execution_input AS i ON i.run_id = e.run_id AND i.execution_index = e.execution_index "
             f"WHERE e.run_id = ? AND e.op_type IN ({', '.join('?' * len(self._eager_writers))})) ORDER BY event_index",
             [self._run_id, self._run_id, *self._eager_writers],
         )
+        return [row for row in written if not self.is_moved(row)]
+
+    def is_moved(self, row: TensorEvent) -> bool:
+        """Returns whether a bad tensor came from outside, and ops did not compute with it but only moved its elements.
+
+        Such a tensor does no harm when it is stored or returned: a program may fill a variable with NaN, in which it
+        stores numbers later. Only tensors that are computed from it can do harm.
+        """
+        if row.event_index not in self._moved:
+            self._moved[row.event_index] = self._find_whether_moved(row)
+        return self._moved[row.event_index]
+
+    def _find_whether_moved(self, row: TensorEvent) -> bool:
+        seen, waiting = {row.event_index}, [row]
+        while waiting:
+            computed = self._flow.computed(waiting.pop())
+            if computed.scope == "external":
+                continue
+            bad = [source for source in self._flow.recent_sources_of(computed) if source.has_inf_or_nan]
+            if computed.op_type not in MOVING or not bad or len(seen) > _MAX_KEPT:
+                return False
+            waiting += [source for source in bad if source.event_index not in seen]
+            seen.update(source.event_index for source in bad)
+        return True
 
     def _variable_effect(self, row: TensorEvent) -> str:
         assert row.tensor_id is not None
@@ -285,7 +309,7 @@ class Sinks:
             for row in rows:
                 own = uses.get(row.tensor_id, [])
                 if not any(_computes(row, use) for use in own):
-                    is_end = self.is_given(row) and self._result_effect(row) == effect
+                    is_end = self.is_given(row) and not self.is_moved(row) and self._result_effect(row) == effect
                 else:
                     is_end = self._effect_of_uses(row, own) == effect
                 if is_end:

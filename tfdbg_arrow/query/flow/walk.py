@@ -284,9 +284,11 @@ class Walk:
 
     def _is_from_outside(self, tensor: WalkedTensor) -> bool:
         """Returns whether the program did not compute a tensor. Storing such a tensor does no harm."""
+        event = self._event(tensor)
+        if event is not None and self._sinks.is_moved(event):
+            return True
         if tensor.frame is None:
-            event = self._flow.events.eager(tensor.slot).event
-            return event is not None and event.scope == "external"
+            return False
         op = self._flow.graphs.op(tensor.frame.graph_id, tensor.name)
         return op is not None and op.op_type == "Const"
 
@@ -426,7 +428,7 @@ class Walk:
             raise CannotTellError
         if self._sinks.is_skipped(event):
             self._is_skipped_eagerly = True
-        elif self._sinks.is_given(event):
+        elif self._sinks.is_given(event) and not self._sinks.is_moved(event):
             self._harms.add("metric" if tensor.is_metric else "result")
 
     def _called(

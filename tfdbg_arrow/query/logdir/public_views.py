@@ -13,7 +13,7 @@ from tfdbg_arrow.link import LINKED_TABLES
 from tfdbg_arrow.query.alert_rules.rules import alert_view, builtin_rules
 from tfdbg_arrow.query.engine import sql_literal
 from tfdbg_arrow.schema import TABLES, Table
-from tfdbg_arrow.schema.op_traits import ADDING, OPTIMIZERS
+from tfdbg_arrow.schema.op_traits import ADDING, BORDERS, OPTIMIZERS, Trait, types_with
 from tfdbg_arrow.storage.layout import PART_GLOB
 
 COMPUTED: Mapping[str, frozenset[str]] = {"tensor_input": frozenset(LINKED_TABLES)}
@@ -75,7 +75,7 @@ def public_views() -> tuple[View, ...]:
 
 
 def _filled(text: str) -> str:
-    """Returns the text of a view with what it needs to know about types of ops."""
+    """Returns the text of a view with what it needs to know about types of ops, and with its repeated parts."""
     if "{" not in text:
         return text
     adding = " UNION ALL ".join(
@@ -84,7 +84,25 @@ def _filled(text: str) -> str:
         for op_type, added in sorted(ADDING.items())
     )
     is_optimizer = " OR ".join(f"substr(o.op_type, 1, {len(prefix)}) = '{prefix}'" for prefix in OPTIMIZERS)
-    return text.replace("{adding}", adding).replace("{is_optimizer}", is_optimizer)
+    text = text.replace("{adding}", adding).replace("{is_optimizer}", is_optimizer)
+    for name, trait in _OP_TYPES.items():
+        text = text.replace(f"{{{name}}}", ", ".join(map(sql_literal, sorted(types_with(trait)))))
+    return _REPEATED.sub(_repeat, text)
+
+
+_OP_TYPES = {
+    "border_types": BORDERS | Trait.STANDS_FOR_CALL,
+    "frame_types": Trait.ENTERS | Trait.EXITS,
+    "next_types": Trait.NEXT,
+    "merge_types": Trait.MERGES,
+}
+"""The lists of op types that a view can name in braces."""
+_REPEATED = re.compile(r"\{repeat (\d+)\}\n(.*?)\{end\}\n", re.DOTALL)
+
+
+def _repeat(part: re.Match[str]) -> str:
+    """Returns a part of a view once for each n from 1 on. Spark has no recursive query that leaves out duplicates."""
+    return "".join(part[2].replace("{n}", str(n)).replace("{n-1}", str(n - 1)) for n in range(1, int(part[1]) + 1))
 
 
 def views_sql(logdir: str) -> str:

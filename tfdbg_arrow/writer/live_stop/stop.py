@@ -168,7 +168,7 @@ class Stop:
         if origin is not None:
             text = origin.text
         error = NonFiniteError(
-            f"{text} {self._mark(event_index)}",
+            f"{text}\n  {self._mark(event_index)}" if origin is not None else f"{text} {self._mark(event_index)}",
             nonfinite=None if origin is None else origin.nonfinite,
             logdir=self._logdir,
         )
@@ -325,7 +325,7 @@ class Origin:
 
     Attributes:
         nonfinite: The answer as an object for the program.
-        text: The answer as a paragraph.
+        text: The answer as text of several lines.
         key: Identifies the origin. An op in one place has one key, no matter how often it runs.
     """
 

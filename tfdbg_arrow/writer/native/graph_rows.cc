@@ -36,8 +36,8 @@ nb::object get(nb::handle object, const char* name) {
   return found;
 }
 
-// Returns the op of a loop's body that tf.vectorized_map or a jacobian made an op from; empty for other ops. TensorFlow
-// creates such an op without a call of the program. It gets the line, layer and forward op of the op in the body.
+// Returns the op of a loop's body that tf.vectorized_map or a jacobian made an op from; empty for other ops. The call of
+// tf.vectorized_map creates such an op. It gets the line, layer and forward op of the op in the body.
 std::string_view vectorized_from(std::string_view op_name) {
   const size_t at = op_name.rfind("/pfor/");
   return at == std::string_view::npos ? std::string_view() : op_name.substr(0, at);
@@ -199,8 +199,9 @@ nb::tuple GraphRows::describe(Creations& creations, const nb::bytes& graph_def, 
     if (const auto found = creations.of_op.find(std::string(node.name)); found != creations.of_op.end()) {
       creation = std::move(found->second);
       creations.of_op.erase(found);
-    } else if (const auto other = described.find(vectorized_from(node.name)); other != described.end()) {
-      creation = other->second;
+    }
+    if (const auto body_op = described.find(vectorized_from(node.name)); body_op != described.end()) {
+      creation = body_op->second;
     }
     described.emplace(node.name, creation);
     const ScopeColumns scope(creation.scope);

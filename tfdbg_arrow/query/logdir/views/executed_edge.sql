@@ -1,5 +1,6 @@
 -- One row is one data edge of a graph as it ran after TensorFlow's optimizer changed it; only with `graphs='executed'`.
--- Up to 6 nodes that TensorFlow inserts at the borders of calls, branches and loops are skipped.
+-- Up to 16 nodes that TensorFlow inserts at the borders of calls, branches and loops are skipped, so that loops may
+-- lie five deep in each other.
 --   run_id, executed_graph_id  the optimized graph
 --   graph_id, op_name, call_site  the op that takes the tensor, as named in tensor_health
 --   input_index    which of its inputs, from 0
@@ -10,8 +11,7 @@ WITH node AS (
     SELECT
         run_id, executed_graph_id, node_name, op_type, graph_id, coalesce(op_name, node_name) AS op_name, call_site,
         op_name IS NULL AND op_type IN (
-            'Enter', 'Exit', 'Identity', 'IdentityN', 'Merge', 'NextIteration', 'RefEnter', 'RefExit', 'RefMerge',
-            'RefNextIteration', 'RefSwitch', 'Switch', '_EagerConst', '_SwitchN'
+            {border_types}
         ) AS is_border
     FROM executed_op
 ),
@@ -31,115 +31,27 @@ level_0 AS (
     FROM edge AS e
     JOIN node AS n ON n.run_id = e.run_id AND n.executed_graph_id = e.executed_graph_id AND n.node_name = e.node_name
     WHERE NOT n.is_border AND n.graph_id IS NOT NULL
-),
-level_1 AS (
+)
+{repeat 16}
+, level_{n} AS (
     SELECT DISTINCT
         l.run_id, l.executed_graph_id, l.graph_id, l.op_name, l.call_site, l.input_index, e.source_node_name,
         e.source_output_slot, e.is_border, e.op_type,
         CASE
-            WHEN l.way = 'loop' OR l.op_type IN ('Enter', 'Exit', 'RefEnter', 'RefExit') THEN 'loop'
-            WHEN l.way = 'next' OR l.op_type IN ('NextIteration', 'RefNextIteration') THEN 'next'
+            WHEN l.way = 'loop' OR l.op_type IN ({frame_types}) THEN 'loop'
+            WHEN l.way = 'next' OR l.op_type IN ({next_types}) THEN 'next'
             ELSE 'same'
         END AS way
-    FROM level_0 AS l
+    FROM level_{n-1} AS l
     JOIN edge AS e
         ON e.run_id = l.run_id AND e.executed_graph_id = l.executed_graph_id AND e.node_name = l.source_node_name
     WHERE l.is_border
         AND (
-            l.op_type IN ('Merge', 'RefMerge')
-            OR e.input_index = CASE WHEN l.op_type = 'IdentityN' THEN l.source_output_slot ELSE 0 END
-        )
-),
-level_2 AS (
-    SELECT DISTINCT
-        l.run_id, l.executed_graph_id, l.graph_id, l.op_name, l.call_site, l.input_index, e.source_node_name,
-        e.source_output_slot, e.is_border, e.op_type,
-        CASE
-            WHEN l.way = 'loop' OR l.op_type IN ('Enter', 'Exit', 'RefEnter', 'RefExit') THEN 'loop'
-            WHEN l.way = 'next' OR l.op_type IN ('NextIteration', 'RefNextIteration') THEN 'next'
-            ELSE 'same'
-        END AS way
-    FROM level_1 AS l
-    JOIN edge AS e
-        ON e.run_id = l.run_id AND e.executed_graph_id = l.executed_graph_id AND e.node_name = l.source_node_name
-    WHERE l.is_border
-        AND (
-            l.op_type IN ('Merge', 'RefMerge')
-            OR e.input_index = CASE WHEN l.op_type = 'IdentityN' THEN l.source_output_slot ELSE 0 END
-        )
-),
-level_3 AS (
-    SELECT DISTINCT
-        l.run_id, l.executed_graph_id, l.graph_id, l.op_name, l.call_site, l.input_index, e.source_node_name,
-        e.source_output_slot, e.is_border, e.op_type,
-        CASE
-            WHEN l.way = 'loop' OR l.op_type IN ('Enter', 'Exit', 'RefEnter', 'RefExit') THEN 'loop'
-            WHEN l.way = 'next' OR l.op_type IN ('NextIteration', 'RefNextIteration') THEN 'next'
-            ELSE 'same'
-        END AS way
-    FROM level_2 AS l
-    JOIN edge AS e
-        ON e.run_id = l.run_id AND e.executed_graph_id = l.executed_graph_id AND e.node_name = l.source_node_name
-    WHERE l.is_border
-        AND (
-            l.op_type IN ('Merge', 'RefMerge')
-            OR e.input_index = CASE WHEN l.op_type = 'IdentityN' THEN l.source_output_slot ELSE 0 END
-        )
-),
-level_4 AS (
-    SELECT DISTINCT
-        l.run_id, l.executed_graph_id, l.graph_id, l.op_name, l.call_site, l.input_index, e.source_node_name,
-        e.source_output_slot, e.is_border, e.op_type,
-        CASE
-            WHEN l.way = 'loop' OR l.op_type IN ('Enter', 'Exit', 'RefEnter', 'RefExit') THEN 'loop'
-            WHEN l.way = 'next' OR l.op_type IN ('NextIteration', 'RefNextIteration') THEN 'next'
-            ELSE 'same'
-        END AS way
-    FROM level_3 AS l
-    JOIN edge AS e
-        ON e.run_id = l.run_id AND e.executed_graph_id = l.executed_graph_id AND e.node_name = l.source_node_name
-    WHERE l.is_border
-        AND (
-            l.op_type IN ('Merge', 'RefMerge')
-            OR e.input_index = CASE WHEN l.op_type = 'IdentityN' THEN l.source_output_slot ELSE 0 END
-        )
-),
-level_5 AS (
-    SELECT DISTINCT
-        l.run_id, l.executed_graph_id, l.graph_id, l.op_name, l.call_site, l.input_index, e.source_node_name,
-        e.source_output_slot, e.is_border, e.op_type,
-        CASE
-            WHEN l.way = 'loop' OR l.op_type IN ('Enter', 'Exit', 'RefEnter', 'RefExit') THEN 'loop'
-            WHEN l.way = 'next' OR l.op_type IN ('NextIteration', 'RefNextIteration') THEN 'next'
-            ELSE 'same'
-        END AS way
-    FROM level_4 AS l
-    JOIN edge AS e
-        ON e.run_id = l.run_id AND e.executed_graph_id = l.executed_graph_id AND e.node_name = l.source_node_name
-    WHERE l.is_border
-        AND (
-            l.op_type IN ('Merge', 'RefMerge')
-            OR e.input_index = CASE WHEN l.op_type = 'IdentityN' THEN l.source_output_slot ELSE 0 END
-        )
-),
-level_6 AS (
-    SELECT DISTINCT
-        l.run_id, l.executed_graph_id, l.graph_id, l.op_name, l.call_site, l.input_index, e.source_node_name,
-        e.source_output_slot, e.is_border, e.op_type,
-        CASE
-            WHEN l.way = 'loop' OR l.op_type IN ('Enter', 'Exit', 'RefEnter', 'RefExit') THEN 'loop'
-            WHEN l.way = 'next' OR l.op_type IN ('NextIteration', 'RefNextIteration') THEN 'next'
-            ELSE 'same'
-        END AS way
-    FROM level_5 AS l
-    JOIN edge AS e
-        ON e.run_id = l.run_id AND e.executed_graph_id = l.executed_graph_id AND e.node_name = l.source_node_name
-    WHERE l.is_border
-        AND (
-            l.op_type IN ('Merge', 'RefMerge')
+            l.op_type IN ({merge_types})
             OR e.input_index = CASE WHEN l.op_type = 'IdentityN' THEN l.source_output_slot ELSE 0 END
         )
 )
+{end}
 SELECT DISTINCT
     l.run_id,
     l.executed_graph_id,
@@ -154,18 +66,10 @@ SELECT DISTINCT
     l.way
 FROM (
     SELECT * FROM level_0 WHERE NOT is_border
+{repeat 16}
     UNION ALL
-    SELECT * FROM level_1 WHERE NOT is_border
-    UNION ALL
-    SELECT * FROM level_2 WHERE NOT is_border
-    UNION ALL
-    SELECT * FROM level_3 WHERE NOT is_border
-    UNION ALL
-    SELECT * FROM level_4 WHERE NOT is_border
-    UNION ALL
-    SELECT * FROM level_5 WHERE NOT is_border
-    UNION ALL
-    SELECT * FROM level_6 WHERE NOT is_border
+    SELECT * FROM level_{n} WHERE NOT is_border
+{end}
 ) AS l
 JOIN node AS s
     ON s.run_id = l.run_id AND s.executed_graph_id = l.executed_graph_id AND s.node_name = l.source_node_name
