@@ -328,6 +328,53 @@ def test_the_bad_record_is_named(tmp_path: Path, name: str) -> None:
     assert f"sample {samples.first} of the {'batch' if samples.is_batch else 'data'}" in found.headline
 
 
+def records_that_a_function_spoils(bad: dict[int, tuple[bool, bool]], *, parallel: int | None = None) -> None:
+    """Trains on records of which a function spoils the features, the labels or both: `bad` says which, by row."""
+    x, y = np.ones((NUM, 5), "float32"), np.ones((NUM, 1), "float32")
+    for row, (in_features, in_labels) in bad.items():
+        x[row], y[row] = 0.0 if in_features else 1.0, 0.0 if in_labels else 1.0
+
+    def normalize(x: Any, y: Any) -> tuple[Any, Any]:
+        return x / tf.reduce_sum(x), y / tf.reduce_sum(y)
+
+    data = tf.data.Dataset.from_tensor_slices((x, y)).map(normalize, num_parallel_calls=parallel)
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    model.fit(data.batch(BATCH).prefetch(2), verbose=0, shuffle=False)
+
+
+BOTH = BATCH + 3, BATCH + 5
+"""Rows of the second batch."""
+
+
+@pytest.mark.parametrize(
+    ("bad", "parallel", "expected"),
+    [
+        (dict.fromkeys(BOTH, (True, False)), None, (3, 2, BOTH[0])),
+        (dict.fromkeys((*BOTH, 2 * BATCH), (True, False)), None, (3, 2, BOTH[0])),  # the function runs ahead
+        (dict.fromkeys(BOTH, (True, False)), 2, (3, 2, None)),
+        ({BOTH[0]: (True, False), BOTH[1]: (False, True)}, None, (3, None, BOTH[0])),
+        ({BOTH[0]: (True, True)}, None, (3, 1, BOTH[0])),
+    ],
+    ids=["two in a batch", "and one in the next batch", "in parallel", "in different components", "in both components"],
+)
+def test_several_records_that_a_function_spoils(
+    tmp_path: Path,
+    bad: dict[int, tuple[bool, bool]],
+    parallel: int | None,
+    expected: tuple[int, int | None, int | None],
+) -> None:
+    keras.utils.set_random_seed(1)
+    with tfdbg_arrow.capture(tmp_path):
+        records_that_a_function_spoils(bad, parallel=parallel)
+    with tfdbg_arrow.open_logdir(tmp_path) as opened:
+        found = opened.first_nonfinite()
+    assert found is not None
+    assert found.step == 1
+    assert found.samples is not None
+    assert (found.samples.first, found.samples.num_bad, found.samples.row) == expected
+
+
 def main(name: str, logdir: str) -> None:
     """Records one of the programs with two devices, which TensorFlow must get before it starts."""
     cpu = tf.config.list_physical_devices("CPU")[0]

@@ -132,6 +132,31 @@ def test_bad_data_that_where_replaces_has_to_be_replaced_before_it_is_used(tmp_p
     )
 
 
+@pytest.mark.parametrize(
+    ("mask", "is_mask"), [(counts(zero=1, pos=1), True), (counts(pos=2), False), (counts(zero=1, neg=1), False)]
+)
+def test_bad_data_that_a_product_is_to_mask(mask: dict[str, Any], is_mask: bool, tmp_path: Path) -> None:
+    step = Step().takes(NAN)
+    stack = step.run.stack(("/home/me/train.py", 9, "loss", "err = x * mask", "user"))
+    step.op("mask", "Cast", [], mask).op("err", "Mul", ["x", "mask"], NAN, stack=stack).op("sum", "Sum", ["err"], NAN)
+    step.graph.function("f", ["x"], ["sum"])
+    why = read_reasons(step.run.write(tmp_path), 1, run_id="run-a").explanation
+    assert why is not None
+    assert (
+        "train.py:9 multiplies the NaN by a tensor with as many zeros, but NaN * 0 is NaN." in why.sentence
+    ) == is_mask
+    assert ((why.repair or "").startswith("If the product is to mask the NaN, replace them before it")) == is_mask
+
+
+def test_an_optimizer_that_divides_by_the_root_of_its_first_step(tmp_path: Path) -> None:
+    scalar = {**counts(zero=1), "rank": 0, "shape": []}
+    step = Step().takes(CLEAN).op("step", "Cast", [], scalar, "optimizer")
+    step.op("rate", "Rsqrt", ["step"], {**counts(pos_inf=1), "rank": 0, "shape": []}, "optimizer")
+    why = step.reason("rate", tmp_path, result="rate")
+    assert why is not None
+    assert why.repair == "The counter of steps begins at 0. Use step + 1, or tf.maximum(step, 1)."
+
+
 def test_an_eager_value_that_where_replaces(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     log = run.execution("Log", inputs=[1], outputs={2: "float32"})

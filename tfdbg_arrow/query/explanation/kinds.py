@@ -52,6 +52,10 @@ def _none() -> TensorEvent | None:
     return None
 
 
+def _no_line() -> str | None:
+    return None
+
+
 def _type_that_ran(event: TensorEvent) -> str | None:
     return event.op_type
 
@@ -88,6 +92,7 @@ class Computed:
         is_norm_of_gradient: Returns whether the op computes a part of the norm of a gradient.
         bad_gradient_of_masked: Returns a bad tensor of the gradient if a `tf.where` replaces the output in the forward
             pass, so that everything else stays finite.
+        masking_product: Returns the line that multiplies NaN of the output by what looks like their mask, or None.
     """
 
     output: TensorEvent
@@ -108,6 +113,7 @@ class Computed:
     has_moved_constant: Callable[[TensorEvent], bool] = _no
     is_norm_of_gradient: Callable[[], bool] = _never
     bad_gradient_of_masked: Callable[[], TensorEvent | None] = _none
+    masking_product: Callable[[], str | None] = _no_line
 
     @property
     def op(self) -> str:

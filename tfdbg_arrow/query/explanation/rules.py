@@ -443,7 +443,8 @@ def explain(computed: Computed) -> Explanation | None:
             f"The tensor was bad before the recorded program used it: {where}.",
             "Check the data for NaN and infinities before training.",
         )
-        return with_mask(from_outside, computed)
+        masked = with_mask(from_outside, computed)
+        return _with_product(from_outside, computed) if masked is from_outside else masked
     if output.op_type == "Const" and computed.program_ops:
         return _of_constants(computed)
     rule = RULES.get(output.op_type)
@@ -455,6 +456,18 @@ def explain(computed: Computed) -> Explanation | None:
     if found is None:
         return _of_infinite_loss(computed)
     return with_mask(found, computed) if computed.forward_type is None else _of_gradient(computed, found)
+
+
+def _with_product(explanation: Explanation, computed: Computed) -> Explanation:
+    """Returns the explanation of bad data. If a product was meant to mask it, the explanation says why that fails."""
+    line = computed.masking_product()
+    if line is None:
+        return explanation
+    return Explanation(
+        f"{explanation.sentence} {line} multiplies the NaN by a tensor with as many zeros, but NaN * 0 is NaN.",
+        "If the product is to mask the NaN, replace them before it, as in tf.where(mask > 0, x, 0.0). Otherwise, check "
+        "the data for NaN and infinities before training.",
+    )
 
 
 def _of_infinite_loss(computed: Computed) -> Explanation | None:
@@ -470,11 +483,17 @@ def _of_infinite_loss(computed: Computed) -> Explanation | None:
     )
 
 
+_STEP_COUNTER = "The counter of steps begins at 0. Use step + 1, or tf.maximum(step, 1)."
+
+
 def _of_optimizer(found: Explanation, computed: Computed) -> Explanation:
     """Returns the explanation of a division. An optimizer divides by the root of its variable plus an epsilon."""
     root, divisor = computed.inputs.get(0), computed.inputs.get(1)
     is_by_variable = computed.op == "Rsqrt" and root is not None and root.op_type == "ReadVariableOp"
     is_by_zero = computed.op == "RealDiv" and divisor is not None and zeros(divisor) > 0
+    zero = divisor if computed.op in ("Div", "RealDiv") else root
+    if zero is not None and zero.op_type == "Cast" and zero.shape == () and zeros(zero) > 0:
+        return replace(found, repair=_STEP_COUNTER)
     return replace(found, repair=_OPTIMIZER_EPSILON) if is_by_variable or is_by_zero else found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from tfdbg_arrow.query.engine import Engine
@@ -11,6 +12,7 @@ from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.flow.sinks import Sinks
 from tfdbg_arrow.query.flow.walk import CannotTellError, OutOfSightError, UnrecordedEndError, Walk, WalkedTensor
 from tfdbg_arrow.query.recorded import KINDS, GraphTensor, Op, TensorEvent, bad_condition, read_events
+from tfdbg_arrow.query.stacks import StackReader, short_place, user_source
 from tfdbg_arrow.schema.op_traits import Trait, types_with
 
 _GETS_ELEMENT = f"{tuple(sorted(types_with(Trait.GETS_ELEMENT)))}"
@@ -234,6 +236,20 @@ class Surroundings:
             return None
         return walk.bad_gradients[0] if walk.bad_gradients else self._bad_gradient_of_op()
 
+    def masking_product(self) -> str | None:
+        """Returns the line that multiplies NaN of data by what looks like their mask, or None if there is none."""
+        if not self.event.num_nan:
+            return None
+        walk = _ForwardWalk(self.flow, Sinks(self.logdir, self.flow, run_id=self.run_id, kinds=KINDS))
+        with suppress(CannotTellError, OutOfSightError, UnrecordedEndError):  # what was followed until then counts
+            walk.follow_event(self.flow.computed(self._first_use()))
+        for product in sorted(walk.products, key=lambda row: row.event_index):
+            if any(_is_mask(row, product) for _, _, row in self.flow.taken_by(product)):
+                stack_id = self.flow.stack_trace_id(product)
+                frame = user_source(StackReader(self.logdir, run_id=self.run_id).stack(stack_id))
+                return None if frame is None else short_place(frame)
+        return None
+
     def _has_selects(self) -> bool:
         types = ", ".join(f"'{op_type}'" for op_type in _SELECTS)
         rows = self.logdir.rows(
@@ -288,12 +304,14 @@ class _ForwardWalk(Walk):
     Attributes:
         is_masked: Whether a `tf.where` took a bad tensor and returned a finite one.
         bad_gradients: The bad tensors of the gradient that were computed from bad tensors of the forward pass.
+        products: The bad products of the forward pass.
     """
 
     def __init__(self, flow: DataFlow, sinks: Sinks) -> None:
         super().__init__(flow, sinks)
         self.is_masked = False
         self.bad_gradients: list[TensorEvent] = []
+        self.products: list[TensorEvent] = []
 
     def follow_event(self, event: TensorEvent) -> None:
         """Follows a bad tensor.
@@ -328,4 +346,11 @@ class _ForwardWalk(Walk):
             self.bad_gradients += [event] if is_bad and event is not None else []
             return False
         self.is_masked |= op_type in _SELECTS and not is_bad
+        self.products += [event] if op_type == "Mul" and is_bad and event is not None else []
         return is_bad
+
+
+def _is_mask(row: TensorEvent, product: TensorEvent) -> bool:
+    """Returns whether a factor of a product has a zero for each NaN of the product, and otherwise positive numbers."""
+    is_finite = row.has_inf_or_nan is False and row.num_neg_finite == 0 and bool(row.num_pos_finite)
+    return is_finite and bool(row.num_zero) and row.num_zero == product.num_nan
