@@ -26,6 +26,8 @@ _MAX_FUSED = 100
 """The search for the ops of the program that one node computes stops at this number."""
 _MAX_CROSSED = 64
 """The search for the op behind one input of such an op crosses at most this many borders."""
+_MAX_KEPT = 4096
+"""Number of places whose ops of the program are cached: an answer asks several times for those of each tensor."""
 _EAGER_PASSING_OPS = PASSING_OPS - {"IdentityN"}
 
 
@@ -54,6 +56,10 @@ class Borders:
         levels: As `CallSites.levels_in`.
         outer_context: As `CallSites.outer_context`.
         visits: As `CallSites.callee_visits`.
+        computed_ops: Returns the ops of the program that the node at a place computes, and their places, outermost graphs
+            first. These are the op that the node stands for and the absorbed ops between it and the node's inputs,
+            except constants and ops that only hand a tensor on. Returns nothing if the node computes one op of its own
+            type.
     """
 
     def __init__(self, graphs: GraphReader, events: EventReader, sites: CallSites) -> None:
@@ -65,6 +71,7 @@ class Borders:
         self.levels = sites.levels_in
         self.outer_context = sites.outer_context
         self.visits = sites.callee_visits
+        self.computed_ops = lru_cache(maxsize=_MAX_KEPT)(self._find_computed_ops)
 
     def crossing(self, place: Place) -> Crossing | None:
         """Returns the step back from a place, or None if an op computed the tensor there."""
@@ -133,12 +140,7 @@ class Borders:
             return Crossing(GraphTensor(context, place.graph_id, writer.op_name, 0, 2**63 - 1), "variable")
         return None
 
-    def computed_ops(self, place: GraphTensor) -> tuple[tuple[GraphTensor, Op], ...]:
-        """Returns the ops of the program that the node at a place computes, and their places, outermost graphs first.
-
-        These are the op that the node stands for and the absorbed ops between it and the node's inputs, except
-        constants and ops that only hand a tensor on. Returns nothing if the node computes one op of its own type.
-        """
+    def _find_computed_ops(self, place: GraphTensor) -> tuple[tuple[GraphTensor, Op], ...]:
         node_type = self.executed.node_type(place)
         op = self._graphs.op(place.graph_id, place.op_name)
         if node_type is None or op is None:
