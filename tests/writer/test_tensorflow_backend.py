@@ -11,6 +11,7 @@ import re
 import threading
 import weakref
 from collections.abc import Callable
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -622,6 +623,18 @@ def kinds_of(classes: npt.NDArray[Any]) -> list[float]:
         negative[-2], positive[-2], negative[-1] + positive[-1],
         negative[2:-2].sum(), negative[:2].sum() + positive[:2].sum(), positive[2:-2].sum(),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_an_array_of_any_layout_is_measured(dtype: str) -> None:
+    for array in (elements(dtype), elements(dtype, 1), elements(dtype, 0).reshape(2, 0), elements(dtype)[::-2]):
+        row = summary.measure_array(array, mode=TensorDebugMode.FULL_HEALTH)
+        assert row[summary.COUNT_COLUMNS].tolist() == list(astuple(reference.summarize(array)))
+
+
+def test_an_array_of_another_byte_order_is_measured() -> None:
+    row = summary.measure_array(np.array([1.0, np.inf, np.nan, -2.0], ">f4"), mode=TensorDebugMode.FULL_HEALTH)
+    assert row[summary.COUNT_COLUMNS].tolist() == [0, 1, 1, 1, 0, 1]
 
 
 @pytest.mark.parametrize("dtype", [name for name in DTYPES if summary.can_measure(tf.as_dtype(name))])

@@ -356,9 +356,7 @@ def _read(summary: Summary) -> tuple[Summary, list[Run]]:
 
 def _facts(logdir: Logdir, runs: list[Run]) -> Iterator[dict[str, Any]]:
     """Yields attributes of the summary, the cheapest queries first."""
-    from tfdbg_arrow.query import read_reasons
     from tfdbg_arrow.query.asked_runs import about_runs
-    from tfdbg_arrow.query.nonfinite_search import has_nan_variable, most_harmful
 
     run_ids = [run.run_id for run in runs]
     yield {"about": about_runs(logdir, run_ids=run_ids, reads_others=False)}
@@ -367,11 +365,15 @@ def _facts(logdir: Logdir, runs: list[Run]) -> Iterator[dict[str, Any]]:
         {"runs": run_ids},
     )
     yield {"num_tensors": num_tensors, "num_nonfinite": num_nonfinite, "is_searched": num_nonfinite == 0}
-    yield {"has_nan_variable": any(has_nan_variable(logdir, run_id=run_id) for run_id in run_ids)}
-    found = [each for run_id in run_ids if (each := logdir.first_nonfinite(run_id=run_id)) is not None]
-    first = most_harmful(found)
-    reasons = None if first is None else read_reasons(logdir, first)
-    yield {"nonfinite": first, "reasons": reasons, "is_searched": True}
+    if num_nonfinite:  # without a bad tensor, the search would only read what it needs for its answer
+        from tfdbg_arrow.query import read_reasons
+        from tfdbg_arrow.query.nonfinite_search import has_nan_variable, most_harmful
+
+        yield {"has_nan_variable": any(has_nan_variable(logdir, run_id=run_id) for run_id in run_ids)}
+        found = [each for run_id in run_ids if (each := logdir.first_nonfinite(run_id=run_id)) is not None]
+        first = most_harmful(found)
+        reasons = None if first is None else read_reasons(logdir, first)
+        yield {"nonfinite": first, "reasons": reasons, "is_searched": True}
     unobserved = [logdir.coverage(run_id=run.run_id).summary_beside_gaps for run in runs if run.measures_health]
     yield {"unobserved": "; ".join(text for text in unobserved if text is not None) or None}
     yield {"about": about_runs(logdir, run_ids=run_ids)}

@@ -150,7 +150,7 @@ class _Search:
         found = self._walk(start, limit=limit)
         is_cut = len(self._spoilt) > len(found)
         spoilt = {event.event_index for event, _, _ in found}
-        variables = self._written(spoilt, before=last + 1 if is_cut else 2**63 - 1)
+        variables = self._written(start, spoilt, before=last + 1 if is_cut else 2**63 - 1)
         hops = tuple(
             SpreadHop(
                 **self._hop_reader.facts(event),
@@ -285,13 +285,16 @@ class _Search:
                 found.append((edge.user, place, edge))
         return found
 
-    def _written(self, spoilt: set[int], *, before: int) -> dict[int, tuple[int, ...]]:
+    def _written(self, start: TensorEvent, spoilt: set[int], *, before: int) -> dict[int, tuple[int, ...]]:
         """Returns, by written tensor, the handles of the variables that it was written to."""
+        first = start.execution_index or 0
 
         def is_wanted(execution: Execution) -> bool:
-            inputs = self.flow.events.execution_inputs(execution.execution_index).values()
-            is_touched = execution.execution_index in self._touched or not self._carriers.isdisjoint(inputs)
-            return is_touched and execution.event_index < before
+            if execution.execution_index < first or execution.event_index >= before:
+                return False
+            if execution.execution_index in self._touched:
+                return True
+            return not self._carriers.isdisjoint(self.flow.events.execution_inputs(execution.execution_index).values())
 
         found: dict[int, set[int]] = {}
         for write in self.flow.resources.all_writes(is_wanted=is_wanted):

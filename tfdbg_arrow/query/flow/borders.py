@@ -56,10 +56,10 @@ class Borders:
         levels: As `CallSites.levels_in`.
         outer_context: As `CallSites.outer_context`.
         visits: As `CallSites.callee_visits`.
-        computed_ops: Returns the ops of the program that the node at a place computes, and their places, outermost graphs
-            first. These are the op that the node stands for and the absorbed ops between it and the node's inputs,
-            except constants and ops that only hand a tensor on. Returns nothing if the node computes one op of its own
-            type.
+        computed_ops: Returns the ops of the program that the node at a place computes, and their places, outermost
+            graphs first. These are the op that the node stands for and the absorbed ops between it and the node's
+            inputs, except constants and ops that only hand a tensor on. Returns nothing if the node computes one op of
+            its own type.
     """
 
     def __init__(self, graphs: GraphReader, events: EventReader, sites: CallSites) -> None:

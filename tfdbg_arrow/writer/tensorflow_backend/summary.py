@@ -5,7 +5,7 @@ graphs after TensorFlow has optimized them (`native/device_summaries.h`). `count
 `elements.py` counts and measures.
 
 A summary row has NUM_COLUMNS float64 numbers, in the order of `SummaryColumn` in `native/record_op.h`.
-`measure_array` makes the row of an array with NumPy, and `fill_records` turns rows into spool records.
+`measure_array` makes the row of an array in the native core, and `fill_records` turns rows into spool records.
 `native/reference.py` defines the numbers. mean and stddev are within its tolerance, and the modulus of a complex
 element is within one unit in the last place.
 
@@ -15,9 +15,9 @@ TensorFlow cannot compute with three of the float8 dtypes (`can_measure`).
 from __future__ import annotations
 
 import functools
+import importlib
 import math
 from collections.abc import Sequence
-from dataclasses import astuple
 from typing import Any
 
 import numpy as np
@@ -73,7 +73,7 @@ def can_measure(dtype: Any) -> bool:
 
 
 def measure_array(array: npt.NDArray[Any], *, mode: TensorDebugMode) -> npt.NDArray[np.float64]:
-    """Returns the summary row of an array, measured with NumPy.
+    """Returns the summary row of an array, measured by the native core.
 
     Args:
         array: An array of a dtype that has a health, or of strings, which only have a shape.
@@ -82,10 +82,16 @@ def measure_array(array: npt.NDArray[Any], *, mode: TensorDebugMode) -> npt.NDAr
     """
     row = shape_row(array.shape)
     if mode.measures_health and array.dtype != np.object_:
-        row[COUNT_COLUMNS] = astuple(reference.summarize(array))
-        if mode is TensorDebugMode.FULL_NUMERICS or reference.scalar_value(array) is not None:
-            row[MAGNITUDE_COLUMNS] = astuple(reference.measure(array))[:6]
-            row[NUM_FINITE_COLUMN] = row[COUNT_COLUMNS][3:].sum()
+        core = importlib.import_module("tfdbg_arrow.writer.native._core")  # an installation may lack it
+        number = reference.TENSORFLOW_DTYPES[array.dtype.name]
+        elements = np.ascontiguousarray(array, array.dtype.newbyteorder("=")).reshape(-1).view(np.uint8)
+        if mode is TensorDebugMode.FULL_NUMERICS or (array.size == 1 and number in _FLOAT_NUMBERS):
+            numbers = core.measure(number, elements)
+            row[COUNT_COLUMNS] = numbers[:6]
+            row[MAGNITUDE_COLUMNS] = numbers[6:12]
+            row[NUM_FINITE_COLUMN] = sum(numbers[3:6])
+        else:
+            row[COUNT_COLUMNS] = core.count_health(number, elements)
     return row
 
 
@@ -132,10 +138,13 @@ def fill_records(records: npt.NDArray[np.void], rows: npt.NDArray[np.float64], *
 
 def _fill_scalars(records: npt.NDArray[np.void], rows: npt.NDArray[np.float64], flags: npt.NDArray[np.int64]) -> None:
     """Writes the values of floating-point numbers into their records, and sets their flags."""
-    scalars = np.flatnonzero((rows[:, 1] == 1) & np.isin(records["dtype"], _FLOAT_NUMBERS))
-    flags[scalars] |= int(Flag.SCALAR)
-    bad = rows[scalars, COUNT_COLUMNS][:, :3] > 0
-    records["max"][scalars] = np.select(list(bad.T), [-np.inf, np.inf, np.nan], rows[scalars, _MAX_COLUMN])
+    # There are few of them. NumPy's functions for sets and selections take longer than a loop.
+    for index in np.flatnonzero(rows[:, 1] == 1).tolist():
+        if records["dtype"][index] in _FLOAT_NUMBERS:
+            num_bad = rows[index, COUNT_COLUMNS][:3].tolist()
+            bad = [value for value, number in zip((-math.inf, math.inf, math.nan), num_bad, strict=True) if number]
+            flags[index] |= int(Flag.SCALAR)
+            records["max"][index] = bad[0] if bad else rows[index, _MAX_COLUMN]
 
 
 _COPIED_DTYPES = (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.complex64, tf.complex128)
