@@ -23,7 +23,7 @@ ELEMENTS = frozenset(
     re.findall(
         r"\w+",
         """a b body button circle code datalist dd details dialog div dl dt figcaption figure footer form g h1 h2 h3
-        head header html input kbd label li link main meta nav noscript ol option p polyline pre rect script section
+        head header html input kbd label li line link main meta metadata nav noscript ol option p path pre rect script section
         select span summary svg table tbody td text textarea th thead title tr ul""",
     )
 )
