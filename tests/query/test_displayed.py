@@ -134,8 +134,8 @@ def test_layers_and_curves_are_drawings_and_without_the_viewer_tables(
     assert shares is not None
     assert {"svg", "path", "text"} <= Text(shares._repr_html_()).tags
     shown = (*shown, shares)
-    monkeypatch.setitem(sys.modules, "tfdbg_arrow.viewer.static_charts", None)
-    monkeypatch.setitem(sys.modules, "tfdbg_arrow.viewer.distribution_drawing", None)
+    for module in ("map_drawing", "line_drawing", "distribution_drawing"):
+        monkeypatch.setitem(sys.modules, f"tfdbg_arrow.viewer.{module}", None)
     for answer in shown:
         assert answer is not None
         assert "table" in Text(answer._repr_html_()).tags

@@ -58,3 +58,12 @@ def watched_page(browser: Browser, **settings: Any) -> Iterator[Page]:
     assert not wrong, wrong
     assert {urlsplit(url).hostname for url in asked if not url.startswith(("file:", "data:"))} <= {"127.0.0.1"}
     context.close()
+
+
+def place_of(page: Page, row: str, share: float) -> tuple[float, float]:
+    """Returns the place on the screen at a share of the width of a row of a chart, after scrolling to it."""
+    drawn = page.locator(f"[data-row='{row}']")
+    drawn.scroll_into_view_if_needed()
+    box = drawn.bounding_box()
+    assert box is not None
+    return box["x"] + share * box["width"], box["y"] + box["height"] / 2

@@ -22,7 +22,7 @@ from tfdbg_arrow.viewer.sites import pair_of
 
 from ..query.builder import CLEAN, NAN, RunBuilder
 from . import logdirs
-from .browser import chromium, watched_page
+from .browser import chromium, place_of, watched_page
 from .serving import TOKEN, Served, serving, serving_sites
 
 pytestmark = pytest.mark.slow
@@ -204,32 +204,27 @@ def test_the_map_in_a_browser(pair: tuple[Path, Path], served: Served, browser: 
         expect(page.locator("[data-pending]")).to_have_count(0, timeout=60_000)
         expect(page.locator(".map-name.is-origin")).to_have_text("b")
         expect(page.locator(".worst tr.is-origin")).to_contain_text("net/b parted first")
-        expect(page.locator(".map-legend")).to_contain_text("where the runs parted")
-        canvas = page.locator(".map-cells canvas")
-        canvas.scroll_into_view_if_needed()
-        box = canvas.bounding_box()
-        assert box is not None
-        panel = (box["width"] - 16 - 26) / 2
-        x, y = box["x"] + 8 + panel * 12.5 / 20, box["y"] + 42 + 2.5 * 18  # the row net/b
-        page.mouse.move(x, y)
-        tip = page.locator(".map-tip")
+        expect(page.locator(".legend")).to_contain_text("where the runs parted")
+        place = place_of(page, "layer net/b forward", 12.5 / 20)
+        page.mouse.move(*place)
+        tip = page.locator(".chart-tip")
         expect(tip).to_contain_text("step 12")
         expect(tip.locator("tr", has_text="Largest magnitude").locator("td")).to_have_text(
-            ["Largest magnitude", "2", "50", "+96 %"]
+            ["Largest magnitude", "2 in A, 50 in B, +96 %"]
         )
-        page.mouse.move(x + panel + 26 + panel * 4 / 20, y)
-        expect(tip).to_contain_text("bad tensors: 0 in A, 1 in B")
-        page.mouse.move(x, y)
+        page.mouse.move(*place_of(page, "layer net/b gradient", 16.5 / 20))
+        expect(tip.locator("tr.bad td")).to_have_text(["✕ bad tensors", "0 in A, 1 in B"])
+        page.mouse.move(*place)
         page.keyboard.down("Shift")
-        page.mouse.click(x, y)
+        page.mouse.click(*place)
         page.keyboard.up("Shift")
         page.wait_for_url(f"**/{other}/tensors?run=run-b&layer=net%2Fb&side=forward&first_step=12&last_step=12")
         expect(page.locator("table.rows tbody tr")).to_have_count(1)
         page.go_back()
         page.get_by_role("link", name="Norm").click()
         page.wait_for_url("**&measure=norm")
-        expect(page.locator(".map-legend")).to_contain_text("Norm")
-        page.locator("#map-cells").focus()
+        expect(page.locator(".legend")).to_contain_text("Norm")
+        page.locator("#map").focus()
         page.keyboard.press("ArrowLeft")
         expect(tip).to_contain_text("step 11")
         page.keyboard.press("Enter")
@@ -249,7 +244,7 @@ def test_the_page_fits_small_windows_and_works_without_javascript(
         assert page.evaluate("document.documentElement.scrollWidth") == 400
     with watched_page(browser, java_script_enabled=False) as page:
         page.goto(f"{served.url}/{key_of(pair[0])}/diff?token={TOKEN}")
-        expect(page.locator("noscript svg, .map svg").first).to_contain_text("parted here", timeout=60_000)
+        expect(page.locator(".map")).to_contain_text("parted here", timeout=60_000)
 
 
 def test_a_comparison_ends_with_its_server() -> None:

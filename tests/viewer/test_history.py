@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from importlib import resources
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,14 @@ from playwright.sync_api import expect
 from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query import open_logdir
 from tfdbg_arrow.query.display.tensor_window import TensorFilter, tensor_series
-from tfdbg_arrow.viewer.charts import sparkline
-from tfdbg_arrow.viewer.distribution_drawing import level, level_colours, level_shares
+from tfdbg_arrow.viewer.distribution_drawing import level, level_shares
+from tfdbg_arrow.viewer.line_drawing import Line, Plot, plot_drawing
 from tfdbg_arrow.viewer.page import NoSuchPageError
 from tfdbg_arrow.viewer.pages.history import HistoryPage, read_history
+from tfdbg_arrow.viewer.svg import Columns
 
 from ..query.builder import CLEAN, NAN, RunBuilder, counts
-from .browser import chromium, watched_page
+from .browser import chromium, place_of, watched_page
 from .serving import TOKEN, serving
 
 pytestmark = pytest.mark.slow
@@ -151,18 +152,29 @@ def test_errors_for_addresses_without_a_history(tmp_path: Path) -> None:
     assert history(path, op_type="Nothing").summary == "No tensors of this op are recorded."
 
 
-@pytest.mark.parametrize(
-    ("values", "is_log", "lines"),
-    [
-        ([0.0, 0.5, 1.0], False, ["0.0,100.0 500.0,50.0 1000.0,0.0"]),
-        ([1.0, None, 2.0, 2.0], False, ["0.0,50.0 0.0,50.0", "666.7,0.0 1000.0,0.0"]),
-        ([0.0, 1.0, 10.0], True, ["0.0,100.0 500.0,50.0 1000.0,0.0"]),
-        ([3.0], True, ["0.0,100.0 0.0,100.0"]),
-        ([None], True, []),
-    ],
-)
-def test_a_line_ends_where_a_value_is_missing(values: list[float | None], is_log: bool, lines: list[str]) -> None:
-    assert list(sparkline(values, is_log=is_log)) == lines
+def test_a_line_ends_where_a_value_is_missing() -> None:
+    def drawn(*values: float | None) -> list[str]:
+        line = Line(name="x", greatest=values, least=values, texts=("",) * len(values))
+        columns = Columns(axis="step", ranges=tuple((step, step) for step in range(len(values))), is_cells=False)
+        plot = Plot(title="x", scale="share", columns=columns, lines=(line,), bad=())
+        return re.findall('class="line-0" .*? d="([^"]*)"', plot_drawing(plot).area)
+
+    assert drawn(0.0, 0.5, 1.0) == ["M0.0 1000L500.0 500L1000.0 0"]
+    assert drawn(1.0, None, 1.0, 1.0) == ["M0.0 0L0.0 0M666.7 0L1000.0 0"]
+    assert drawn(None) == []
+
+
+def test_the_plots_of_an_op(tmp_path: Path) -> None:
+    page = history(training(tmp_path), graph_id=0, op_name="x", output_slot=0, axis="step")
+    plots = page.plots
+    assert [(name, [line.name for line in plot.lines], plot.bad) for name, plot in plots.items()] == [
+        ("shares", ["NaN", "-Inf", "+Inf", "zero"], (3,)),
+        ("magnitudes", ["max |finite|", "|mean|", "stddev"], (3,)),
+    ]
+    assert plots["shares"].lines[0].texts == ("0 %", "0 %", "0 %", "0 % to 50 %", "0 %")
+    assert page.columns.queries[3] == "event=16", "the bad tensor, not the first one of the step"
+    assert plots["shares"].chosen is None
+    assert history(tmp_path, event_index=16, axis="step").plots["shares"].chosen == 3
 
 
 def distributions(path: Path, *, has_histograms: bool = True, bad_step: int | None = None) -> Path:
@@ -210,9 +222,9 @@ def test_few_small_magnitudes_share_a_row(tmp_path: Path) -> None:
     picture = history(run.write(tmp_path), graph_id=0, op_name="x").distribution
     assert picture is not None
     assert [(row.text, row.counts) for row in picture.rows] == [
-        ("from 2.05e3 to 4.1e3", (50_000,)),
-        ("from 1.02e3 to 2.05e3", (50_000,)),
-        ("from 0 to 1.02e3", (100,)),
+        ("from 2050 to 4100", (50_000,)),
+        ("from 1020 to 2050", (50_000,)),
+        ("from 0 to 1020", (100,)),
         ("zero", (0,)),
     ]
 
@@ -262,17 +274,11 @@ def test_events_without_steps_and_a_range(tmp_path: Path) -> None:
     assert [column[:2] for column in part.columns] == [(2, 2), (3, 3), (4, 4)]
 
 
-def test_the_colours_of_the_style_sheet_are_those_of_the_drawing() -> None:
-    sheet = (resources.files("tfdbg_arrow.viewer") / "static" / "distribution.css").read_text("utf-8")
-    for is_dark, times in ((False, 1), (True, 2)):
-        colours = " ".join(f"--d{index}: {colour};" for index, colour in enumerate(level_colours(is_dark=is_dark), 1))
-        assert sheet.count(colours) == times
-
-
 def test_levels_of_colours() -> None:
     assert [level(count, 1000) for count in (0, 1, 3, 4, 100, 106, 1000)] == [0, 1, 1, 2, 4, 5, 10]
-    assert level_shares()[0] == "0.32 %"
-    assert level_shares()[-1] == "100 %"
+    texts, paints = zip(*level_shares(), strict=True)
+    assert (texts[0], texts[-1]) == ("0.32 %", "100 %")
+    assert len(set(paints)) == 10
 
 
 def test_the_distribution_in_a_browser(tmp_path: Path) -> None:
@@ -281,30 +287,28 @@ def test_the_distribution_in_a_browser(tmp_path: Path) -> None:
             with watched_page(browser, viewport={"width": width, "height": 800}) as page:
                 page.goto(f"{served.url}/?token={TOKEN}")
                 page.goto(f"{served.url}/history?graph=0&op=x")
-                section, readout = page.locator(".distribution"), page.locator(".distribution .readout")
+                section, tip = page.locator(".distribution"), page.locator(".chart-tip")
                 expect(section).to_contain_text("The median magnitude was about 1.4 in step 0 and about 1.8e+02")
-                expect(readout).to_contain_text("use the arrow keys")
                 assert page.evaluate("document.documentElement.scrollWidth") <= width
-                cells = page.locator(".distribution .cells svg")
-                cells.scroll_into_view_if_needed()
-                box = cells.bounding_box()
-                assert box is not None
-                page.mouse.move(box["x"] + box["width"] * (2.5 / 8), box["y"] + 180)
-                expect(readout).to_have_text("step 2, from 1 to 2: none of the elements (0 of 100)")
-                page.mouse.move(box["x"] + box["width"] * (6.5 / 8), box["y"] + 5)
-                expect(readout).to_have_text("step 6, NaN: 0.98 % of the elements (1 of 102)")
-                page.locator(".distribution .cells").focus()
+                page.mouse.move(*place_of(page, "from 1 to 2", 2.5 / 8))
+                expect(tip).to_have_text("from 1 to 2step 2of the elementsnone")
+                page.mouse.move(*place_of(page, "NaN", 6.5 / 8))
+                expect(tip).to_have_text("NaNstep 6of the elements0.98 % (1 of 102)")
+                page.locator("#distribution").focus()
                 page.mouse.move(0, 0)
                 for key in ("End", "ArrowUp", "ArrowRight"):
                     page.keyboard.press(key)
-                expect(readout).to_have_text("step 7, NaN: none of the elements (0 of 100)")
+                expect(tip).to_contain_text("from 1 to 2step 7")
+                for _ in range(12):
+                    page.keyboard.press("ArrowUp")
+                expect(tip).to_have_text("NaNstep 7of the elementsnone")
                 for key in ("ArrowLeft", "Enter"):
                     page.keyboard.press(key)
                 page.wait_for_url("**/tensor?**event=12")
         with watched_page(browser, java_script_enabled=False) as page:
             page.goto(f"{served.url}/?token={TOKEN}")
             page.goto(f"{served.url}/history?graph=0&op=x")
-            expect(page.locator(".distribution .cells svg path").first).to_be_attached()
+            expect(page.locator(".distribution .area path").first).to_be_attached()
 
 
 def test_the_plot_in_a_browser(tmp_path: Path) -> None:
@@ -312,35 +316,36 @@ def test_the_plot_in_a_browser(tmp_path: Path) -> None:
         with watched_page(browser, color_scheme="light") as page:
             page.goto(f"{served.url}/?token={TOKEN}")
             page.goto(f"{served.url}/history?graph=0&op=x&slot=0&axis=event")
-            canvas = page.locator(".history canvas")
-            expect(canvas).to_have_count(2)
-            expect(page.locator(".history .still").first).to_be_hidden()
-            expect(page.locator(".plot").first).to_have_attribute("aria-label", "Share of the elements. " + SUMMARY)
-            light = page.evaluate("document.querySelector('.history canvas').toDataURL()")
+            plots, tip = page.locator(".history .area"), page.locator(".chart-tip")
+            expect(plots).to_have_count(2)
+            light = page.evaluate("getComputedStyle(document.querySelector('.line-0')).stroke")
             page.keyboard.press("d")
-            page.wait_for_function(
-                "(before) => document.querySelector('.history canvas').toDataURL() !== before", arg=light
-            )
-            page.evaluate("document.dispatchEvent(new Event('content-changed'))")  # like a live page
-            expect(canvas).to_have_count(2)
+            assert page.evaluate("getComputedStyle(document.querySelector('.line-0')).stroke") != light
             page.get_by_label("Along").select_option("step")
             page.wait_for_url("**axis=step**")
-            over = page.locator(".u-over").first
-            box = over.bounding_box()
-            assert box is not None
-            page.mouse.click(box["x"] + box["width"] * 0.76, box["y"] + 40)
+            page.mouse.move(*place_of(page, "Share of the elements", 0.76))
+            expect(tip.locator("b")).to_have_text("step 3")
+            expect(tip.locator("tr").first).to_have_text("NaN0 % to 50 %")
+            expect(tip.locator("tr", has_text="max |finite|")).to_contain_text("1000")
+            expect(page.locator(".chart-cursor")).to_have_count(2)
+            page.mouse.click(*place_of(page, "Share of the elements", 0.76))
             page.wait_for_url("**/tensor?**event=16")
             page.go_back()
-            expect(canvas).to_have_count(2)
-            page.mouse.move(box["x"] + box["width"] * 0.2, box["y"] + 40)
+            page.mouse.move(*place_of(page, "Share of the elements", 0.2))
             page.mouse.down()
-            page.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + 40)
+            page.mouse.move(*place_of(page, "Share of the elements", 0.7))
             page.mouse.up()
-            page.wait_for_url("**first_step=0&last_step=3")
+            page.wait_for_url("**first_step=1&last_step=3")
+            page.keyboard.press("0")
+            page.wait_for_url("**axis=step")
+            page.locator("#plots").focus()
+            page.keyboard.press("End")
+            page.keyboard.press("Enter")
+            page.wait_for_url("**/tensor?**")
         with watched_page(browser, java_script_enabled=False) as page:
             page.goto(f"{served.url}/?token={TOKEN}")
             page.goto(f"{served.url}/history?graph=0&op=x&slot=0&axis=event")
-            expect(page.locator(".history svg.still").first).to_be_visible()
+            expect(page.locator(".history .area").first).to_be_visible()
             expect(page.locator("#summary")).to_have_text(SUMMARY)
 
 

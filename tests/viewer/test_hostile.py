@@ -23,8 +23,8 @@ ELEMENTS = frozenset(
     re.findall(
         r"\w+",
         """a b body button circle code datalist dd details dialog div dl dt figcaption figure footer form g h1 h2 h3
-        head header html input kbd label li link main meta nav noscript ol option p polyline pre rect script section
-        select span summary svg table tbody td text textarea th thead title tr ul""",
+        head header html input kbd label li line link main meta metadata nav noscript ol option p path pre rect script
+        section select span summary svg table tbody td text textarea th thead title tr ul""",
     )
 )
 FORBIDDEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")

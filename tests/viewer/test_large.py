@@ -200,7 +200,7 @@ def test_the_history_of_an_op_over_all_steps(page: Page, large: Large) -> None:
     large.open(page, f"/history?event={large.rows['tensors'].first_bad}")
     expect(page.get_by_role("heading", level=1)).to_contain_text("Log:0 over time")
     expect(page.locator("main")).to_contain_text(f"{large.num_steps:,} tensors")
-    expect(page.locator("main canvas").first).to_be_visible()
+    expect(page.locator(".plot .area").first).to_be_visible()
 
 
 def test_the_provenance_of_a_bad_loss(page: Page, large: Large) -> None:

@@ -15,16 +15,21 @@ import numpy.typing as npt
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tfdbg_arrow.query import LayerHealth, layer_health, open_logdir, training_curves
+from tfdbg_arrow.query import Curve, LayerHealth, layer_health, open_logdir, training_curves
 from tfdbg_arrow.query.display.tensor_window import TensorFilter, tensor_window
+from tfdbg_arrow.viewer.colours import DARK, LIGHT, Colours, colour_at, style_sheet
+from tfdbg_arrow.viewer.line_drawing import Line, Plot, curve_plot, curves_svg, plot_drawing
+from tfdbg_arrow.viewer.map_drawing import map_svg
+from tfdbg_arrow.viewer.map_rows import map_rows
+from tfdbg_arrow.viewer.map_scale import ColourScale
 from tfdbg_arrow.viewer.pages.model import ModelPage, read_model
 from tfdbg_arrow.viewer.pages.overview import read_overview
-from tfdbg_arrow.viewer.report import read_report, render_report
-from tfdbg_arrow.viewer.static_charts import DARK, LIGHT, Colours, ColourScale, colour_at, curves_svg, map_rows, map_svg
+from tfdbg_arrow.viewer.report import read_report, render_report, write_report
+from tfdbg_arrow.viewer.svg import Columns
 
 from ..query.builder import CLEAN, NAN, RunBuilder
 from . import logdirs
-from .browser import chromium, watched_page
+from .browser import chromium, place_of, watched_page
 from .serving import TOKEN, Served, serving
 
 Array = npt.NDArray[np.float64]
@@ -101,7 +106,8 @@ def test_the_table_without_javascript_names_where_it_began(tmp_path: Path) -> No
         " ".join(unescape(re.sub(r"<[^>]*>", " ", row)).split()) for row in re.findall("<tr.*?</tr>", html, re.DOTALL)
     ]
     assert rows[1].startswith("net/b began here forward ✕ 12 8")
-    assert "<noscript>" in html
+    assert "<noscript>" not in html.partition("<main")[2]
+    assert "began here</text>" in html
 
 
 @pytest.mark.parametrize(
@@ -167,7 +173,7 @@ def test_deep_rows_are_folded_except_those_of_the_origin(tmp_path: Path) -> None
 def test_static_drawings(tmp_path: Path) -> None:
     path = training(tmp_path, num_steps=300, bad_from=200)
     drawn = map_svg(health(path))
-    assert drawn.count("<svg") == drawn.count("</svg>") == 1
+    assert drawn.count("<svg") == drawn.count("</svg>")
     assert LIGHT.bad in drawn
     assert "began here" in drawn
     assert len(drawn) < 200_000
@@ -285,23 +291,23 @@ def test_pointing_clicking_and_zooming_on_the_map(browser: Browser, served: Serv
     with watched_page(browser, viewport={"width": 1280, "height": 800}) as page:
         page.goto(f"{served.url}/?token={TOKEN}")
         page.goto(f"{served.url}/model")
-        canvas = page.locator(".map-cells canvas")
-        box = canvas.bounding_box()
-        assert box is not None
-        panel = (box["width"] - 16 - 26) / 2
-        x, y = box["x"] + 8, box["y"] + 42 + 2.5 * 18  # the row net/b
-        page.mouse.move(x + panel * 12.5 / 20, y)
-        tip = page.locator(".map-tip")
-        expect(tip).to_contain_text("net/b")
-        expect(tip).to_contain_text("step 12")
-        expect(tip).to_contain_text("1 bad tensor")
-        page.mouse.click(x + panel * 12.5 / 20, y)
+        page.mouse.move(*place_of(page, "layer net/b forward", 12.5 / 20))
+        tip = page.locator(".chart-tip")
+        expect(tip.locator("b")).to_have_text("net/b")
+        expect(tip).to_contain_text("step 12 · forward, 1 op output")
+        expect(tip.locator("tr.bad td")).to_have_text(["✕ bad tensors", "1"])
+        page.mouse.move(*place_of(page, "layer net/a forward", 3.5 / 20))
+        expect(tip.locator("tr.shown td")).to_have_text(["Largest magnitude", "1000"])
+        page.mouse.move(0, 0)
+        expect(tip).to_be_hidden()
+        page.mouse.click(*place_of(page, "layer net/b forward", 12.5 / 20))
         page.wait_for_url("**/tensors?run=run-a&layer=net%2Fb&side=forward&first_step=12&last_step=12")
         expect(page.locator("table.rows tbody tr")).to_have_count(1)
         page.go_back()
-        page.mouse.move(x + panel * 4.5 / 20, y)
+        page.mouse.move(*place_of(page, "layer net/b forward", 4.5 / 20))
         page.mouse.down()
-        page.mouse.move(x + panel * 9.5 / 20, y, steps=4)
+        page.mouse.move(*place_of(page, "layer net/b forward", 9.5 / 20), steps=4)
+        expect(page.locator(".chart-drag")).to_be_visible()
         page.mouse.up()
         page.wait_for_url("**/model?run=run-a&measure=max_abs&first=4&last=9")
         page.keyboard.press("0")
@@ -318,25 +324,52 @@ def test_the_keyboard_folding_and_live_updates(browser: Browser, tmp_path: Path)
         page.keyboard.press("g")
         page.keyboard.press("m")
         page.wait_for_url("**/model")
-        fold = page.get_by_role("button", name="Layers in net")
-        expect(fold).to_have_attribute("aria-expanded", "true")
-        expect(page.locator(".map-name")).to_have_count(3)
-        fold.click()
-        expect(fold).to_have_attribute("aria-expanded", "false")
-        expect(page.locator(".map-name")).to_have_count(1)
-        cells = page.locator(".map-cells")
-        cells.focus()
+        layers, inside = page.locator("#map details"), page.locator("[data-row='layer net/a forward']")
+        expect(inside).to_be_visible()
+        page.mouse.click(*place_of(page, "layer net forward", 0.99))  # opens tensors, but does not fold
+        page.wait_for_url("**/tensors?**")
+        page.go_back()
+        expect(layers).to_have_attribute("open", "")
+        layers.locator("summary > .map-name").click()
+        expect(inside).to_be_hidden()
+        page.mouse.move(0, 0)
+        chart, tip = page.locator("#map"), page.locator(".chart-tip")
+        chart.focus()
         page.keyboard.press("ArrowRight")
         page.keyboard.press("ArrowRight")
-        tip = page.locator(".map-tip")
-        expect(tip).to_contain_text("step 14")
+        expect(tip).to_contain_text("step 14 · forward")
         training(path, run_id="run-b")
         expect(page.locator("#run option")).to_have_count(4, timeout=15_000)
-        expect(page.locator(".map-name")).to_have_count(1)
-        expect(cells).to_be_focused()
-        expect(tip).to_contain_text("step 14")
+        expect(inside).to_be_hidden()
+        expect(chart).to_be_focused()
+        expect(tip).to_contain_text("step 14 · forward")
         page.keyboard.press("Enter")
-        page.wait_for_url("**/tensors?**layer=net&**")
+        page.wait_for_url("**/tensors?**layer=net&**first_step=14&**")
+
+
+@pytest.mark.slow
+def test_the_arrow_keys_go_from_row_to_row_and_from_side_to_side(browser: Browser, served: Served) -> None:
+    with watched_page(browser) as page:
+        page.goto(f"{served.url}/?token={TOKEN}")
+        page.goto(f"{served.url}/model")
+        chart, tip = page.locator("#map"), page.locator(".chart-tip")
+        expect(chart).to_have_attribute("role", "application")
+        page.keyboard.press("j")  # a key, so that the browser shows the focus
+        chart.focus()
+        expect(tip).to_contain_text("net/bstep 12 · forward")
+        page.keyboard.press("ArrowUp")
+        expect(tip).to_contain_text("net/astep 12 · forward")
+        page.keyboard.press("ArrowUp")
+        for key in ("End", "ArrowRight"):
+            page.keyboard.press(key)
+        expect(tip).to_contain_text("netstep 0 · gradient")
+        page.keyboard.press("ArrowDown")
+        expect(tip).to_contain_text("net/bstep 0 · gradient")
+        for key in ("Home", "ArrowLeft"):
+            page.keyboard.press(key)
+        expect(tip).to_contain_text("net/bstep 19 · forward")
+        page.keyboard.press("Escape")
+        expect(tip).to_be_hidden()
 
 
 @pytest.mark.slow
@@ -346,6 +379,74 @@ def test_the_page_fits_small_windows_and_the_curves_are_drawn(browser: Browser, 
         page.goto(f"{served.url}/model")
         assert page.evaluate("document.documentElement.scrollWidth") == 400
         page.goto(f"{served.url}/?wait=1")
-        expect(page.locator(".training canvas").first).to_be_visible()
-        expect(page.locator(".training .still")).to_be_hidden()
+        page.mouse.move(*place_of(page, "Largest activation", 5 / 19))
+        tip = page.locator(".chart-tip")
+        expect(tip.locator("b")).to_have_text("step 5")
+        expect(tip.locator("tr", has_text="Largest activation").locator("td")).to_have_text(
+            ["Largest activation", "100000"]
+        )
+        expect(tip.locator("tr", has_text="Share of bad tensors")).to_contain_text("0 %")
         assert page.evaluate("document.documentElement.scrollWidth") == 400
+        page.mouse.click(*place_of(page, "Largest activation", 5 / 19))
+        page.wait_for_url("**/model?run=run-a")
+
+
+@pytest.mark.slow
+def test_a_report_shows_numbers_too(browser: Browser, served: Served, tmp_path: Path) -> None:
+    file = tmp_path / "report.html"
+    write_report(training(tmp_path / "logdir"), file)
+    with watched_page(browser) as page:
+        page.goto(file.as_uri())
+        page.mouse.move(*place_of(page, "layer net/a forward", 3.5 / 20))
+        expect(page.locator(".chart-tip tr.shown td")).to_have_text(["Largest magnitude", "1000"])
+
+
+def test_dark_pages_have_dark_colours_for_each_colour_of_a_drawing(tmp_path: Path) -> None:
+    drawn = map_svg(health(training(tmp_path)))
+    dark = style_sheet()
+    for name in set(re.findall('class="([a-z]+-[a-z0-9]+)"', drawn)):
+        assert dark.count(f".{name} {{ fill: #") == 2
+    assert f".bad-cell {{ fill: {DARK.bad}; }}" in dark
+
+
+def test_columns_have_round_numbers_whose_texts_do_not_meet() -> None:
+    def ticks(*ranges: tuple[int, int], is_cells: bool) -> list[str]:
+        columns = Columns(axis="step", ranges=ranges, is_cells=is_cells)
+        return [f"{place:.3f} {text}" for place, text in columns.ticks]
+
+    assert ticks((7, 7), is_cells=True) == ["0.000 step 7"]
+    assert ticks((7, 7), is_cells=False) == ["0.500 step 7"]
+    assert ticks(*((step, step + 9) for step in range(0, 1000, 10)), is_cells=True) == [
+        "0.000 step 0",
+        *("0.405 400", "0.605 600", "0.805 800"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("scale", "values", "places", "ticks"),
+    [
+        ("share", (0.0, 0.5, None), [0.0, 0.5 / 0.575], ["0 %", "20 %", "40 %"]),
+        ("log", (0.0, 1.0, 90.0), [0.0, 1 / 3, (1 + math.log10(90)) / 3], ["0.1", "1", "10", "100"]),
+        ("signed", (-1e308, 1e308, 0.0), [0.069, 0.931, 0.5], ["-1e308", "0", "1e308"]),
+        ("signed", (3.0, 3.0, None), [0.5, 0.5], ["2.8", "3", "3.2"]),
+    ],
+)
+def test_the_extent_of_a_plot(
+    scale: str, values: tuple[float | None, ...], places: list[float], ticks: list[str]
+) -> None:
+    line = Line(name="x", greatest=values, least=values, texts=("",) * len(values))
+    columns = Columns(axis="step", ranges=tuple((step, step) for step in range(len(values))), is_cells=False)
+    extent = Plot(title="x", scale=scale, columns=columns, lines=(line,), bad=()).extent
+    assert [extent.place(value) for value in values if value is not None] == pytest.approx(places, abs=0.001)
+    assert [text for _, text in extent.ticks] == ticks
+
+
+@pytest.mark.parametrize("value", [5e-324, 1e-300, 1.7e308, -1.7e308, 0.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("scale", ["log", "signed", "share"])
+def test_every_number_can_be_drawn(scale: str, value: float) -> None:
+    columns = Columns(axis="step", ranges=((0, 0), (1, 1)), is_cells=False)
+    curve = Curve(name="x", title="x", scale=scale, values=(value, None), first_bad=None, source="")
+    with np.errstate(all="raise"):
+        drawn = plot_drawing(curve_plot(curve, columns, bad_from=None))
+    assert "nan" not in drawn.area
+    assert "inf" not in drawn.area

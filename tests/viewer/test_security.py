@@ -22,7 +22,7 @@ from . import logdirs
 from .serving import TOKEN, Served, serving
 
 ROUTES = (
-    *("/", "/nowhere", "/static/viewer.css", "/static/vendor/uplot/uPlot.iife.min.js", "/state.json"),
+    *("/", "/nowhere", "/static/viewer.css", "/static/vendor/dagre/dagre.min.js", "/state.json"),
     *(f"/{kind.name}{suffix}" for kind in PAGES for suffix in ("", ".json")),
     *("/sql?query=SELECT+1", "/sql.json?query=SELECT+1", "/sql.csv?query=SELECT+1", "/tensors?format=json"),
 )
@@ -134,13 +134,13 @@ def test_its_own_pages_are_answered(served: Served) -> None:
         "//evil.test/?token=the-token",
         "/static/%2fetc%2fpasswd",
         "/static/vendor/../../../secret.txt",
-        "/static/vendor/uplot/..%2f..%2f..%2fsecret.txt",
+        "/static/vendor/dagre/..%2f..%2f..%2fsecret.txt",
         "/static/vendor/%2e%2e/%2e%2e/%2e%2e/secret.txt",
         "/static/vendor/%252e%252e%252fsecret.txt",
         "/static/vendor/..%c0%af..%c0%afsecret.txt",
         "/static/vendor\\..\\..\\secret.txt",
-        "/static/vendor/uplot",
-        "/static/vendor%2fuplot%2fLICENSE",
+        "/static/vendor/dagre",
+        "/static/vendor%2fdagre%2fLICENSE",
         "/state.json/../secret.txt",
         "/state.json%00.html",
         "/sql.csv/../../secret.txt",

@@ -416,7 +416,7 @@ def _verification(found: Verification) -> Iterator[str]:
 def _layer_health(found: LayerHealth) -> Iterator[str]:
     yield _title(found.sentence)
     yield _line((f"run {found.run_id}, {_range(found)}", _QUIET))
-    drawing = _drawing("map_svg", found)
+    drawing = _drawing("map_drawing", "map_svg", found)
     if drawing is not None:
         yield drawing
         return
@@ -440,7 +440,7 @@ def _layer_differences(found: LayerDifferences) -> Iterator[str]:
     yield _title(found.sentence)
     yield from _lines(found.notes)
     yield _line((f"A: {found.run_a}, B: {found.run_b}, {_range(found)}", _QUIET))
-    drawing = _drawing("map_svg", found)
+    drawing = _drawing("map_drawing", "map_svg", found)
     if drawing is not None:
         yield drawing
         return
@@ -455,7 +455,7 @@ def _layer_differences(found: LayerDifferences) -> Iterator[str]:
 def _training_curves(found: TrainingCurves) -> Iterator[str]:
     yield _line((f"run {found.run_id}, {_range(found)}", _QUIET))
     yield from _lines(found.notes)
-    drawing = _drawing("curves_svg", found)
+    drawing = _drawing("line_drawing", "curves_svg", found)
     if drawing is not None:
         yield drawing
         return
@@ -468,7 +468,7 @@ def _distributions(found: Distributions) -> Iterator[str]:
     yield _line((f"run {found.run_id}, {_range(found)}, {number_of(sum(found.num_tensors), 'tensor')}", _QUIET))
     if found.num_without:
         yield _line(f"{number_of(found.num_without, 'tensor')} without a histogram; record them with histograms=True")
-    drawing = _drawing("distribution_svg", found, module="distribution_drawing")
+    drawing = _drawing("distribution_drawing", "distribution_svg", found)
     if drawing is not None:
         yield drawing
         return
@@ -492,9 +492,7 @@ def _distribution_cells(found: Distributions, column: int) -> Sequence[Cell]:
     )
 
 
-def _drawing(
-    function: str, found: LayerMap | TrainingCurves | Distributions, *, module: str = "static_charts"
-) -> str | None:
+def _drawing(module: str, function: str, found: LayerMap | TrainingCurves | Distributions) -> str | None:
     """Returns a drawing by the viewer; None if its packages are not installed, or if the drawing is too large."""
     if not found.columns:
         return None

@@ -1,12 +1,8 @@
-"""Drawings of one tensor: bars of a histogram, pills and shares of its health, and sparklines of its measures."""
+"""Drawings of one tensor: bars of a histogram, pills and shares of its health."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-
-from markupsafe import Markup, escape
 
 from tfdbg_arrow.query import TensorHealth
 from tfdbg_arrow.query.values import Histogram, HistogramBin
@@ -20,8 +16,6 @@ _BAD = (("nan", "num_nan", "NaN"), ("neg-inf", "num_neg_inf", "-Inf"), ("pos-inf
 _FINITE = (("neg", "num_neg_finite", "negative"), ("zero", "num_zero", "zero"), ("pos", "num_pos_finite", "positive"))
 _LEAST_SHARE = 1.5
 _NUMERICS = (("min_finite", "min"), ("max_finite", "max"), ("mean_finite", "mean"), ("stddev_finite", "stddev"))
-WIDTH, HEIGHT = 1000, 100
-"""Size of the drawing, in its own units."""
 
 
 @dataclass(frozen=True)
@@ -156,35 +150,3 @@ def shares(health: TensorHealth) -> tuple[Share, ...]:
         found.append(Share(kind, round(start, 2), round(width * scale, 2)))
         start += width * scale
     return tuple(found)
-
-
-def sparkline(values: Sequence[float | None], *, is_log: bool = False) -> tuple[Markup, ...]:
-    """Returns a measure as the points of lines, e.g. `0,100 10,90`. A line ends at a missing value.
-
-    Args:
-        values: The values, from left to right.
-        is_log: Whether the scale is logarithmic. Zeros are then drawn one decade below the lowest positive value.
-    """
-    heights = _heights(values, is_log=is_log)
-    known = [height for height in heights if height is not None]
-    if not known:
-        return ()
-    low, high = (min(known), max(known)) if is_log else (0.0, max(known))
-    step = WIDTH / max(1, len(values) - 1)
-    lines: list[list[str]] = [[]]
-    for number, height in enumerate(heights):
-        if height is None:
-            lines.append([])
-            continue
-        y = HEIGHT * (1 - ((height - low) / (high - low) if high > low else 0.0))
-        lines[-1].append(f"{number * step:.1f},{y:.1f}")
-    # A single point becomes a line to itself, so that it is visible.
-    return tuple(escape(" ".join(line if len(line) > 1 else line * 2)) for line in lines if line)
-
-
-def _heights(values: Sequence[float | None], *, is_log: bool) -> list[float | None]:
-    if not is_log:
-        return list(values)
-    least = min((value for value in values if value is not None and value > 0), default=1.0)
-    foot = math.log10(least) - 1
-    return [None if value is None else math.log10(value) if value > 0 else foot for value in values]

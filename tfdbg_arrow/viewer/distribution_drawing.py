@@ -11,11 +11,22 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from tfdbg_arrow.query.model_health import Distributions
 from tfdbg_arrow.safe_text import number_of
-from tfdbg_arrow.viewer.static_charts import DARK, LIGHT, colour_at
+from tfdbg_arrow.viewer.colours import BAD, colour_class, paint
+from tfdbg_arrow.viewer.svg import (
+    Columns,
+    axis_labels,
+    cells,
+    label,
+    number_text,
+    placed,
+    readout,
+    standalone,
+    stretched,
+)
 
 NUM_LEVELS = 10
 """Number of colours."""
@@ -31,7 +42,7 @@ _HEIGHT, _LEAST_ROW, _GREATEST_ROW = 340, 6, 18
 """Pixels: of all rows of magnitudes, and of one of them."""
 _NAMED_ROW = 14
 """Pixels of a row for zeros, NaN or an infinity, which has a label of its own."""
-_LABELS, _CELLS, _FOOT = 54, 560, 40
+_LABELS, _CELLS, _FOOT = 54, 560, 30
 _LABEL_DISTANCE = 11
 """Pixels that two labels need."""
 _MAX_DECADES = 5
@@ -88,12 +99,6 @@ class DistributionPicture:
     def has_bad(self) -> bool:
         """Whether an element is infinite or NaN."""
         return any(row.kind in _BAD for row in self.rows)
-
-    @property
-    def ends(self) -> tuple[str, ...]:
-        """Texts for the first, the middle and the last column; fewer if there are fewer columns."""
-        marks = sorted({0, len(self.columns) // 2, len(self.columns) - 1})
-        return tuple(f"{self.columns[at][1 if at == marks[-1] else 0]:,}" for at in marks)
 
 
 _BAD = ("nan", "pos_inf", "neg_inf")
@@ -206,7 +211,7 @@ class _Sides:
         """Returns the elements of a row in words."""
         place = row - self.has_tail
         low, high = (_power(self.first + at * self.width) for at in (place, place + 1))
-        ends = ("0" if place < 0 else f"{sign}{_short(low)}", f"{sign}{_short(high)}")
+        ends = ("0" if place < 0 else f"{sign}{number_text(low)}", f"{sign}{number_text(high)}")
         return "from {} to {}".format(*(ends[::-1] if sign else ends))
 
     def ticks(self) -> Iterator[tuple[float, str]]:
@@ -215,11 +220,11 @@ class _Sides:
         least, greatest = math.ceil(self.first * math.log10(2)), math.floor(end * math.log10(2))
         if greatest <= least:
             for at in (0.0, self.high):
-                yield at, _short(_power(self.first + at * self.width))
+                yield at, number_text(_power(self.first + at * self.width))
             return
         by = -(-(greatest - least + 1) // _MAX_DECADES)
         for power in range(-(-least // by) * by, greatest + 1, by):
-            yield (power / math.log10(2) - self.first) / self.width, _short(10.0**power)
+            yield (power / math.log10(2) - self.first) / self.width, number_text(10.0**power)
 
 
 def level(count: int, total: int) -> int:
@@ -227,84 +232,101 @@ def level(count: int, total: int) -> int:
     return 0 if not count else min(NUM_LEVELS, max(1, math.ceil((count / total) ** _EXPONENT * NUM_LEVELS)))
 
 
-def level_colours(*, is_dark: bool) -> tuple[str, ...]:
-    """Returns the colours of the levels, from 1 on."""
-    stops = (DARK if is_dark else LIGHT).sequential
-    places = (_PALEST + (1 - _PALEST) * index / (NUM_LEVELS - 1) for index in range(NUM_LEVELS))
-    return tuple(colour_at(stops, place) for place in places)
-
-
-def level_shares() -> tuple[str, ...]:
-    """Returns the greatest share of each level as text."""
+def level_shares() -> tuple[tuple[str, Markup], ...]:
+    """Returns the greatest share of each level as text, and the attributes of its colour."""
     shares = (100 * (index / NUM_LEVELS) ** (1 / _EXPONENT) for index in range(1, NUM_LEVELS + 1))
-    return tuple(f"{float(f'{share:.2g}'):g} %" for share in shares)
+    return tuple(
+        (f"{float(f'{share:.2g}'):g} %", paint(_level_class(index))) for index, share in enumerate(shares, start=1)
+    )
 
 
-def cell_paths(picture: DistributionPicture) -> dict[str, Markup]:
-    """Returns the outlines of the cells by name of the colour, `bad` or `level-N`; a column is 1 wide."""
-    paths: dict[str, list[str]] = {}
-    for row in picture.rows:
-        found: list[tuple[int, int, str]] = []
-        for x, (count, total) in enumerate(zip(row.counts, picture.totals, strict=True)):
-            if not count:
-                continue
-            name = "bad" if row.kind in _BAD else f"level-{level(count, total)}"
-            if found and found[-1][1:] == (x, name):
-                found[-1] = (found[-1][0], x + 1, name)
-            else:
-                found.append((x, x + 1, name))
-        for first, end, name in found:
-            paths.setdefault(name, []).append(f"M{first} {row.top:.4g}h{end - first}v{row.height:.4g}h{first - end}z")
-    return {name: Markup("".join(areas)) for name, areas in sorted(paths.items())}
+def _level_class(index: int) -> str:
+    return colour_class(_PALEST + (1 - _PALEST) * (index - 1) / (NUM_LEVELS - 1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DistributionDrawing:
+    """A drawn picture.
+
+    Attributes:
+        columns: The columns.
+        labels: The labels beside the rows, 54 px wide.
+        cells: The cells.
+        axis: The axis below them.
+        readouts: What chart.js shows of each row.
+        text: What it shows, for readers who do not see it.
+    """
+
+    columns: Columns
+    labels: Markup
+    cells: Markup
+    axis: Markup
+    readouts: tuple[Markup, ...]
+    text: str
+
+
+def distribution_drawing(picture: DistributionPicture) -> DistributionDrawing:
+    """Returns the drawing of a picture."""
+    num_columns = len(picture.columns)
+    drawn = cells(
+        (
+            row.top,
+            row.height,
+            [
+                None if not count else BAD if row.kind in _BAD else _level_class(level(count, total))
+                for count, total in zip(row.counts, picture.totals, strict=True)
+            ],
+        )
+        for row in picture.rows
+    )
+    zero = next(row for row in picture.rows if row.kind == "zero")
+    lines = "".join(
+        f'<line x2="100%" y1="{y:g}" y2="{y:g}" stroke="currentColor" stroke-opacity="0.35"/>'
+        for y in (zero.top, zero.top + zero.height)
+    )
+    columns = Columns(
+        axis=picture.axis,
+        ranges=tuple((first, last) for first, last, _ in picture.columns),
+        is_cells=True,
+        queries=tuple("" if event is None else f"event={event}" for _, _, event in picture.columns),
+    )
+    tensors = number_of(sum(picture.num_tensors), "tensor")
+    return DistributionDrawing(
+        columns=columns,
+        labels=Markup("").join(
+            label(text, x="100%", y=f"{at:.1f}", anchor="end", more='dx="-6" dy="3.5"') for at, text in picture.labels
+        ),
+        cells=stretched(num_columns, picture.height, f'<g shape-rendering="crispEdges">{drawn}</g>') + Markup(lines),
+        axis=axis_labels(columns),
+        readouts=tuple(
+            readout(
+                "of the elements",
+                (
+                    f"{number_text(count / total, is_share=True)} ({count:,} of {total:,})" if count else "none"
+                    for count, total in zip(row.counts, picture.totals, strict=True)
+                ),
+                "bad" if row.kind in _BAD else "shown",
+            )
+            for row in picture.rows
+        ),
+        text=f"Distribution of the elements of {tensors} over magnitudes, by {picture.axis}. {picture.sentence}",
+    )
 
 
 def distribution_svg(found: Distributions) -> Markup:
-    """Returns the picture as a static SVG element; empty if nothing was measured."""
+    """Returns the picture as an SVG element that needs no style sheet; empty if nothing was measured."""
     picture = distribution_picture(found)
     if picture is None:
         return Markup("")
-    colours = {f"level-{index}": colour for index, colour in enumerate(level_colours(is_dark=False), start=1)}
-    colours["bad"] = LIGHT.bad
-    width, height = _LABELS + _CELLS + 8, picture.height + _FOOT
-    scale = f"translate({_LABELS} 8) scale({_CELLS / len(picture.columns):.4f} 1)"
+    drawing, height = distribution_drawing(picture), picture.height
     parts = [
-        (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height:.0f}" width="{width}" '
-            f'height="{height:.0f}" role="img" aria-label="{escape(picture.sentence)}" fill="currentColor" '
-            'font-family="system-ui, sans-serif" font-size="11">'
-        ),
-        (
-            f'<rect x="{_LABELS}" y="8" width="{_CELLS}" height="{picture.height:.1f}" fill="none" '
-            'stroke="currentColor" stroke-opacity="0.25"/>'
-        ),
-        f'<g transform="{scale}" shape-rendering="crispEdges">',
-        *(f'<path d="{area}" fill="{colours[name]}"/>' for name, area in cell_paths(picture).items()),
-        "</g>",
+        f'<rect x="{_LABELS}" y="8" width="{_CELLS}" height="{height:.1f}" fill="none" stroke="currentColor"/>',
+        placed(drawing.labels, x=0, y=8, width=_LABELS, height=height),
+        placed(drawing.cells, x=_LABELS, y=8, width=_CELLS, height=height),
+        placed(drawing.axis, x=_LABELS, y=height + 10, width=_CELLS, height=16),
     ]
-    for at, text in picture.labels:
-        y = 8 + at
-        parts.append(f'<text x="{_LABELS - 6}" y="{y + 3.5:.1f}" font-size="10" text-anchor="end">{text}</text>')
-    for index, text in enumerate(picture.ends):
-        share = index / max(1, len(picture.ends) - 1)
-        anchor = ("start", "middle", "end")[round(2 * share)]
-        label = f"{picture.axis} {text}" if not index else text
-        y = picture.height + 22
-        parts.append(f'<text x="{_LABELS + _CELLS * share:.1f}" y="{y:.1f}" text-anchor="{anchor}">{label}</text>')
-    return Markup("".join([*parts, "</svg>"]))
-
-
-def picture_text(picture: DistributionPicture) -> str:
-    """Returns what a picture shows, for readers who do not see it."""
-    tensors = number_of(sum(picture.num_tensors), "tensor")
-    return f"Distribution of the elements of {tensors} over magnitudes, by {picture.axis}. {picture.sentence}"
+    return standalone(parts, width=_LABELS + _CELLS + 8, height=round(height) + _FOOT, text=picture.sentence)
 
 
 def _power(exponent: float) -> float:
     return math.inf if exponent > 1023 else 2.0**exponent
-
-
-def _short(value: float) -> str:
-    if math.isinf(value):
-        return "Inf"
-    mantissa, _, exponent = f"{value:.3g}".partition("e")
-    return f"{mantissa}e{int(exponent)}" if exponent else mantissa

@@ -28,8 +28,9 @@ from tfdbg_arrow.query.run_diff.answer import (
 )
 from tfdbg_arrow.safe_text import number_of, printable, printable_line, to_json
 from tfdbg_arrow.viewer import naming
-from tfdbg_arrow.viewer.charts import bars, facts, histogram_text, pills, shares, sparkline
-from tfdbg_arrow.viewer.distribution_drawing import cell_paths, level_shares, picture_text
+from tfdbg_arrow.viewer.charts import bars, facts, histogram_text, pills, shares
+from tfdbg_arrow.viewer.colours import BAD, paint, style_sheet
+from tfdbg_arrow.viewer.distribution_drawing import distribution_drawing, level_shares
 from tfdbg_arrow.viewer.graph_drawing import (
     STATE_MARKS,
     GraphLinks,
@@ -45,12 +46,12 @@ from tfdbg_arrow.viewer.graph_drawing import (
     scope_health_text,
     scope_title,
 )
+from tfdbg_arrow.viewer.line_drawing import curve_plots, plot_drawing
 from tfdbg_arrow.viewer.links import Links, Url, execution_filter_parameters, filter_parameters
 from tfdbg_arrow.viewer.map_drawing import map_drawing
 from tfdbg_arrow.viewer.page import MAX_TEXT, PageKind, Shell
 from tfdbg_arrow.viewer.pages import PAGES
 from tfdbg_arrow.viewer.source_text import highlighted
-from tfdbg_arrow.viewer.static_charts import DARK, LIGHT, curves_svg, map_svg
 
 _MAX_TEXT = 400
 _CONTENT_TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
@@ -104,10 +105,10 @@ def _environment() -> Environment:
         is_bad_value=_is_bad_value,
         bars=bars,
         histogram_text=histogram_text,
-        sparkline=sparkline,
-        cell_paths=cell_paths,
-        picture_text=picture_text,
-        picture_data=lambda picture: Markup(escape(json_text(picture))),
+        distribution_drawing=distribution_drawing,
+        map_drawing=map_drawing,
+        curve_plots=curve_plots,
+        plot_drawing=plot_drawing,
         aligned_text=aligned_text,
         apart_text=apart_text,
         diff_name=diff_name,
@@ -127,13 +128,7 @@ def _environment() -> Environment:
         attribute_items=attribute_items,
         drawing=lambda around, links: Markup(escape(json_text(draw(around, links)))),
         model_drawing=lambda model, links: Markup(escape(json_text(draw_model(model, links)))),
-        map_drawing=lambda layers, measure: Markup(escape(json_text(map_drawing(layers, measure)))),
         parting_texts=parting_texts,
-        curves_drawing=lambda curves: Markup(
-            escape(json_text({"curves": curves, "colours": {"light": LIGHT, "dark": DARK}}))
-        ),
-        map_svg=map_svg,
-        curves_svg=curves_svg,
         scope_title=scope_title,
         scope_health_text=scope_health_text,
     )
@@ -142,6 +137,7 @@ def _environment() -> Environment:
         roles=naming.ROLES,
         state_marks=STATE_MARKS,
         level_shares=level_shares(),
+        bad_paint=paint(BAD),
         graph_links=GraphLinks,
         version=__version__,
     )
@@ -198,9 +194,12 @@ def json_text(value: Any) -> str:
 def static_files() -> dict[str, tuple[bytes, str]]:
     """Returns (bytes, content type) of the files that pages load, by path under static/."""
     return {
-        name: (file.read_bytes(), _CONTENT_TYPES[name.rpartition(".")[2]])
-        for name, file in _files_under(resources.files("tfdbg_arrow.viewer") / "static")
-        if name.rpartition(".")[2] in _CONTENT_TYPES
+        "colours.css": (style_sheet().encode(), "text/css"),
+        **{
+            name: (file.read_bytes(), _CONTENT_TYPES[name.rpartition(".")[2]])
+            for name, file in _files_under(resources.files("tfdbg_arrow.viewer") / "static")
+            if name.rpartition(".")[2] in _CONTENT_TYPES
+        },
     }
 
 

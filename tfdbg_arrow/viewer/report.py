@@ -211,7 +211,10 @@ def _render(
         sources={(section.page.run_id, section.page.file_path or ""): f"{section.id}-" for section in sources},
         tensors={(section.page.tensor.run_id, section.page.tensor.event_index): section.id for section in tensors},
     )
-    style, script = (static_files()[name][0].decode("utf-8") for name in ("viewer.css", "viewer.js"))
+    style, script = (
+        "\n".join(static_files()[name][0].decode("utf-8") for name in names)
+        for names in (("viewer.css", "chart.css", "colours.css"), ("viewer.js", "chart.js"))
+    )
     data: dict[str, Any] = {
         "overview": report.overview,
         "model": report.model,

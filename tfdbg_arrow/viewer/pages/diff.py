@@ -19,6 +19,7 @@ from tfdbg_arrow.query.run_diff import check_pattern
 from tfdbg_arrow.query.run_diff.answer import outcome_text
 from tfdbg_arrow.viewer.background import Background
 from tfdbg_arrow.viewer.comparison import Compared, Comparison, compare, compare_layers, comparison_of
+from tfdbg_arrow.viewer.map_scale import shown_measure
 from tfdbg_arrow.viewer.page import (
     Gradual,
     NoAnswerError,
@@ -30,7 +31,6 @@ from tfdbg_arrow.viewer.page import (
 )
 from tfdbg_arrow.viewer.reading import state_of
 from tfdbg_arrow.viewer.source_text import Excerpt
-from tfdbg_arrow.viewer.static_charts import shown_measure
 
 TIMEOUT_S = 18.0
 """A little less than the time limit of a page, so that the answer can name the command."""
@@ -379,7 +379,7 @@ def diff_page(others: Sequence[OtherLogdir] = ()) -> PageKind:
         title="Comparison",
         key=None,
         read=read,
-        assets=("diff.css", "model.css", "model.js", "pending.js"),
+        assets=("diff.css", "chart.css", "colours.css", "chart.js", "pending.js"),
         gradual=Gradual(start=start, complete=_complete),
         version=tuple((other, state_of(other.path)) for other in others),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from tfdbg_arrow.query import Logdir
@@ -19,7 +20,9 @@ from tfdbg_arrow.query.display.tensor_window import (
 from tfdbg_arrow.query.model_health.histograms import no_distribution_sentence, read_distributions
 from tfdbg_arrow.safe_text import number_of
 from tfdbg_arrow.viewer.distribution_drawing import DistributionPicture, distribution_picture
+from tfdbg_arrow.viewer.line_drawing import Line, Plot
 from tfdbg_arrow.viewer.page import NoSuchPageError, PageKind, Parameters, needed_run
+from tfdbg_arrow.viewer.svg import Columns, number_text
 
 MAX_BAD = 50
 MAX_COLUMNS = 160
@@ -98,8 +101,74 @@ class HistoryPage:
         """The magnitudes that were measured, by label."""
         return self._known(MAGNITUDES)
 
+    @property
+    def columns(self) -> Columns:
+        """The columns of the plots. A column leads to its first bad tensor, or else to its first one."""
+        buckets = self.series.buckets
+        return Columns(
+            axis=self.series.axis,
+            ranges=tuple(
+                (bucket.first_event_index, bucket.last_event_index)
+                if self.series.axis == "event"
+                else (bucket.first_step or 0, bucket.last_step or 0)
+                for bucket in buckets
+            ),
+            is_cells=False,
+            queries=tuple(
+                f"event={bucket.first_bad_event_index if bucket.num_bad else bucket.first_event_index}"
+                for bucket in buckets
+            ),
+        )
+
+    @property
+    def plots(self) -> dict[str, Plot]:
+        """The plots: of `shares` and `magnitudes`, or else one that only shows what is `bad`, by these names."""
+        groups = {
+            "shares": ("Share of the elements", "share", self.shares),
+            "magnitudes": ("Magnitudes, on a logarithmic scale", "log", self.magnitudes),
+        }
+        known = {name: group for name, group in groups.items() if group[2]} or {"bad": ("Bad or not", "share", {})}
+        columns = self.columns
+        chosen = None if self.event_index is None else self._column_of(self.event_index)
+        return {
+            name: Plot(
+                title=title,
+                scale=scale,
+                columns=columns,
+                lines=tuple(_line(label, measure, is_share=scale == "share") for label, measure in measures.items()),
+                bad=tuple(index for index, bucket in enumerate(self.series.buckets) if bucket.num_bad),
+                chosen=chosen,
+            )
+            for name, (title, scale, measures) in known.items()
+        }
+
+    def _column_of(self, event_index: int) -> int | None:
+        return next(
+            (
+                index
+                for index, bucket in enumerate(self.series.buckets)
+                if bucket.first_event_index <= event_index <= bucket.last_event_index
+            ),
+            None,
+        )
+
     def _known(self, names: dict[str, str]) -> dict[str, Measure]:
         return {text: getattr(self.series, name) for name, text in names.items() if getattr(self.series, name).is_known}
+
+
+def _line(name: str, measure: Measure, *, is_share: bool) -> Line:
+    """Returns the line of a measure. Values that are not finite are missing in it."""
+
+    def text(least: float | None, greatest: float | None) -> str:
+        low, high = (number_text(value, is_share=is_share) for value in (least, greatest))
+        return low if least == greatest else f"{low} to {high}"
+
+    greatest, least = (
+        tuple(value if value is not None and math.isfinite(value) else None for value in side)
+        for side in (measure.greatest, measure.least)
+    )
+    texts = tuple(map(text, measure.least, measure.greatest))
+    return Line(name=name, greatest=greatest, least=least, texts=texts)
 
 
 def read_history(
@@ -290,8 +359,5 @@ PAGE = PageKind(
     title="Over time",
     key=None,
     read=_read,
-    assets=(
-        *("vendor/uplot/uPlot.min.css", "history.css", "distribution.css"),
-        *("vendor/uplot/uPlot.iife.min.js", "history.js", "distribution.js"),
-    ),
+    assets=("chart.css", "colours.css", "chart.js"),
 )

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from tfdbg_arrow.query import Logdir
 from tfdbg_arrow.query.model_health import MAX_COLUMNS, MEASURES, LayerHealth, Measure, layer_health
+from tfdbg_arrow.viewer.map_rows import MapRow, map_rows
+from tfdbg_arrow.viewer.map_scale import shown_measure
 from tfdbg_arrow.viewer.page import PageKind, Parameters, chosen_run
-from tfdbg_arrow.viewer.static_charts import MapRow, map_rows, shown_measure
 
 _NUM_WORST = 12
 
@@ -157,4 +158,4 @@ def _read(logdir: Logdir, parameters: Parameters) -> ModelPage:
     )
 
 
-PAGE = PageKind(name="model", title="Model", key="m", read=_read, assets=("model.css", "model.js"))
+PAGE = PageKind(name="model", title="Model", key="m", read=_read, assets=("chart.css", "colours.css", "chart.js"))

@@ -332,6 +332,6 @@ PAGE = PageKind(
     title="Overview",
     key="o",
     read=_read,
-    assets=("vendor/uplot/uPlot.min.css", "curves.css", "vendor/uplot/uPlot.iife.min.js", "curves.js", "pending.js"),
+    assets=("chart.css", "colours.css", "chart.js", "pending.js"),
     gradual=Gradual(start=_start, complete=_complete),
 )

@@ -39,7 +39,7 @@
   }
 
   const summaries = () => [...document.querySelectorAll("#main details")];
-  const nameOf = (details) => (details.querySelector("summary") || details).textContent.replace(/[\d,]+/g, "#").trim();
+  const nameOf = (details) => details.dataset.name || (details.querySelector("summary") || details).textContent.replace(/[\d,]+/g, "#").trim();
 
   const take = (text) => {
     const next = new DOMParser().parseFromString(text, "text/html");
@@ -47,11 +47,12 @@
     for (const element of next.querySelectorAll("noscript")) element.remove();
     const main = document.getElementById("main");
     const open = new Set(summaries().filter((details) => details.open).map(nameOf));
+    const folded = new Set(summaries().filter((details) => !details.open && details.dataset.name).map(nameOf));
     const active = document.activeElement;
     const place = main.contains(active) && (active.id ? `#${CSS.escape(active.id)}` : active.getAttribute("href") && `a[href="${CSS.escape(active.getAttribute("href"))}"]`);
     const [x, y] = [scrollX, scrollY];
     main.replaceChildren(...[...next.getElementById("main").childNodes].map((node) => document.importNode(node, true)));
-    for (const details of summaries()) if (open.has(nameOf(details))) details.open = true;
+    for (const details of summaries()) details.open = (details.open && !folded.has(nameOf(details))) || open.has(nameOf(details));
     const runs = document.querySelector(".runs");
     const nextRuns = next.querySelector(".runs");
     if (runs && nextRuns && !runs.contains(document.activeElement)) runs.replaceWith(document.importNode(nextRuns, true));

@@ -1,0 +1,83 @@
+"""The colours of maps and distributions: a scale for magnitudes, a scale for numbers around 0, and one for bad cells.
+
+Each element of a drawing has a light colour of its own, because a notebook has no style sheet, and a class. The style
+sheet `colours.css`, which pages and reports load, has the dark colours of these classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+
+@dataclass(frozen=True, kw_only=True)
+class Colours:
+    """The colours on one ground.
+
+    Attributes:
+        sequential: From the lowest to the greatest value, with evenly changing lightness.
+        diverging: From negative values over 0 to positive values.
+        bad: Bad cells. No colour of a scale is similar to it.
+    """
+
+    sequential: tuple[str, ...]
+    diverging: tuple[str, ...]
+    bad: str
+
+
+# Source of the sequential colours: seaborn's colour map mako.
+LIGHT = Colours(
+    sequential=("#def5e5", "#a9e1bd", "#60ceac", "#3eb4ad", "#348fa7", "#366da0", "#3b4a8a", "#403a72"),
+    diverging=("#1f4e9c", "#5b8fd0", "#a9c6ea", "#f1f1ee", "#f0c48c", "#d98a2b", "#9c5a00"),
+    bad="#b3173f",
+)
+DARK = Colours(
+    sequential=LIGHT.sequential[::-1],
+    diverging=("#8fc1ff", "#4d86cf", "#2c4f80", "#2a2f37", "#7d5216", "#c27f22", "#ffc66e"),
+    bad="#e04060",
+)
+BAD = "bad-cell"
+"""The class of bad cells."""
+_NUM_LEVELS = 24
+"""Number of colours of a scale, less one. Eyes can hardly tell neighbours apart."""
+
+
+def colour_at(stops: Sequence[str], place: float) -> str:
+    """Returns the colour at a place from 0 to 1 between evenly spaced colours."""
+    at = place * (len(stops) - 1)
+    index = min(int(at), len(stops) - 2)
+    pairs = [(int(stops[index][c : c + 2], 16), int(stops[index + 1][c : c + 2], 16)) for c in (1, 3, 5)]
+    return "#" + "".join(f"{round(one + (other - one) * (at - index)):02x}" for one, other in pairs)
+
+
+def colour_class(place: float, *, is_diverging: bool = False) -> str:
+    """Returns the class of the colour at a place from 0 to 1 on a scale."""
+    return f"{'diverging' if is_diverging else 'sequential'}-{round(place * _NUM_LEVELS)}"
+
+
+def _fills(colours: Colours) -> dict[str, str]:
+    scales = {"sequential": colours.sequential, "diverging": colours.diverging}
+    levels = {
+        f"{name}-{level}": colour_at(stops, level / _NUM_LEVELS)
+        for name, stops in scales.items()
+        for level in range(_NUM_LEVELS + 1)
+    }
+    return {**levels, BAD: colours.bad}
+
+
+_LIGHT_FILLS = _fills(LIGHT)
+
+
+def paint(name: str) -> Markup:
+    """Returns the attributes of an element that has the colour of a class."""
+    return Markup(f'class="{name}" fill="{_LIGHT_FILLS[name]}"')
+
+
+def style_sheet() -> str:
+    """Returns the style sheet `colours.css`."""
+    dark = [(name, fill) for name, fill in _fills(DARK).items()]
+    chosen = "\n".join(f':root[data-theme="dark"] .{name} {{ fill: {fill}; }}' for name, fill in dark)
+    preferred = "\n".join(f':root:not([data-theme="light"]) .{name} {{ fill: {fill}; }}' for name, fill in dark)
+    return f"{chosen}\n@media (prefers-color-scheme: dark) {{\n{preferred}\n}}\n"

@@ -1,0 +1,82 @@
+"""The rows of a drawn map of layers: both sides of a layer are one row, and rows inside others can be folded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tfdbg_arrow.query.model_health import LayerMap
+
+MAX_SHOWN = 40
+"""Number of rows from which on deep rows are folded."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MapRow:
+    """One row of a drawn map: a layer with its forward side and its gradient side.
+
+    Attributes:
+        layer: As in LayerRow.
+        kind: As in LayerRow.
+        name: As in LayerRow.
+        role: The role of its forward side.
+        depth: As in LayerRow.
+        parent: Index of the row around it; None if there is none.
+        has_children: Whether other rows are inside.
+        is_open: Whether the rows inside are shown at first.
+        forward: Index in `LayerMap.rows`; None if the layer has no forward side.
+        gradient: Index in `LayerMap.rows`; None if the layer has no gradient side.
+    """
+
+    layer: str
+    kind: str
+    name: str
+    role: str
+    depth: int
+    parent: int | None
+    has_children: bool
+    is_open: bool
+    forward: int | None
+    gradient: int | None
+
+
+def map_rows(health: LayerMap) -> tuple[MapRow, ...]:
+    """Returns the rows of a drawn map. Deep rows are folded if there are many, but never those of the origin's way."""
+    sides: dict[tuple[str, str], dict[str, int]] = {}
+    for index, row in enumerate(health.rows):
+        sides.setdefault((row.kind, row.layer), {})[row.side] = index
+    places = {key: number for number, key in enumerate(sides)}
+    parents: list[int | None] = []
+    for kind, layer in sides:
+        around = None
+        while kind == "layer" and around is None and "/" in layer:
+            layer = layer.rpartition("/")[0]
+            around = places.get((kind, layer))
+        parents.append(around)
+    depths = [health.rows[min(found.values())].depth for found in sides.values()]
+    most = max(depths, default=0)
+    while most and sum(depth <= most for depth in depths) > MAX_SHOWN:
+        most -= 1
+    is_open = [depth < most or len(sides) <= MAX_SHOWN for depth in depths]
+    for index in health.path if health.origin is None else (health.origin.row, *health.path):
+        at = parents[places[health.rows[index].kind, health.rows[index].layer]]
+        while at is not None:
+            is_open[at] = True
+            at = parents[at]
+    rows = []
+    for number, ((kind, layer), found) in enumerate(sides.items()):
+        first = health.rows[min(found.values())]
+        rows.append(
+            MapRow(
+                layer=layer,
+                kind=kind,
+                name=first.name,
+                role=first.role,
+                depth=first.depth,
+                parent=parents[number],
+                has_children=number in parents,
+                is_open=is_open[number],
+                forward=found.get("forward"),
+                gradient=found.get("gradient"),
+            )
+        )
+    return tuple(rows)

@@ -1,0 +1,97 @@
+"""Which measure a map of layers shows, and how its values become places on a scale of colours."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from tfdbg_arrow.query.model_health import LayerMap, Measure
+from tfdbg_arrow.viewer.svg import number_text
+
+_MEASURES = ("difference", "max_abs", "norm", "bad_share")
+"""The measures to show first, if the recording has them."""
+_LINEAR_SHARE = 1e-3
+_LINEAR = {"relative": 1e-6, "share_difference": 1e-3}
+"""The difference below which the scale of differences is linear, by `Measure.scale`. Rounding errors are below it."""
+_SAME = 1e-7
+"""The difference below which two runs have the same colour."""
+_NOTICEABLE = 1e-3
+"""A difference with a tick of its own."""
+
+
+def shown_measure(health: LayerMap, name: str | None = None) -> Measure | None:
+    """Returns the measure with a name, or else the one to show first; None if the recording has none."""
+    measures = {measure.name: measure for measure in health.measures}
+    return next((measures[each] for each in (name, *_MEASURES, *measures) if each in measures), None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColourScale:
+    """How values of a measure become places from 0 to 1 on a colour scale.
+
+    Attributes:
+        kind: As in Measure.
+        low: The value at 0. For the scale `log` it is positive, and zeros are at 0 too.
+        high: The value at 1.
+        linear: For the scale `signed`, the magnitude below which the scale is linear.
+        is_difference: Whether the values are differences of two runs.
+    """
+
+    kind: str
+    low: float
+    high: float
+    linear: float = 1.0
+    is_difference: bool = False
+
+    def place(self, value: float) -> float:
+        """Returns the place of a value."""
+        if self.kind == "signed":
+            magnitude = math.log1p(min(abs(value), self.high) / self.linear) / math.log1p(self.high / self.linear)
+            return 0.5 + math.copysign(magnitude, value) / 2
+        if self.kind == "log":
+            if value <= self.low or self.high <= self.low:
+                return 0.0
+            return min(1.0, math.log(value / self.low) / math.log(self.high / self.low))
+        return min(1.0, max(0.0, value))
+
+    @property
+    def ticks(self) -> tuple[tuple[float, str], ...]:
+        """The places and texts of the scale's labels."""
+        if self.kind == "share":
+            return tuple((share / 4, f"{25 * share} %") for share in range(5))
+        if self.is_difference and self.kind == "log":
+            return ((0.0, "same"), *((self.place(share), f"{100 * share:g} %") for share in (1e-4, 1e-2, 1.0)))
+        if self.is_difference:
+            middle = self.place(_NOTICEABLE)
+            text = f"{100 * _NOTICEABLE:g} %"
+            return ((0.0, "B smaller"), (1 - middle, text), (0.5, "same"), (middle, text), (1.0, "B larger"))
+        if self.kind == "signed":
+            return ((0.0, number_text(-self.high)), (0.5, "0"), (1.0, number_text(self.high)))
+        first, last = math.ceil(math.log10(self.low)), math.floor(math.log10(self.high))
+        if last - first < 1:
+            return ((0.0, number_text(self.low)), (1.0, number_text(self.high)))
+        by = -(-(last - first) // 4)
+        return tuple((self.place(10.0**power), number_text(10.0**power)) for power in range(first, last + 1, by))
+
+
+def colour_scale(health: LayerMap, measure: Measure) -> ColourScale:
+    """Returns the scale of a measure over all rows of a map.
+
+    Of a run that went bad, it covers the columns until then: later values can be so large that they would hide what led
+    to it. They have the colours of the ends.
+    """
+    if measure.scale == "difference":
+        return ColourScale(kind="log", low=_SAME, high=1.0, is_difference=True)
+    if measure.scale in _LINEAR:
+        return ColourScale(kind="signed", low=-1.0, high=1.0, linear=_LINEAR[measure.scale], is_difference=True)
+    end = len(health.columns) if not health.origin else health.origin.column + 1
+    values = [value for row in health.values[measure.name] for value in row[:end] if value is not None]
+    sizes = sorted(abs(value) for value in values if math.isfinite(value) and value)
+    if measure.scale == "share":
+        return ColourScale(kind="share", low=0.0, high=1.0)
+    high = sizes[-1] if sizes else 1.0
+    if measure.scale == "signed":
+        return ColourScale(kind="signed", low=-high, high=high, linear=max(high * _LINEAR_SHARE, 1e-300))
+    # The lowest fiftieth shares a colour, so that single tiny numbers do not use up the scale.
+    low = sizes[len(sizes) // 50] if sizes else 0.1
+    return ColourScale(kind="log", low=low if low < high else high / 10, high=high)
