@@ -38,7 +38,7 @@ def record(logdir: Path) -> tuple[str, str]:
 def targets(logdir: Path, bug: str, fixed: str) -> dict[str, str]:
     """Returns the address of the page that each screenshot shows, by the name of the screenshot."""
     with open_logdir(logdir) as opened:
-        first = opened.first_nonfinite()
+        first = opened.first_nonfinite(run_id=bug)
     assert first is not None
     tensor = {"run": bug, "event": first.event_index}
     return {
