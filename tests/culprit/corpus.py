@@ -8,6 +8,7 @@ op.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import inspect
 import pkgutil
 from collections.abc import Callable
@@ -121,6 +122,21 @@ def programs() -> list[Program]:
     for module in sorted(found.name for found in pkgutil.iter_modules(package.__path__)):
         importlib.import_module(f"{package.__name__}.{module}")
     return list(_PROGRAMS.values())
+
+
+def load_program(path: Path, function_name: str) -> Program:
+    """Returns a program of a file that is not in `programs/`. The other programs of the file are not declared."""
+    known = dict(_PROGRAMS)
+    _PROGRAMS.clear()
+    try:
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        assert spec is not None
+        assert spec.loader is not None
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+        return _PROGRAMS[f"{path.stem}.{function_name}"]
+    finally:
+        _PROGRAMS.clear()
+        _PROGRAMS.update(known)
 
 
 def _add(

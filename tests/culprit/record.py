@@ -28,7 +28,7 @@ import tensorflow as tf
 import tfdbg_arrow
 from tests.culprit.corpus import Program, programs
 from tests.programs.compiling import compiled
-from tfdbg_arrow.query import NonFinite, alerts, provenance
+from tfdbg_arrow.query import NonFinite, alerts, provenance, read_reasons
 from tfdbg_arrow.query.recorded import health_facts
 
 SEED = 1
@@ -50,6 +50,11 @@ class Answer:
         path: File of the line to change.
         lineno: Number of that line, from 1.
         code: Text of that line.
+        colno: Where the expression that made the value begins in the line, from 1.
+        end_colno: Where it ends.
+        dtype: Dtype of the bad tensor.
+        sentence: Why the op made the value.
+        repair: How to fix it.
         error: An undeclared exception that the program raised, or an exception of the query.
         is_compiled: Whether XLA compiled its functions.
         is_refused: Whether XLA cannot compile the program, with or without a recording.
@@ -66,6 +71,11 @@ class Answer:
     path: str | None = None
     lineno: int | None = None
     code: str | None = None
+    colno: int | None = None
+    end_colno: int | None = None
+    dtype: str | None = None
+    sentence: str | None = None
+    repair: str | None = None
     error: str | None = None
     is_compiled: bool = False
     is_refused: bool = False
@@ -132,10 +142,12 @@ def answer(
             error = run(program, recording, scratch=directory / "recorded")
         found = tfdbg_arrow.first_nonfinite(directory / "logdir")
         error = error or contradiction(directory / "logdir", found)
+        reasons = None if found is None else read_reasons(directory / "logdir", found)
     gc.collect()
     if found is None:
         return Answer(name=program.name, error=error, is_compiled=is_compiled)
     forward: Any = getattr(found, "forward", None)
+    explanation = None if reasons is None else reasons.explanation
     return Answer(
         name=program.name,
         is_reported=not found.is_expected,
@@ -148,6 +160,11 @@ def answer(
         path=found.source.file_path if found.source is not None else None,
         lineno=found.source.lineno if found.source is not None else None,
         code=found.source.code if found.source is not None else None,
+        colno=found.source.colno if found.source is not None else None,
+        end_colno=found.source.end_colno if found.source is not None else None,
+        dtype=found.dtype,
+        sentence=explanation.sentence if explanation is not None else None,
+        repair=explanation.repair if explanation is not None else None,
         error=error,
         is_compiled=is_compiled,
     )
@@ -169,6 +186,12 @@ def contradiction(logdir: Path, culprit: NonFinite | None) -> str | None:
     return None if len(named) == 1 else f"the answers name different lines or layers: {named}"
 
 
+def use_two_devices() -> None:
+    """Makes two devices of the CPU, which programs with a distribution strategy need."""
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+
+
 def main() -> None:
     """Prints an answer for each program named on the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -178,9 +201,7 @@ def main() -> None:
     parser.add_argument("--health-backend", default="auto", help="what counts the elements: native or tensorflow")
     parser.add_argument("--compiled", action="store_true", help="let XLA compile all functions")
     options = parser.parse_args()
-    # Programs with a distribution strategy need two devices.
-    cpu = tf.config.list_physical_devices("CPU")[0]
-    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+    use_two_devices()
     answers = sys.stdout
     sys.stdout = sys.stderr  # for the output of the programs
     for program in programs():

@@ -18,9 +18,14 @@ import pytest
 
 from tests.culprit.compare import REPOSITORY, are_good_enough, judge, miss, record, summary
 from tests.culprit.corpus import programs
+from tests.culprit.patches import PATCHES
+from tests.culprit.repairs import KNOWN_EXCEPTIONS, patched_text, repaired
+from tests.culprit.repairs import summary as summary_of_repairs
 
 SAMPLE_STEP, SLOW_SAMPLE_STEP, FAST_SAMPLE_STEP = 10, 4, 50
 NUM_RECORDINGS = 50
+FINITE = 0.85
+"""The share of the programs with a bug that must become finite when the repair of their answer is applied."""
 MAX_WORSE = 0.02
 """The share of programs for which only TensorFlow's monitor may be right about a dump of Debugger V2."""
 
@@ -44,9 +49,31 @@ def test_the_answers_for_a_sample_of_the_corpus_are_right() -> None:
     check(record(names))
 
 
+@pytest.fixture(scope="module")
+def executed_answers() -> list[dict[str, Any]]:
+    """The answers for all programs, recorded as TensorFlow runs them."""
+    return list(record(graphs="executed"))
+
+
 @pytest.mark.slow
-def test_the_answers_for_the_whole_corpus_are_right() -> None:
-    check(record(graphs="executed"), graphs="executed")
+def test_the_answers_for_the_whole_corpus_are_right(executed_answers: list[dict[str, Any]]) -> None:
+    check(executed_answers, graphs="executed")
+
+
+@pytest.mark.slow
+def test_the_repair_of_each_answer_makes_its_program_finite(executed_answers: list[dict[str, Any]]) -> None:
+    outcomes = list(repaired(executed_answers))
+    print(summary_of_repairs(outcomes))
+    others = {outcome.name: outcome for outcome in outcomes if outcome.outcome != "finite"}
+    assert others.keys() == KNOWN_EXCEPTIONS.keys(), others
+    assert len(outcomes) - len(others) >= FINITE * len(outcomes)
+
+
+def test_each_patch_changes_its_program() -> None:
+    declared = {program.name: program for program in programs()}
+    for name, patch in PATCHES.items():
+        text = declared[name].path.read_text()
+        assert patched_text(text, declared[name], patch) != text
 
 
 WHOLE = pytest.param(1, id="all", marks=pytest.mark.exhaustive)

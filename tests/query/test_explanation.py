@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,14 @@ UNDERFLOW = (
     "Compute with logarithms (tf.reduce_logsumexp in place of sums of exponentials), or scale the argument of the "
     "exponential down."
 )
-SCALE = "Scale the inputs down or compute in a wider dtype. In training, lower the learning rate or clip the gradients."
+SCALE = (
+    "Scale the operands (data or weights) down, or compute in a wider dtype. In training, lower the learning rate or "
+    "clip the gradients."
+)
+JITTER = (
+    "Add jitter to the diagonal, for example matrix + 1e-4 * tf.eye(n). A matrix with large elements needs more, and "
+    "float64 less."
+)
 OF_NORM = (
     "Clip by value (tf.clip_by_value, or clipvalue in Keras), which takes no squares, or scale the inputs and the "
     "loss down. Clipping by a norm does not help, as the norm itself overflows."
@@ -470,7 +478,7 @@ SIGNED = "Use tf.linalg.slogdet: it returns the sign of the determinant and the 
                 "MatrixLogarithm: the matrix is finite and its logarithm is not. An eigenvalue is 0, or is after "
                 "rounding, or the computation overflowed."
             ),
-            "Add jitter to the diagonal, for example matrix + 1e-6 * tf.eye(n).",
+            JITTER,
         ),
         ("Svd", [CLEAN], NAN, f"Svd: {DECOMPOSED}", FACTORS),
         (
@@ -646,7 +654,7 @@ def test_a_logarithm_of_a_determinant_that_is_0_is_of_a_singular_matrix() -> Non
     taken = {0: row("MatrixDeterminant", ZERO)}
     assert explain(Computed(output=row("Log", NEG_INF), inputs=taken)) == Explanation(
         f"{LOG_OF_0} It is a determinant: the matrix is singular, or the product of its eigenvalues underflowed.",
-        "Add jitter to the diagonal of the matrix, for example 1e-6 * tf.eye(n). If the matrix is not singular, "
+        "Add jitter to the diagonal of the matrix, for example 1e-4 * tf.eye(n). If the matrix is not singular, "
         "tf.linalg.slogdet is enough: it does not underflow.",
     )
 
@@ -686,3 +694,46 @@ def test_a_constant_infinity_times_zero_has_to_be_finite() -> None:
 def test_an_optimizer_that_divides_by_the_root_of_its_variable(made_by: str, repair: str) -> None:
     computed = Computed(output=row("Rsqrt", INF), inputs={0: row(made_by, ZERO)}, is_optimizer=True)
     assert explain(computed) == Explanation("Rsqrt of 0: 1 of 2 elements is 0, and 1 / sqrt(0) is infinite.", repair)
+
+
+@pytest.mark.parametrize(
+    ("made_by", "repair"),
+    [
+        (["AddV2", "Sqrt", "RealDiv", "ReadVariableOp"], "Give the optimizer an epsilon that is above 0 in the dtype."),
+        (["Cast", "ReadVariableOp"], NO_NAN),  # the step, in a schedule
+        (["Sqrt", "Sum", "Square", "ReadVariableOp"], NO_NAN),  # a norm, in a constraint
+        (["Sqrt"], NO_NAN),  # nothing shows what the root was taken of
+    ],
+)
+def test_a_division_of_the_user_inside_an_optimizer(made_by: list[str], repair: str) -> None:
+    rows = [replace(row(op_type, ZERO), event_index=index) for index, op_type in enumerate(made_by)]
+    behind = {index: {0: taken} for index, taken in enumerate(rows[1:])}
+    computed = Computed(
+        output=row("RealDiv", INF),
+        inputs={0: row("Mul", CLEAN), 1: rows[0]},
+        made_from=lambda event: behind.get(event.event_index, {}),
+        is_optimizer=True,
+    )
+    assert explain(computed) == Explanation(
+        "Division by 0: 1 of 2 elements is 0 in the divisor, and the quotient is infinite.", repair
+    )
+
+
+def test_an_angle_at_0_is_kept_away_from_0() -> None:
+    computed = Computed(output=row("Reciprocal", INF), inputs={0: row("AddV2", ZERO)}, forward_type="Angle")
+    assert explain(computed) == Explanation(
+        "The gradient of Angle: Reciprocal of 0: 1 of 2 elements is 0, and 1 / 0 is infinite.",
+        "Add a small number before tf.math.angle, so that no element is 0: the slope at 0 is infinite.",
+    )
+
+
+@pytest.mark.parametrize(
+    ("maker", "repair"),
+    [("Log", "Check the constants that Log takes. Keep the argument above 0, for example with tf.maximum."),
+     ("Mul", "Check the constants that Mul takes.")],
+)  # fmt: skip
+def test_a_function_of_constants_is_repaired_like_one_of_tensors(maker: str, repair: str) -> None:
+    computed = Computed(output=row("Const", INF), inputs={}, program_ops=("Const", maker), makers=(maker,))
+    assert explain(computed) == Explanation(
+        f"{maker} of constants: TensorFlow computed the result in advance, and it holds 1 +Inf.", repair
+    )

@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 import tfdbg_arrow
+from tfdbg_arrow.writer.hooks import autograph
 from tfdbg_arrow.writer.recording.function_observer import FunctionObserver
 
 from .lifecycle import X, doubling, stats
@@ -41,6 +42,14 @@ def fail_in_python(x: tf.Tensor) -> tf.Tensor:
 
 def fail_in_trace(x: tf.Tensor) -> tf.Tensor:
     raise KeyError("of the program")
+
+
+def double(x: tf.Tensor) -> tf.Tensor:
+    return x * 2.0
+
+
+def triple(x: tf.Tensor) -> tf.Tensor:
+    return x * 3.0
 
 
 FAILING = {
@@ -94,6 +103,19 @@ class TestFailures:
             results = [doubling()(X).numpy().tolist() for _ in range(2)]
         assert results == [[4.0, 0.0]] * 2
         assert len([w for w in warned if "broken" in str(w.message)]) == 1
+        assert {stat for stat, _ in stats(tmp_path)} == {"failed"}
+
+    # AutoGraph converts each function once in a process.
+    @pytest.mark.parametrize(("part", "function"), [("_note_span", double), ("_matched_spans", triple)])
+    def test_lost_columns_of_a_converted_function_are_a_row(
+        self, part: str, function: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(*_: Any) -> None:
+            raise ValueError("broken")
+
+        monkeypatch.setattr(autograph, part, fail)
+        with tfdbg_arrow.capture(tmp_path):
+            tf.function(function)(X)
         assert {stat for stat, _ in stats(tmp_path)} == {"failed"}
 
     def test_warnings_that_are_errors_do_not_break_the_training(

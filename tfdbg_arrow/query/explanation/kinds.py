@@ -212,14 +212,18 @@ Rule = Callable[[Computed], Explanation | None]
 
 SOFTMAX = "Use tf.nn.softmax in place of the exponentials, their sum and the division."
 """The fix for a softmax by hand, which overflows or divides by 0."""
-_SMALLEST = {"float16": "6e-08"}
-"""Dtypes in which the usual epsilons are 0. In wider dtypes, an added 0 is not a lost epsilon."""
+_LARGER_EPSILON = {
+    "float16": "Add a larger epsilon, such as 1e-3: float16 rounds a number below 3e-08 to 0, and 1 / x is infinite "
+    "below 1.5e-05.",
+}
+"""The fix for a lost epsilon, by the dtypes in which the usual epsilons are 0. In wider dtypes, an added 0 is none."""
 ADDS = ("Add", "AddV2")
 """Types of ops that add two tensors."""
 PLUS_CONSTANT = "+ constant"
 """The type of an op of `takers` that adds a constant."""
 OVERFLOW = (
-    "Scale the inputs down or compute in a wider dtype. In training, lower the learning rate or clip the gradients."
+    "Scale the operands (data or weights) down, or compute in a wider dtype. In training, lower the learning rate or "
+    "clip the gradients."
 )
 """The fix for an overflow of no other known cause."""
 _OVERFLOW_OF_GRADIENT = (
@@ -342,12 +346,10 @@ def with_lost_epsilon(explanation: Explanation, computed: Computed, *, index: in
     terms = computed.made_from(x) if x.op_type in ADDS else {}
     lost = next((term for term in terms.values() if term.size and term.num_zero == term.size == 1), None)
     is_lost = (lost is not None and len(terms) == 2) or _has_removed_sum(computed)
-    if not is_lost or x.dtype not in _SMALLEST:
+    repair = _LARGER_EPSILON.get(x.dtype or "")
+    if not is_lost or repair is None:
         return explanation
-    return Explanation(
-        f"{explanation.sentence} The number that was added before is 0 in {x.dtype}.",
-        f"Add an epsilon that {x.dtype} can represent: its smallest positive number is {_SMALLEST[x.dtype]}.",
-    )
+    return Explanation(f"{explanation.sentence} The number that was added before is 0 in {x.dtype}.", repair)
 
 
 def _has_removed_sum(computed: Computed) -> bool:

@@ -32,7 +32,7 @@ from tfdbg_arrow.query.explanation.kinds import (
 )
 from tfdbg_arrow.query.explanation.linear import CrossEntropy, Division, Power, Sums, ZeroTimes, remainder, softmax
 from tfdbg_arrow.query.recorded import TensorEvent
-from tfdbg_arrow.schema.op_traits import OPTIMIZERS, Trait, types_with
+from tfdbg_arrow.schema.op_traits import OPTIMIZERS, READER, Trait, types_with
 
 _OF_CUSTOM_GRADIENTS = types_with(Trait.STANDS_FOR_CALL)
 """Types of the ops with which tf.custom_gradient marks its result. Their own gradients compute nothing."""
@@ -66,8 +66,11 @@ _BEFORE_ROOT = "Before the root, add an epsilon that is not 0 in the dtype."
 _TO_BASE = "Add an epsilon to the base."
 _TO_DIVISOR = "Add an epsilon to the divisor."
 _OPTIMIZER_EPSILON = "Give the optimizer an epsilon that is above 0 in the dtype."
-_JITTER = "Add jitter to the diagonal, for example matrix + 1e-6 * tf.eye(n)."
-_DATA = "Check the source of the data for NaN and infinities."
+_JITTER = (
+    "Add jitter to the diagonal, for example matrix + 1e-4 * tf.eye(n). A matrix with large elements needs more, and "
+    "float64 less."
+)
+_DATA = "Check the source of the data for NaN and infinities, and replace them or leave them out."
 _GAMMA = "Keep the arguments in the domain with tf.clip_by_value or tf.maximum."
 _ALPHA = "Keep the parameters above 0, for example with tf.nn.softplus."
 _DENOMINATOR = "Use an epsilon above 0, and a variance that is not negative."
@@ -83,7 +86,7 @@ _STABLE_LOG = {
     "Softmax": "Use tf.nn.log_softmax in place of both ops.",
     "Sigmoid": "Use tf.math.log_sigmoid in place of both ops.",
     "Relu": "Use tf.nn.softplus in place of tf.nn.relu, which returns 0 for a number below 0, or add an epsilon.",
-    "MatrixDeterminant": "Add jitter to the diagonal of the matrix, for example 1e-6 * tf.eye(n). If the matrix is not "
+    "MatrixDeterminant": "Add jitter to the diagonal of the matrix, for example 1e-4 * tf.eye(n). If the matrix is not "
     "singular, tf.linalg.slogdet is enough: it does not underflow.",
     "Sub": "Keep the argument above 0 with tf.maximum. TensorFlow's optimizer may move an epsilon that is added to a "
     "difference to where it is rounded away.",
@@ -97,6 +100,8 @@ _FROM_LOGITS = {
 _MOVES = {**dict.fromkeys(("ExpandDims", "Identity", "Reshape", "SplitV", "Squeeze", "StridedSlice"), 0), "Split": 1}
 """Types of ops that return elements of an input, and its index."""
 _MAX_MOVES = 5
+_OF_DIVISORS = frozenset({"Add", "AddV2", "Maximum", "Mul", "RealDiv", "Sqrt", "Sub"})
+"""Types of ops between the variables of an optimizer and the divisor of its update."""
 _LOG = FirstOf(
     rules=(
         Pole(
@@ -254,6 +259,7 @@ GRADIENTS: dict[str, str] = {
     "Asin": _UNIT,
     "Atanh": _UNIT,
     "Acosh": "Keep the argument above 1 with tf.maximum: the slope at 1 is infinite.",
+    "Angle": "Add a small number before tf.math.angle, so that no element is 0: the slope at 0 is infinite.",
     "Atan2": "Keep the two arguments from both being 0, for example with an epsilon.",
     "Sqrt": _BEFORE_ROOT,
     "Pow": _TO_BASE,
@@ -441,7 +447,8 @@ def explain(computed: Computed) -> Explanation | None:
         where = f"no recorded op made it, and it holds {bad_text(output)}"
         from_outside = Explanation(
             f"The tensor was bad before the recorded program used it: {where}.",
-            "Check the data for NaN and infinities before training.",
+            "Check where the program got it, such as the data, NumPy code or loaded weights, and replace the bad "
+            "elements or leave them out.",
         )
         masked = with_mask(from_outside, computed)
         return _with_product(from_outside, computed) if masked is from_outside else masked
@@ -466,7 +473,7 @@ def _with_product(explanation: Explanation, computed: Computed) -> Explanation:
     return Explanation(
         f"{explanation.sentence} {line} multiplies the NaN by a tensor with as many zeros, but NaN * 0 is NaN.",
         "If the product is to mask the NaN, replace them before it, as in tf.where(mask > 0, x, 0.0). Otherwise, check "
-        "the data for NaN and infinities before training.",
+        "where the program got them.",
     )
 
 
@@ -494,7 +501,28 @@ def _of_optimizer(found: Explanation, computed: Computed) -> Explanation:
     zero = divisor if computed.op in ("Div", "RealDiv") else root
     if zero is not None and zero.op_type == "Cast" and zero.shape == () and zeros(zero) > 0:
         return replace(found, repair=_STEP_COUNTER)
-    return replace(found, repair=_OPTIMIZER_EPSILON) if is_by_variable or is_by_zero else found
+    if is_by_variable or (is_by_zero and divisor is not None and _is_of_optimizer(computed, divisor)):
+        return replace(found, repair=_OPTIMIZER_EPSILON)
+    return found
+
+
+def _is_of_optimizer(computed: Computed, divisor: TensorEvent) -> bool:
+    """Returns whether the zeros of a divisor come from a variable by elementwise ops, as those of an optimizer do.
+
+    The user's schedules and constraints run inside the optimizer, too. A schedule casts the number of the step, and a
+    constraint sums the elements of a kernel.
+    """
+    waiting, num_steps = [divisor], 0
+    while waiting and num_steps < _MAX_MOVES:
+        row = waiting.pop()
+        made_by = computed.made_by(row)
+        if made_by == READER:
+            return True
+        if made_by in _OF_DIVISORS:
+            # TensorFlow may run the reciprocal of a root in place of the root. It is infinite where the root is 0.
+            waiting += [source for source in computed.made_from(row).values() if zeros(source) or infs(source)]
+        num_steps += 1
+    return False
 
 
 def _of_constants(computed: Computed) -> Explanation:
@@ -507,7 +535,7 @@ def _of_constants(computed: Computed) -> Explanation:
         )
     return Explanation(
         f"{maker} of constants: TensorFlow computed the result in advance, and it holds {bad_text(computed.output)}.",
-        f"Check the constants that {maker} takes.",
+        " ".join(filter(None, (f"Check the constants that {maker} takes.", REPAIRS.get(maker)))),
     )
 
 

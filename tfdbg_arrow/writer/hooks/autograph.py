@@ -12,7 +12,6 @@ line, so this module also notes, while AutoGraph converts a function, where each
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from typing import Any
 
 import gast
@@ -20,6 +19,7 @@ from tensorflow.python.autograph.impl import api as autograph_api
 from tensorflow.python.autograph.pyct import anno, ast_util, origin_info, parser
 from tensorflow.python.util import tf_inspect
 
+from tfdbg_arrow.writer.hooks.observation import Observation
 from tfdbg_arrow.writer.hooks.patches import Patches
 from tfdbg_arrow.writer.source_parts import Span
 from tfdbg_arrow.writer.stacks import Location
@@ -29,11 +29,13 @@ _maps: dict[str, dict[int, Location]] = {}
 _spans: dict[str, dict[Span, Span]] = {}
 """The spans of the user's expressions by those of the generated expressions, by generated file."""
 
+_NOTING = "noting where the expressions of a function were written"
 
-def hook_autograph(patches: Patches) -> None:
+
+def hook_autograph(observation: Observation, patches: Patches) -> None:
     """Installs the hooks that note where the user wrote each expression of a converted function."""
-    patches.put(origin_info, "resolve_entity", _make_resolve_entity)
-    patches.put(origin_info, "create_source_map", _make_create_source_map)
+    patches.put(origin_info, "resolve_entity", lambda original: _make_resolve_entity(original, observation))
+    patches.put(origin_info, "create_source_map", lambda original: _make_create_source_map(original, observation))
 
 
 class _Place(origin_info.Location):  # type: ignore[misc]
@@ -42,15 +44,17 @@ class _Place(origin_info.Location):  # type: ignore[misc]
     span: Span
 
 
-def _make_resolve_entity(original: Any) -> Any:
+def _make_resolve_entity(original: Any, observation: Observation) -> Any:
     def resolve_entity(node: Any, source: Any, entity: Any) -> None:
         original(node, source, entity)
-        with suppress(Exception):  # the program can run without these notes
+        try:
             lines, first_lineno = tf_inspect.getsourcelines(entity)
             text = _lambda_text(node, lines) if isinstance(node, gast.Lambda) else _function_text(source, lines)
             if text is not None:
                 for part in gast.walk(node):
                     _note_span(part, text, first_lineno)
+        except Exception as error:
+            observation.observer.note_failure(_NOTING, error)
 
     return resolve_entity
 
@@ -119,11 +123,13 @@ def _place(text: _Text, lineno: int, column: int) -> tuple[int, int]:
     return number, first + column - start
 
 
-def _make_create_source_map(original: Any) -> Any:
+def _make_create_source_map(original: Any, observation: Observation) -> Any:
     def create_source_map(nodes: Any, code: Any, filepath: Any) -> Any:
         source_map = original(nodes, code, filepath)
-        with suppress(Exception):  # the program can run without these notes
+        try:
             _spans[filepath] = dict(_matched_spans(nodes, code))
+        except Exception as error:
+            observation.observer.note_failure(_NOTING, error)
         return source_map
 
     return create_source_map

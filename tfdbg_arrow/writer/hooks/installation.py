@@ -37,7 +37,7 @@ class Hooks:
         room.take()
         tell_when_connected(self._observer.note_connected)
         hook_calls(observation, patches)
-        hook_autograph(patches)
+        hook_autograph(observation, patches)
         hook_tracing(observation, patches)
         hook_work_for_others(observation, patches)
         hook_gradients(observation, patches)

@@ -1,0 +1,279 @@
+"""The repairs that are applied to programs of the corpus by hand, because they are no change of a single expression."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Patch:
+    """A repair, as changes of the text of a program.
+
+    Attributes:
+        repair: The beginning of the repair that the changes apply. With another answer, the patch is not applied.
+        changes: Texts that the program, or else its file, has once, each with its replacement.
+    """
+
+    repair: str
+    changes: tuple[tuple[str, str], ...]
+
+
+_CHECK_DATA = "Check where the program got it"
+_CHECK_SOURCE = "Check the source of the data"
+_CHECK_PYTHON = "Check the Python function"
+_DIVIDE = "Use tf.math.divide_no_nan"
+_DOUBLE_WHERE = "Put tf.where around the input"
+_EPSILON = "Keep the argument above 0 with an epsilon"
+_EPSILON_16 = "Add a larger epsilon, such as 1e-3"
+_JITTER = "Add jitter"
+_LOGARITHMS = "Add the logarithms of the factors"
+_OPTIMIZER = "Give the optimizer an epsilon"
+_ROOT = "Before the root, add an epsilon"
+_SCALE = "Scale the operands (data or weights) down, or compute in a wider dtype"
+_SOFTMAX = "Use tf.nn.softmax"
+
+PATCHES: dict[str, Patch] = {
+    "data.argument_of_a_function": Patch(_CHECK_DATA, (("np.array([np.nan, 1.0]", "np.array([0.0, 1.0]"),)),
+    "data.array_with_a_missing_value": Patch(
+        _CHECK_DATA, (("    _regression().fit(features", "    _regression().fit(np.nan_to_num(features)"),)
+    ),
+    "data.batch_from_numpy_in_a_loop": Patch(
+        _CHECK_DATA, (("tf.constant(batch)", "tf.constant(np.nan_to_num(batch))"),)
+    ),
+    "data.bytes_read_with_the_wrong_type": Patch("Check that the bytes", (("0x3F800000, -1", "0x3F800000, 0"),)),
+    "data.constant_made_by_numpy": Patch("Check the constant", (("[0.5, 0.5, 0.0]", "[0.5, 0.5, 1e-6]"),)),
+    "data.csv_cell_that_says_nan": Patch(_CHECK_SOURCE, (('"4,nan,6"', '"4,5,6"'),)),
+    "data.csv_record_with_an_infinity": Patch(_CHECK_SOURCE, (('"0.5,inf"', '"0.5,1.5"'),)),
+    "data.example_that_holds_a_nan": Patch(_CHECK_SOURCE, (('float("nan")', "2.0"),)),
+    "data.feature_of_a_numpy_function": Patch(_CHECK_PYTHON, (("np.log(values)", "np.log(np.maximum(values, 1e-6))"),)),
+    "data.feature_of_a_python_function": Patch(
+        _CHECK_PYTHON, (("/ values.numpy()", "/ np.maximum(values.numpy(), 1e-6)"),)
+    ),
+    "data.generator_that_yields_nan": Patch(
+        _CHECK_PYTHON, (("np.float32(count) / np.float32(count)", "np.float32(count) / np.maximum(count, 1e-6)"),)
+    ),
+    "data.missing_token": Patch(_CHECK_DATA, (("    model.fit(tokens", "    model.fit(np.nan_to_num(tokens)"),)),
+    "data.raw_file_that_holds_an_infinity": Patch(_CHECK_SOURCE, (("[1.0, np.inf, 2.0]", "[1.0, 3.0, 2.0]"),)),
+    "data.targets_with_an_infinity": Patch(
+        _CHECK_DATA,
+        (('np.ones((4, 2), "float32"), targets', 'np.ones((4, 2), "float32"), np.nan_to_num(targets, posinf=0)'),),
+    ),
+    "functions.division_of_sums_over_two_lines": Patch(
+        _DIVIDE,
+        (
+            (
+                "tf.reduce_sum(weights * liked)  # the sum\n            / tf.reduce_sum(liked)",
+                "tf.math.divide_no_nan(tf.reduce_sum(weights * liked), tf.reduce_sum(liked))",
+            ),
+        ),
+    ),
+    "functions.gradient_with_the_logarithm_of_a_constant": Patch(
+        "Check the constants", (("tf.constant(0.0)", "tf.constant(1e-6)"),)
+    ),
+    "functions.jacobian_at_zero": Patch(_ROOT, (("tf.sqrt(x)", "tf.sqrt(x + 1e-6)"),)),
+    "functions.logarithm_of_a_constant": Patch("Check the constants", (("tf.constant(0.0)", "tf.constant(1e-6)"),)),
+    "functions.product_of_constants_that_overflows": Patch(_SCALE, (("1e30 * 1e30", "1e15 * 1e15"),)),
+    "functions.reloaded_keras_model_predicts": Patch(
+        "Keep the argument at or above 0", (("array([[1.0, -4.0]]", "array([[1.0, max(-4.0, 0.0)]]"),)
+    ),
+    "functions.saved_model_called_with_zero": Patch(
+        _EPSILON, (("model(tf.constant([0.0, 1.0]))", "model(tf.constant([0.0, 1.0]) + 1e-6)"),)
+    ),
+    "functions.saved_model_in_a_training_step": Patch(
+        _EPSILON, (("model(inputs * scale)", "model(inputs * scale + 1e-6)"),)
+    ),
+    "functions.vectorized_map_over_a_constant_image": Patch(
+        _DIVIDE,
+        (("centered / tf.math.reduce_std(image)", "tf.math.divide_no_nan(centered, tf.math.reduce_std(image))"),),
+    ),
+    "generative.critic_loss_reported_only": Patch(
+        "Use tf.math.log_sigmoid in place of both ops",
+        (
+            ("tf.sigmoid(tf.constant([-120.0, 0.0, 1.0]))", "tf.constant([-120.0, 0.0, 1.0])"),
+            ("tf.math.log(probs)", "tf.math.log_sigmoid(probs)"),
+        ),
+    ),
+    "generative.saturated_discriminator": Patch(
+        "Use tf.math.log_sigmoid(-x)",
+        (('activation="sigmoid", ', ""), ("tf.math.log(1.0 - fake)", "tf.math.log_sigmoid(-fake)")),
+    ),
+    "keras_training.batch_normalisation_with_epsilon_zero": Patch(_ROOT, (("epsilon=0.0", "epsilon=1e-3"),)),
+    "keras_training.checkpoint_that_holds_a_nan": Patch(
+        "Restore an earlier checkpoint", (('[1.0, float("nan")]', "[1.0, 2.0]"),)
+    ),
+    "keras_training.deep_linear_network_explodes": Patch(_SCALE, (("Constant(1e5)", "Constant(1e-1)"),)),
+    "keras_training.learning_rate_far_too_large": Patch("Lower the learning rate", (("SGD(1e12)", "SGD(1e-2)"),)),
+    "keras_training.learning_rate_far_too_large_in_a_loop": Patch(_SCALE, (("1e12 *", "1e-2 *"),)),
+    "keras_training.learning_rate_set_to_nan_by_a_callback": Patch(
+        _CHECK_DATA, (("learning_rate.assign(rate)", "learning_rate.assign(np.nan_to_num(rate))"),)
+    ),
+    "keras_training.optimizer_with_epsilon_zero": Patch(_OPTIMIZER, (("epsilon=0.0", "epsilon=1e-7"),)),
+    "keras_training.pretrained_weights_with_a_nan": Patch(
+        _CHECK_DATA, (("set_weights([kernel,", "set_weights([np.nan_to_num(kernel),"),)
+    ),
+    "losses.binary_cross_entropy_by_hand": Patch(
+        "Use tf.math.log_sigmoid(-x)",
+        (
+            ('_classifier(1, "sigmoid")', '_classifier(1, "linear")'),
+            ("tf.math.log(y_pred + 1e-7)", "tf.math.log_sigmoid(y_pred)"),
+            ("tf.math.log(1.0 - y_pred)", "tf.math.log_sigmoid(-y_pred)"),
+        ),
+    ),
+    "losses.cross_entropy_by_hand": Patch(
+        "Use tf.nn.log_softmax",
+        (
+            ('_classifier(3, "softmax")', '_classifier(3, "linear")'),
+            ("tf.math.log(y_pred)", "tf.nn.log_softmax(y_pred)"),
+        ),
+    ),
+    "losses.log_sum_exp_by_hand": Patch(
+        "Use tf.reduce_logsumexp",
+        (("tf.math.log(tf.reduce_sum(tf.exp(energies)))", "tf.reduce_logsumexp(energies)"),),
+    ),
+    "losses.perplexity_of_an_unseen_word": Patch(
+        _LOGARITHMS,
+        (
+            ("    likelihood = tf.reduce_prod(probs)\n", ""),
+            ("tf.math.log(likelihood)", "tf.reduce_sum(tf.math.log(probs))"),
+        ),
+    ),
+    "losses.softmax_by_hand": Patch(
+        _SOFTMAX,
+        (
+            ("            powers = tf.exp(logits)  # culprit\n", ""),
+            ("powers / tf.reduce_sum(powers, axis=-1, keepdims=True)", "tf.nn.softmax(logits)  # culprit"),
+        ),
+    ),
+    "losses.softplus_by_hand": Patch(
+        "Use tf.nn.softplus(x)",
+        (("tf.math.log(1.0 + tf.exp(scale * inputs))", "tf.nn.softplus(scale * inputs)"),),
+    ),
+    "precision.cast_of_a_large_number_to_float16": Patch(
+        "Cast to a dtype", (("values, tf.float16", "values, tf.float32"),)
+    ),
+    "precision.compound_growth": Patch(_SCALE, (("(1.0 + rate) **", "(1.0 + rate / 100.0) **"),)),
+    "precision.epsilon_that_is_zero_in_float16": Patch(_EPSILON_16, (("1e-8)", "1e-3)"),)),
+    "precision.exponential_of_ninety": Patch(
+        _SOFTMAX,
+        (
+            ("        rate = tf.exp(log_rate)  # culprit\n", ""),
+            ("rate / tf.reduce_sum(rate)", "tf.nn.softmax(log_rate)  # culprit"),
+        ),
+    ),
+    "precision.float16_model_without_loss_scaling": Patch(
+        _SCALE, (('set_dtype_policy("float16")', 'set_dtype_policy("float32")'),)
+    ),
+    "precision.log_cosh_by_hand": Patch(
+        "Clip the argument with tf.clip_by_value. For log(cosh(x))",
+        (
+            ("tf.cosh(y_pred - y_true)", "y_pred - y_true"),
+            ("tf.math.log(spread)", "spread + tf.nn.softplus(-2.0 * spread) - tf.math.log(2.0)"),
+        ),
+    ),
+    "precision.log_with_an_epsilon_that_is_zero_in_float16": Patch(
+        _EPSILON_16, (("probs[1] + 1e-8", "probs[1] + 1e-3"),)
+    ),
+    "precision.normalisation_in_mixed_precision": Patch(_EPSILON_16, (("+ 1e-12)", "+ 1e-3)"),)),
+    "precision.product_of_many_odds": Patch(
+        _LOGARITHMS,
+        (
+            (
+                "tf.reduce_prod(odds) / (1.0 + tf.reduce_prod(odds + 1.0))",
+                "tf.exp(tf.reduce_sum(tf.math.log(odds)) - tf.nn.softplus(tf.reduce_sum(tf.math.log(odds + 1.0))))",
+            ),
+        ),
+    ),
+    "precision.squares_of_float16_activations": Patch(
+        _SCALE, (("tf.square(values)", "tf.square(tf.cast(values, tf.float32))"),)
+    ),
+    "precision.sum_of_two_large_numbers": Patch(_SCALE, (("tf.constant(3e38)", "tf.constant(1e-3 * 3e38)"),)),
+    "reinforcement.entropy_temperature_grows": Patch(
+        "Use tf.nn.softplus(x)",
+        (
+            ("            alpha = tf.exp(log_alpha)  # culprit\n", ""),
+            ("tf.math.log1p(alpha) * 2.0", "tf.nn.softplus(log_alpha) * 2.0  # culprit"),
+        ),
+    ),
+    "reinforcement.returns_that_are_not_discounted": Patch(
+        _SCALE,
+        (("initializer=0.0", "initializer=tf.constant(0.0, tf.float64)"), ("tf.ones([8])", "tf.ones([8], tf.float64)")),
+    ),
+    "scientific.convolution_that_overflows": Patch(_SCALE, (("conv2d(image,", "conv2d(1e-10 * image,"),)),
+    "scientific.determinant_that_overflows": Patch(
+        "Use tf.linalg.slogdet", (("tf.math.log(tf.linalg.det(matrix))", "tf.linalg.slogdet(matrix)[1]"),)
+    ),
+    "scientific.log_determinant_of_a_singular_matrix": Patch(
+        _JITTER, (("slogdet(matrix)", "slogdet(matrix + 1e-4 * tf.eye(2))"),)
+    ),
+    "scientific.logistic_map_beyond_its_range": Patch(_SCALE, (("tf.constant(1.5)", "tf.constant(0.15)"),)),
+    "scientific.mean_of_covariances_one_of_them_singular": Patch(
+        _JITTER, (("tf.cast(matrix, tf.complex64)", "tf.cast(matrix + 1e-4 * tf.eye(2), tf.complex64)"),)
+    ),
+    "scientific.phase_of_a_silent_bin": Patch(
+        "Add a small number before tf.math.angle", (("angle(spectrum)", "angle(spectrum + 1e-6)"),)
+    ),
+    "scientific.sum_of_squares_that_overflows": Patch(
+        _SCALE, (("tf.fill([8], 1.5e19)", "tf.fill([8], 1e-3 * 1.5e19)"),)
+    ),
+    "scientific.survival_probability_that_overflows": Patch(
+        _LOGARITHMS, (("tf.math.log(tf.math.cumprod(hazards))", "tf.cumsum(tf.math.log(hazards))"),)
+    ),
+    "scientific.tensor_contraction_that_overflows": Patch(
+        _SCALE, (('"ij,jk->ik", left, right', '"ij,jk->ik", 1e-10 * left, 1e-10 * right'),)
+    ),
+    "scientific.triangular_system_with_a_zero_pivot": Patch(
+        _JITTER, (("triangular_solve(matrix,", "triangular_solve(matrix + 1e-4 * tf.eye(2),"),)
+    ),
+    "sequences.attention_mask_of_a_billion_in_float16": Patch(
+        "Cast to a dtype", (("cast(penalty", "cast(1e-5 * penalty"),)
+    ),
+    "sequences.attention_scores_overflow_in_float16": Patch(
+        _SCALE, (("tf.matmul(query, query,", "tf.matmul(query / 8.0, query / 8.0,"),)
+    ),
+    "sequences.ctc_by_hand_over_probabilities": Patch(
+        "Use tf.nn.log_softmax",
+        (("        probs = tf.nn.softmax(logits)\n", ""), ("tf.math.log(probs)", "tf.nn.log_softmax(logits)")),
+    ),
+    "sequences.exploding_recurrence": Patch(
+        _SCALE, (("tf.eye(3) *", "tf.eye(3, dtype=tf.float64) *"), ("tf.ones([2, 3])", "tf.ones([2, 3], tf.float64)"))
+    ),
+    "sequences.mask_times_infinity": Patch(
+        "Mask the input of the op",
+        (('(1.0 - keep) * float("-inf")', 'tf.math.multiply_no_nan(float("-inf"), 1.0 - keep)'),),
+    ),
+    "sequences.pooling_of_keras_over_padding": Patch(
+        _DIVIDE, (("[[1, 2, 0, 0], [0, 0, 0, 0]]), np.ones((2, 1)", "[[1, 2, 0, 0]]), np.ones((1, 1)"),)
+    ),
+    "sequences.simple_rnn_with_exponential_activation": Patch(
+        "Clip the argument from above",
+        (('activation="exponential"', "activation=lambda x: tf.exp(tf.minimum(x, 22.0))"),),
+    ),
+    "sequences.softmax_by_hand_of_a_masked_row": Patch(
+        "Mask with a large negative number", (('inf = float("inf")', "inf = 1e9"),)
+    ),
+    "zero_gradients.guarded_division_in_where": Patch(
+        _DOUBLE_WHERE, (("values / weights", "values / tf.where(weights > 0.0, weights, 1.0)"),)
+    ),
+    "zero_gradients.guarded_exponential_in_where": Patch(
+        _DOUBLE_WHERE, (("tf.exp(x)", "tf.exp(tf.where(x > 0.0, 0.0, x))"),)
+    ),
+    "zero_gradients.guarded_log_in_where": Patch(
+        _DOUBLE_WHERE, (("tf.math.log(product)", "tf.math.log(tf.where(product > 0.0, product, 1.0))"),)
+    ),
+    "zero_gradients.norm_at_zero": Patch(
+        _ROOT, (("tf.norm(position)", "tf.sqrt(tf.reduce_sum(tf.square(position)) + 1e-6)"),)
+    ),
+    "zero_gradients.normalise_an_empty_row": Patch(
+        _DIVIDE,
+        (
+            (
+                "unit, _ = tf.linalg.normalize(rows, ord=1, axis=-1)",
+                "unit = tf.math.divide_no_nan(rows, tf.norm(rows, ord=1, axis=-1, keepdims=True))",
+            ),
+        ),
+    ),
+    "zero_gradients.standard_deviation_of_equal_values": Patch(
+        _ROOT, (("tf.math.reduce_std(features)", "tf.sqrt(tf.math.reduce_variance(features) + 1e-6)"),)
+    ),
+}
+"""The patch of each program that needs one."""
