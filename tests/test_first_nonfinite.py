@@ -135,3 +135,15 @@ def test_alerts_blame_the_op_that_turns_a_mask_into_nan_and_not_the_mask(tmp_pat
         origin = logdir.provenance(nan[0]).origin
     assert origin is not None
     assert origin.op_type == "Softmax"
+
+
+def test_the_run_of_a_session_is_named(tmp_path: Path) -> None:
+    with tfdbg_arrow.capture(tmp_path), tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        x = tf.compat.v1.placeholder(tf.float32, [2])
+        other, log = tf.square(x), tf.math.log(x)
+        session.run(other, {x: [1.0, 1.0]})
+        for value in (1.0, 2.0, 0.0):
+            session.run(log, {x: [1.0, value]})
+    found = tfdbg_arrow.first_nonfinite(tmp_path)
+    assert found is not None
+    assert found.headline.endswith("made -Inf in call 3 of Session.run with these fetches.")

@@ -105,6 +105,10 @@ EDITS: tuple[tuple[str, Edit], ...] = (
         "RealDiv": "tf.math.divide_no_nan({x}, {y})",
         "Reciprocal": "tf.math.divide_no_nan(1.0, {x})",
     })),
+    ("The counter of steps begins at 0", at_op({
+        "RealDiv": "{x} / ({y} + 1.0)",
+        "Rsqrt": "tf.math.rsqrt({x} + 1.0)",
+    })),
     ("Keep the argument above 0 with an epsilon", at_op({"Log": "tf.math.log({x} + {eps})"})),
     ("Keep the argument above 0", at_op({
         "Log": "tf.math.log(tf.maximum({x}, {eps}))",

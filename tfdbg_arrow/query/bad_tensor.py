@@ -20,7 +20,7 @@ from tfdbg_arrow.query.flow.sinks import Sinks
 from tfdbg_arrow.query.headline import headline_of
 from tfdbg_arrow.query.keras_graphs import user_names
 from tfdbg_arrow.query.nonfinite_tensor import FunctionCall, InputTensor, NonFinite, Producer, TensorContext
-from tfdbg_arrow.query.recorded import EagerValue, TensorEvent, TensorHealth, health_facts, read_events
+from tfdbg_arrow.query.recorded import EagerValue, Execution, TensorEvent, TensorHealth, health_facts, read_events
 from tfdbg_arrow.query.stacks import Frame, source_text
 from tfdbg_arrow.query.user_places import UserPlaces
 from tfdbg_arrow.schema.op_traits import PIPELINE_ENDS
@@ -197,11 +197,21 @@ class BadTensorReader:
         execution = self.flow.events.execution(index) if event.scope == "graph" else None
         if execution is None or execution.graph_id is None or index is None:
             return None
+        if execution.op_type in self.flow.graphs.sessions:
+            return self._run_of_session(execution)
         name = self._user_name(execution.graph_id)
         calls = () if name is None or not self._has_all_executions else self._calls_of(execution.graph_id)
         number = bisect_right(calls, index)
         owners = {frame.owner for frame in stack if frame.func.rpartition(".")[2] == name}
         return None if name is None or number == 0 or owners == {"framework"} else FunctionCall(name, number)
+
+    def _run_of_session(self, execution: Execution) -> FunctionCall | None:
+        """Returns which run of a session with the same fetches it is, or None if some runs are missing."""
+        if not self._has_all_executions:
+            return None
+        runs = self.flow.events.executions_of([execution.op_type])
+        number = sum(run.execution_index <= execution.execution_index for run in runs)
+        return FunctionCall("Session.run with these fetches", number)
 
     def _element_of(self, event: TensorEvent) -> TensorEvent | None:
         """Returns the batch in which a data set returned the record of a bad tensor, or None if that is not certain.

@@ -1,6 +1,6 @@
 -- One row is one data edge of a graph as it ran after TensorFlow's optimizer changed it; only with `graphs='executed'`.
--- Up to 16 nodes that TensorFlow inserts at the borders of calls, branches and loops are skipped, so that loops may
--- lie five deep in each other.
+-- Up to 6 nodes that TensorFlow inserts at the borders of calls, branches and loops are skipped: each further level
+-- doubles the time that Spark needs to plan the query. `tensor_input` has no such limit.
 --   run_id, executed_graph_id  the optimized graph
 --   graph_id, op_name, call_site  the op that takes the tensor, as named in tensor_health
 --   input_index    which of its inputs, from 0
@@ -32,7 +32,7 @@ level_0 AS (
     JOIN node AS n ON n.run_id = e.run_id AND n.executed_graph_id = e.executed_graph_id AND n.node_name = e.node_name
     WHERE NOT n.is_border AND n.graph_id IS NOT NULL
 )
-{repeat 16}
+{repeat 6}
 , level_{n} AS (
     SELECT DISTINCT
         l.run_id, l.executed_graph_id, l.graph_id, l.op_name, l.call_site, l.input_index, e.source_node_name,
@@ -66,7 +66,7 @@ SELECT DISTINCT
     l.way
 FROM (
     SELECT * FROM level_0 WHERE NOT is_border
-{repeat 16}
+{repeat 6}
     UNION ALL
     SELECT * FROM level_{n} WHERE NOT is_border
 {end}
