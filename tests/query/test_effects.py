@@ -412,7 +412,7 @@ def test_bad_data_that_is_only_stored_in_a_variable_does_no_harm(tmp_path: Path)
         assign = run.execution("AssignVariableOp", inputs=[9, 5])
         run.external(5, counts(nan=1, pos=3), execution=assign)
         if read:
-            call = run.execution("Slice", inputs=[5], outputs={6: "float32"})
+            call = run.execution("Square", inputs=[5], outputs={6: "float32"})
             run.eager(call, read, tensor_id=6)
         return run
 

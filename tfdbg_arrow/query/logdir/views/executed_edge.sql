@@ -1,6 +1,6 @@
 -- One row is one data edge of a graph as it ran after TensorFlow's optimizer changed it; only with `graphs='executed'`.
--- Up to 6 nodes that TensorFlow inserts at the borders of calls, branches and loops are skipped: each further level
--- doubles the time that Spark needs to plan the query. `tensor_input` has no such limit.
+-- Up to 6 nodes that TensorFlow inserts at the borders of calls, branches and loops are skipped. With 16, Spark takes
+-- minutes for a small logdir. `tensor_input` has no such limit.
 --   run_id, executed_graph_id  the optimized graph
 --   graph_id, op_name, call_site  the op that takes the tensor, as named in tensor_health
 --   input_index    which of its inputs, from 0
