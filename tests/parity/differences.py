@@ -323,6 +323,26 @@ def converted_wrapper(difference: Difference) -> bool:
     }
 
 
+@explain(
+    "library_frames",
+    what="TensorFlow's frames that make an op of `tf.vectorized_map` or a jacobian from an op of the mapped function",
+    why="Our stack is that of the op in the mapped function, whose line the user wrote.",
+)
+def made_by_vectorization(difference: Difference) -> bool:
+    return any(path.endswith("/parallel_for/pfor.py") for path, _, _ in difference.theirs)
+
+
+@explain(
+    "op_stack",
+    what="The call of `tf.vectorized_map`, without the line in the mapped function",
+    why="TensorFlow makes the ops later, from those of the function. Our stack is that of the op in the function.",
+)
+def made_by_vectorization_without_a_line(difference: Difference) -> bool:
+    theirs, ours = difference.theirs, difference.ours or ()
+    is_longer = len(ours) > len(theirs) and ours[: len(theirs)] == theirs
+    return difference.program in ("jacobians", "vectorized_map") and is_longer
+
+
 # Traces.
 
 

@@ -200,9 +200,8 @@ nb::tuple GraphRows::describe(Creations& creations, const nb::bytes& graph_def, 
       creation = std::move(found->second);
       creations.of_op.erase(found);
     }
-    if (const auto body_op = described.find(vectorized_from(node.name)); body_op != described.end()) {
-      creation = body_op->second;
-    }
+    const auto body_op = described.find(vectorized_from(node.name));
+    if (body_op != described.end() && body_op->second.stack_id >= 0) creation = body_op->second;
     described.emplace(node.name, creation);
     const ScopeColumns scope(creation.scope);
     op_columns.add(i, name, type, node.device.empty() ? nb::none() : nb::object(name_of(node.device)), texts,
