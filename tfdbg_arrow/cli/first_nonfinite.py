@@ -104,7 +104,7 @@ def print_nonfinite(found: NonFinite, lines: Sequence[SourceLine], *, reasons: R
         reasons: Why it went bad.
         stderr: Whether to print on stderr instead of stdout.
     """
-    from tfdbg_arrow.query.verdict import known_reason_lines
+    from tfdbg_arrow.query.verdict import reason_lines
     from tfdbg_arrow.query.wording import (
         call_lines,
         carets,
@@ -115,7 +115,7 @@ def print_nonfinite(found: NonFinite, lines: Sequence[SourceLine], *, reasons: R
 
     out = console(stderr=stderr)
     out.print(styled((found.headline, "bold" if found.is_expected else "bold red")))
-    for reason in known_reason_lines(found, reasons):
+    for reason in reason_lines(found, reasons):
         out.print(styled(reason))
     for name, value in nonfinite_facts(found):
         out.print(styled((f"  {name:<8}", "dim"), value))

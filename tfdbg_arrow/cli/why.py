@@ -138,12 +138,12 @@ def print_provenance(found: Provenance, *, start: NonFinite | None, tree: bool, 
         tree: Whether to print all paths.
         full: Whether to print every tensor of a long path.
     """
-    from tfdbg_arrow.query.verdict import effect_lines, place_lines, reason_lines
+    from tfdbg_arrow.query.verdict import effect_lines, explanation_lines, place_lines
 
     out = console()
     notes = _notes(found)
     origin = found.origin
-    reasons = () if origin is None else reason_lines(why=origin.why, repair=origin.repair, growth=found.growth)
+    reasons = () if origin is None else explanation_lines(why=origin.why, repair=origin.repair, growth=found.growth)
     lines = [
         *reasons,
         *effect_lines(found.effect, found.expected_reason),

@@ -97,7 +97,7 @@ class CallChains(Generic[C]):
 
     def __init__(self, callers: Callable[[int], Iterable[C]]) -> None:
         self._callers = callers
-        self._callers_found: dict[tuple[int, str, int | None], _Caller[C] | None] = {}
+        self._caller_of: dict[tuple[int, str, int | None], _Caller[C] | None] = {}
         self._levels: dict[tuple[int, str, int | None], tuple[Level[C], ...] | None] = {}
 
     def levels(self, graph_id: int, site: str, *, root: int | None) -> tuple[Level[C], ...] | None:
@@ -134,9 +134,9 @@ class CallChains(Generic[C]):
         if depth > _MAX_DEPTH or len(site) > _MAX_TEXT:
             return None
         key = graph_id, site, root
-        if key not in self._callers_found:
-            self._callers_found[key] = self._find_caller(graph_id, site, root, depth=depth)
-        return self._callers_found[key]
+        if key not in self._caller_of:
+            self._caller_of[key] = self._find_caller(graph_id, site, root, depth=depth)
+        return self._caller_of[key]
 
     def _find_caller(self, graph_id: int, site: str, root: int | None, *, depth: int) -> _Caller[C] | None:
         best: _Caller[C] | None = None

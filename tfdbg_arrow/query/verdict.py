@@ -27,22 +27,22 @@ def verdict_lines(nonfinite: NonFinite, reasons: Reasons) -> list[str]:
     """Returns the headline, the reasons, the effect and the samples of a bad tensor."""
     return [
         nonfinite.headline,
-        *known_reason_lines(nonfinite, reasons),
+        *reason_lines(nonfinite, reasons),
         *effect_lines(nonfinite.effect, nonfinite.expected_reason),
         *place_lines(nonfinite),
     ]
 
 
-def known_reason_lines(nonfinite: NonFinite, reasons: Reasons) -> list[str]:
+def reason_lines(nonfinite: NonFinite, reasons: Reasons) -> list[str]:
     """Returns why a tensor went bad and, unless it did no harm, how to fix it."""
     why = reasons.explanation
     if nonfinite.is_expected:
-        return reason_lines(why=None if why is None else why.sentence, repair=None, growth=None)
+        return explanation_lines(why=None if why is None else why.sentence, repair=None, growth=None)
     sentence, repair = (None, None) if why is None else (why.sentence, why.repair)
-    return reason_lines(why=sentence, repair=repair, growth=reasons.growth)
+    return explanation_lines(why=sentence, repair=repair, growth=reasons.growth)
 
 
-def reason_lines(*, why: str | None, repair: str | None, growth: Growth | None) -> list[str]:
+def explanation_lines(*, why: str | None, repair: str | None, growth: Growth | None) -> list[str]:
     """Returns why a tensor went bad and how to fix it."""
     lines = [] if why is None else [why]
     if repair is not None:
@@ -71,5 +71,5 @@ def nonfinite_text(nonfinite: NonFinite, reasons: Reasons) -> str:
         *([] if nonfinite.source is None else [("source", frame_text(nonfinite.source))]),
         *(("called", line) for line in call_lines(nonfinite)),
     ]
-    lines = [nonfinite.headline, *known_reason_lines(nonfinite, reasons)]
+    lines = [nonfinite.headline, *reason_lines(nonfinite, reasons)]
     return "\n".join(map(printable_line, [*lines, *(f"  {name:<8} {text}" for name, text in facts)]))

@@ -46,7 +46,7 @@ class Line:
         name: What it is.
         greatest: The greatest value of each column; None where it is not known, or not finite.
         least: The least value of each column.
-        texts: What a reader is told of each column.
+        texts: The value of each column as text, for the box that shows numbers and for screen readers.
     """
 
     name: str

@@ -19,7 +19,7 @@ from pathlib import Path
 from tfdbg_arrow.query.bad_tensor import run_and_row
 from tfdbg_arrow.query.displayed import Displayed
 from tfdbg_arrow.query.engine import Engine
-from tfdbg_arrow.query.explanation.kinds import Computed, Explanation
+from tfdbg_arrow.query.explanation.computed import Computed, Explanation
 from tfdbg_arrow.query.explanation.rules import explain
 from tfdbg_arrow.query.explanation.surroundings import Surroundings
 from tfdbg_arrow.query.flow.data_flow import DataFlow

@@ -1,214 +1,28 @@
-"""Explanations, the facts that they use, and kinds of rule for elementwise functions and single reasons."""
+"""Kinds of rule for elementwise functions and single reasons."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from tfdbg_arrow.query.displayed import Displayed
+from tfdbg_arrow.query.explanation.computed import (
+    Computed,
+    Explanation,
+    Rule,
+    bad_text,
+    elements,
+    elements_are,
+    infs,
+    is_finite,
+    is_real,
+    largest_number,
+    largest_of,
+    may_be_zero,
+    num_infs,
+    type_without_version,
+    zeros,
+)
 from tfdbg_arrow.query.recorded import TensorEvent
 from tfdbg_arrow.safe_text import number_of
-from tfdbg_arrow.schema.dtypes import DTYPES
-
-Inputs = Mapping[int, TensorEvent]
-"""The recorded inputs of an op, by index."""
-
-_LARGEST = {dtype.name: dtype.largest for dtype in DTYPES if dtype.largest is not None}
-_VERSION = re.compile(r"V\d$")
-_GRADIENT = re.compile(r"(?:.*/)?(?:gradient_tape|gradients(?:_\d+)?)/")
-
-
-@dataclass(frozen=True)
-class Explanation(Displayed):
-    """Why an op made a bad value.
-
-    Attributes:
-        sentence: What happened, as far as the counts prove it.
-        repair: The standard fix as a short instruction; None if there is none.
-    """
-
-    sentence: str
-    repair: str | None = None
-
-
-def _nothing(event: TensorEvent) -> Inputs:
-    return {}
-
-
-def _nowhere() -> Iterable[Computed]:
-    return ()
-
-
-def _no(event: TensorEvent) -> bool:
-    return False
-
-
-def _never() -> bool:
-    return False
-
-
-def _none() -> TensorEvent | None:
-    return None
-
-
-def _no_line() -> str | None:
-    return None
-
-
-def _type_that_ran(event: TensorEvent) -> str | None:
-    return event.op_type
-
-
-def _no_takers() -> frozenset[tuple[str, ...]]:
-    return frozenset()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Computed:
-    """An output of one op, and its recorded inputs.
-
-    Attributes:
-        output: One of its outputs.
-        inputs: Its recorded inputs.
-        is_complete: Whether no other input can hold an infinity or a NaN.
-        made_from: Returns the recorded inputs of the op that made a tensor.
-        made_by: Returns the type of the program's op that made a tensor; None if unknown.
-        forward_type: For an op of a gradient, the type of the op whose gradient it computes; None if unknown.
-        written_by: For a read of a variable, the type of the op that wrote the value; None if unknown.
-        program_ops: The types of the program's ops that TensorFlow ran as this op; empty if it ran the op itself.
-        makers: Of these, the types of the ops that can have made the bad elements, the most likely one first.
-        is_optimizer: Whether the op belongs to an optimizer.
-        is_in_loss: Whether the op belongs to the loss of a library.
-        is_loss: Whether the output is a scalar of the loss, and an origin although an input may be infinite.
-        behind: Returns the ops that the inputs were computed from in the same call, the nearest first.
-        takers: Returns the types of the ops of the forward pass that take the output, each alone and with the type of
-            each op that takes its result: `(Sum,)` and `(Sum, Log)`. An op that adds a constant has the type
-            PLUS_CONSTANT.
-        is_p_log_p: Returns whether the op, or the one whose gradient it computes, is a logarithm that the program only
-            multiplies by its argument.
-        has_moved_constant: Returns whether the program adds a constant to make a tensor, and TensorFlow added it to a
-            part of the other term.
-        is_norm_of_gradient: Returns whether the op computes a part of the norm of a gradient.
-        bad_gradient_of_masked: Returns a bad tensor of the gradient if a `tf.where` replaces the output in the forward
-            pass, so that everything else stays finite.
-        masking_product: Returns the line that multiplies NaN of the output by what looks like their mask, or None.
-    """
-
-    output: TensorEvent
-    inputs: Inputs
-    is_complete: bool = True
-    made_from: Callable[[TensorEvent], Inputs] = field(default=_nothing)
-    made_by: Callable[[TensorEvent], str | None] = field(default=_type_that_ran)
-    forward_type: str | None = None
-    written_by: str | None = None
-    program_ops: tuple[str, ...] = ()
-    makers: tuple[str, ...] = ()
-    is_optimizer: bool = False
-    is_in_loss: bool = False
-    is_loss: bool = False
-    behind: Callable[[], Iterable[Computed]] = _nowhere
-    takers: Callable[[], frozenset[tuple[str, ...]]] = _no_takers
-    is_p_log_p: Callable[[], bool] = _never
-    has_moved_constant: Callable[[TensorEvent], bool] = _no
-    is_norm_of_gradient: Callable[[], bool] = _never
-    bad_gradient_of_masked: Callable[[], TensorEvent | None] = _none
-    masking_product: Callable[[], str | None] = _no_line
-
-    @property
-    def op(self) -> str:
-        """The type of the op, without the version that TensorFlow appends; for a fused op, those of the program."""
-        if self.program_ops and (self.output.op_type or "").startswith("_Fused"):
-            return " + ".join(self.program_ops)
-        return re.sub(_VERSION, "", self.output.op_type or "")
-
-    @property
-    def is_gradient(self) -> bool:
-        """Whether the recording or the name of the op shows that it computes a gradient."""
-        return self.forward_type is not None or _GRADIENT.match(self.output.op_name or "") is not None
-
-    def counted(self, *indexes: int) -> tuple[TensorEvent, ...] | None:
-        """Returns inputs whose kinds of element were counted, or None if one of them was not counted."""
-        found = [self.inputs.get(index) for index in indexes]
-        counted = tuple(event for event in found if event is not None and is_counted(event))
-        return counted if len(counted) == len(indexes) else None
-
-    @property
-    def has_finite_inputs(self) -> bool:
-        """Whether every input is known to be finite."""
-        return self.is_complete and all(is_finite(event) for event in self.inputs.values())
-
-    @property
-    def has_inputs_without_nan(self) -> bool:
-        """Whether no input holds a NaN, as far as all inputs are known."""
-        return self.is_complete and all(is_counted(event) and not event.num_nan for event in self.inputs.values())
-
-
-def is_counted(event: TensorEvent) -> bool:
-    """Returns whether the kinds of its elements were counted. Some modes only record whether a tensor is bad."""
-    counts = (event.num_nan, event.num_pos_inf, event.num_neg_inf, event.num_zero, event.num_neg_finite)
-    return all(count is not None for count in counts)
-
-
-def is_finite(event: TensorEvent) -> bool:
-    """Returns whether it is known that no element is infinite or NaN."""
-    return event.has_inf_or_nan is False
-
-
-def is_real(event: TensorEvent) -> bool:
-    """Returns whether its dtype is known and is not complex."""
-    return event.dtype is not None and not event.dtype.startswith("complex")
-
-
-def infs(event: TensorEvent) -> int:
-    """Returns the number of infinities."""
-    return (event.num_neg_inf or 0) + (event.num_pos_inf or 0)
-
-
-def zeros(event: TensorEvent) -> int:
-    """Returns the number of zeros."""
-    return event.num_zero or 0
-
-
-def may_be_zero(event: TensorEvent) -> bool:
-    """Returns whether an op may treat an element as 0: TensorFlow's threads replace subnormal numbers with 0."""
-    return bool(event.num_zero) or event.num_subnormal is None or event.num_subnormal > 0
-
-
-def elements(count: int | None, event: TensorEvent) -> str:
-    """Returns a number of elements, such as `2 of 3 elements`."""
-    return "the only element" if event.size == 1 else f"{count or 0:,} of {event.size or 0:,} elements"
-
-
-def elements_are(count: int | None, event: TensorEvent) -> str:
-    """Returns a number of elements as the subject of a sentence, such as `2 of 3 elements are`."""
-    return f"{elements(count, event)} {'is' if count == 1 else 'are'}"
-
-
-def num_infs(event: TensorEvent) -> str:
-    """Returns the number of infinities, such as `1 infinity`."""
-    return number_of(infs(event), "infinity", "infinities")
-
-
-def largest_of(event: TensorEvent) -> float:
-    """Returns the largest number of a tensor's dtype, or infinity if it is not known."""
-    return _LARGEST.get(event.dtype or "", float("inf"))
-
-
-def largest_number(event: TensorEvent) -> str:
-    """Returns the largest number of a tensor's dtype as text."""
-    known = f", {largest_of(event):.6g}" if event.dtype in _LARGEST else ""
-    return f"the largest {event.dtype or 'number'}{known}"
-
-
-def bad_text(event: TensorEvent) -> str:
-    """Returns the bad elements of a tensor as text, such as `1 NaN and 2 +Inf`."""
-    names = (("NaN", event.num_nan), ("-Inf", event.num_neg_inf), ("+Inf", event.num_pos_inf))
-    return " and ".join(f"{count:,} {name}" for name, count in names if count) or "an infinity or a NaN"
-
-
-Rule = Callable[[Computed], Explanation | None]
-"""Returns the explanation of a bad value, or None if the counts prove nothing."""
 
 SOFTMAX = "Use tf.nn.softmax in place of the exponentials, their sum and the division."
 """The fix for a softmax by hand, which overflows or divides by 0."""
@@ -632,7 +446,7 @@ def with_mask(explanation: Explanation, computed: Computed) -> Explanation:
         return explanation
     return Explanation(
         f"{explanation.sentence} tf.where replaces the bad elements in the forward pass, but not in the gradient: "
-        f"{re.sub(_VERSION, '', gradient.op_type or 'a tensor')} returns {bad_text(gradient)} there.",
+        f"{type_without_version(gradient.op_type or 'a tensor')} returns {bad_text(gradient)} there.",
         MASK_DATA if computed.output.op_type is None else DOUBLE_WHERE,
     )
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tfdbg_arrow.query.explanation.kinds import (
-    SOFTMAX,
+from tfdbg_arrow.query.explanation.computed import (
     Computed,
     Explanation,
-    Overflow,
     elements,
     elements_are,
     infs,
@@ -18,11 +16,9 @@ from tfdbg_arrow.query.explanation.kinds import (
     largest_of,
     may_be_zero,
     num_infs,
-    overflow,
-    underflow,
-    with_lost_epsilon,
     zeros,
 )
+from tfdbg_arrow.query.explanation.kinds import SOFTMAX, Overflow, overflow, underflow, with_lost_epsilon
 from tfdbg_arrow.query.recorded import TensorEvent
 from tfdbg_arrow.safe_text import number_of
 

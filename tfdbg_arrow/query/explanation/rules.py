@@ -5,13 +5,23 @@ from __future__ import annotations
 from dataclasses import replace
 from math import isinf, log
 
+from tfdbg_arrow.query.explanation.computed import (
+    Computed,
+    Explanation,
+    Rule,
+    bad_text,
+    elements_are,
+    infs,
+    is_counted,
+    is_finite,
+    largest_of,
+    zeros,
+)
 from tfdbg_arrow.query.explanation.kinds import (
     OVERFLOW,
     PLUS_CONSTANT,
     SOFTMAX,
-    Computed,
     Domain,
-    Explanation,
     FiniteGives,
     FirstOf,
     FromOutside,
@@ -20,15 +30,7 @@ from tfdbg_arrow.query.explanation.kinds import (
     Pole,
     Product,
     Reduction,
-    Rule,
-    bad_text,
-    elements_are,
-    infs,
-    is_counted,
-    is_finite,
-    largest_of,
     with_mask,
-    zeros,
 )
 from tfdbg_arrow.query.explanation.linear import CrossEntropy, Division, Power, Sums, ZeroTimes, remainder, softmax
 from tfdbg_arrow.query.recorded import TensorEvent

@@ -7,7 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from tfdbg_arrow.query.engine import Engine
-from tfdbg_arrow.query.explanation.kinds import ADDS, PLUS_CONSTANT, Computed, Inputs, largest_of
+from tfdbg_arrow.query.explanation.computed import Computed, Inputs, largest_of
+from tfdbg_arrow.query.explanation.kinds import ADDS, PLUS_CONSTANT
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.flow.sinks import Sinks
 from tfdbg_arrow.query.flow.walk import CannotTellError, OutOfSightError, UnrecordedEndError, Walk, WalkedTensor

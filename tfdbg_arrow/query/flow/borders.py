@@ -244,7 +244,7 @@ class Borders:
         return not any(
             levels[-1].call == call and context.call_site in (None, levels[-1].site)
             for site in self._graphs.recorded_sites.get(graph_id, ())
-            if (levels := self._sites.levels(graph_id, site, root_graph_id=None))
+            if (levels := self._sites.levels(graph_id, site, root=None))
         )
 
     def callee_site(self, context: Context, call: Call, visit: SiteVisit | None) -> str | None:

@@ -24,12 +24,16 @@ Level = call_chains.Level[Call]
 
 
 class CallSites:
-    """Finds callers and callees of graphs within one run."""
+    """Finds callers and callees of graphs within one run.
+
+    Attributes:
+        levels: As `CallChains.levels`.
+    """
 
     def __init__(self, graphs: GraphReader, events: EventReader) -> None:
         self._graphs = graphs
         self._events = events
-        self._chains = CallChains(graphs.callers)
+        self.levels = CallChains(graphs.callers).levels
         # These are needed for each tensor. Computing them anew each time would take quadratic time in the visits.
         kept = lru_cache(maxsize=_MAX_KEPT)
         self._visits_by_graph = lru_cache(maxsize=_MAX_STEPS)(self._find_visits_by_graph)
@@ -38,20 +42,6 @@ class CallSites:
         self._visits_of_callee = kept(self._find_visits_of_callee)
         self._entries = kept(self._find_entries)
         self._visits_by_entry = kept(self._find_visits_by_entry)
-
-    def levels(self, graph_id: int, call_site: str, *, root_graph_id: int | None) -> tuple[Level, ...] | None:
-        """Returns the calls from the outermost graph to a graph.
-
-        Args:
-            graph_id: The graph at the call site.
-            call_site: The call site.
-            root_graph_id: The outermost graph; None if it is unknown.
-
-        Returns:
-            The levels, outermost first; an empty tuple for the outermost graph itself; None if the calls were not
-            recorded.
-        """
-        return self._chains.levels(graph_id, call_site, root=root_graph_id)
 
     def callee_visits(self, context: Context, call: Call) -> Sequence[SiteVisit]:
         """Returns where the callee of an op that runs in `context` left rows in the same step."""
@@ -92,7 +82,7 @@ class CallSites:
             return None
         execution = self._events.execution(context.execution_index)
         root = None if execution is None else execution.graph_id
-        return self.levels(graph_id, context.call_site, root_graph_id=root)
+        return self.levels(graph_id, context.call_site, root=root)
 
     def outer_context(self, context: Context, levels: tuple[Level, ...]) -> Context:
         """Returns where the op of the last level ran, given where the graph that it called ran."""
@@ -134,7 +124,7 @@ class CallSites:
                 first = frames.get(visit.frame_id, visit.first_event_index)
                 frames[visit.frame_id] = min(first, visit.first_event_index)
         in_order = sorted(frames, key=frames.__getitem__)
-        levels = self.levels(graph_id, site, root_graph_id=None) or ()
+        levels = self.levels(graph_id, site, root=None) or ()
         outer = self._visits_of_graph(step_id, execution_index, graph_id).get(site, ())
         while not outer and levels and not levels[-1].is_loop:  # a function without rows ran in passes of its caller
             call, site, levels = levels[-1].call, levels[-1].site, levels[:-1]
@@ -172,7 +162,7 @@ class CallSites:
         """Returns where graphs left rows in the frames of a loop: its body, its condition, and their branches."""
         found = []
         for visit in self._events.site_visits(step_id, execution_index):
-            levels = self.levels(visit.graph_id, visit.call_site, root_graph_id=None) or ()
+            levels = self.levels(visit.graph_id, visit.call_site, root=None) or ()
             innermost = next((level for level in reversed(levels) if level.is_loop), None)
             if innermost is not None and innermost.is_of(loop):
                 found.append(visit)

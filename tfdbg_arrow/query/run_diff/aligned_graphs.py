@@ -271,9 +271,9 @@ def _path(site: FoundSite, call_sites: CallSites) -> Path:
         return site.graph_id, ((site.graph_id, UNKNOWN_SITE, "", 0),)
     levels: tuple[Level, ...] | None = None
     if site.root >= 0:
-        levels = call_sites.levels(site.graph_id, site.call_site, root_graph_id=site.root)
+        levels = call_sites.levels(site.graph_id, site.call_site, root=site.root)
     if levels is None:  # a function of a dataset, which runs in the execution but in steps of its own
-        levels = call_sites.levels(site.graph_id, site.call_site, root_graph_id=None)
+        levels = call_sites.levels(site.graph_id, site.call_site, root=None)
     if levels is None:
         return site.graph_id, ((site.graph_id, UNKNOWN_SITE, "", 0),)
     start = levels[0].call.graph_id if levels else site.graph_id
