@@ -7,7 +7,6 @@ the graph leaves the size of that axis open, or if no other axis has the same si
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -16,7 +15,6 @@ from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.keras_graphs import user_names
 from tfdbg_arrow.query.recorded import (
-    Execution,
     GraphTensor,
     Place,
     TensorEvent,
@@ -24,17 +22,12 @@ from tfdbg_arrow.query.recorded import (
     health_facts,
     read_events,
 )
+from tfdbg_arrow.query.source_arrays import GETS_ELEMENT, SourceArrays
 from tfdbg_arrow.safe_text import parse_json
 from tfdbg_arrow.schema.op_traits import Trait, types_with
 
-_GETS_ELEMENT = types_with(Trait.GETS_ELEMENT)
 _ELEMENTWISE, _KEEPS_SLICES = types_with(Trait.ELEMENTWISE), types_with(Trait.KEEPS_SLICES)
 _RESHAPING = types_with(Trait.RESHAPED) - {"Transpose"}
-_MAKES_BATCHES = frozenset({
-    "BatchDataset", "BatchDatasetV2", "MapAndBatchDataset", "PaddedBatchDataset", "PaddedBatchDatasetV2",
-    "ParallelBatchDataset",
-})  # fmt: skip
-"""Types of ops that make the elements of a data set batches."""
 _PHASES_OF_KERAS = ("train", "test", "predict")
 """What a recording marks as the phase in fit, evaluate and predict. Keras takes each element for a batch."""
 _REORDERING = frozenset({
@@ -42,10 +35,6 @@ _REORDERING = frozenset({
     "Reverse", "ReverseV2", "Roll", "ScatterNd", "TopK", "TopKV2", "Unique", "UniqueV2", "UnsortedSegmentSum",
 })  # fmt: skip
 """Types of ops whose output can have the slices of an input in another order."""
-_ARRAYS_OF_KERAS = ("Dataset_map_permutation", "Dataset_flat_map_slice_batch_indices", "Dataset_map_grab_batch")
-"""Names of the functions with which Keras takes batches from arrays."""
-_HANDING_ON = frozenset({"ModelDataset", "OptionsDataset", "PrefetchDataset"})
-"""Types of data sets with the elements of their input."""
 _MAX_TENSORS = 1_000
 """Number of tensors that are followed back for one answer, because each takes some time."""
 _MAX_UNRECORDED = 20
@@ -98,6 +87,7 @@ class SampleFinder:
         self._logdir = logdir
         self._flow = flow
         self._run_id = run_id
+        self._arrays = SourceArrays(logdir, flow, run_id=run_id)
         self._sources: dict[int, frozenset[int]] = {}
         self._rows: dict[int, TensorEvent] = {}
         self._open_axes = lru_cache(maxsize=100)(self._read_open_axes)
@@ -113,7 +103,7 @@ class SampleFinder:
         sources = [] if data_name is not None else self._batch_sources(event)
         if data_name is None and not sources:
             return None
-        rows = {self._row(source, first_bad[0]) for source in sources}
+        rows = {self._arrays.row(source, first_bad[0]) for source in sources}
         inputs = self._inputs_beside(sources[0], event.execution_index) if sources else {}
         own = inputs.get(event.event_index)
         return BadSamples(
@@ -221,7 +211,7 @@ class SampleFinder:
             if not isinstance(place, GraphTensor) or (trace.row is not None and place != own):
                 continue
             op = self._flow.graphs.op(place.graph_id, place.op_name)
-            if op is not None and op.op_type in _GETS_ELEMENT:
+            if op is not None and op.op_type in GETS_ELEMENT:
                 ((num_axes,),) = self._logdir.rows(
                     "SELECT max(len(static_shape)) FROM graph_op_output WHERE run_id = ? AND graph_id = ? "
                     "AND op_name = ? AND output_slot = ?",
@@ -264,9 +254,9 @@ class SampleFinder:
         """Returns whether a tensor is an input of the step whose first axis is that of the batch."""
         size = (row.shape or (0,))[0]
         user = row.execution_index
-        if row.op_type in _GETS_ELEMENT:
+        if row.op_type in GETS_ELEMENT:
             sizes = {each.shape[0] for each in self._siblings(row) if each.shape}
-            if sizes != {size} or self._is_of_keras or self._is_batched(row):
+            if sizes != {size} or self._is_of_keras or self._arrays.is_batched(row):
                 return sizes == {size}
             # A distributed data set hands its elements through a function.
             uses = () if row.tensor_id is None else self._flow.events.uses(row.tensor_id)
@@ -309,23 +299,10 @@ class SampleFinder:
         )
         return bool(rows)
 
-    def _is_batched(self, row: TensorEvent) -> bool:
-        """Returns whether the data set has batches from which an op took a tensor."""
-        made = self._maker(row)
-        dataset_id = None if made is None else self._flow.events.execution_inputs(made).get(0)
-        while dataset_id is not None:
-            maker = self._flow.events.eager(dataset_id)
-            if maker.op_type in _MAKES_BATCHES:
-                return True
-            is_dataset = maker.op_type is not None and "Dataset" in maker.op_type and maker.execution_index is not None
-            inputs = self._flow.events.execution_inputs(maker.execution_index or 0) if is_dataset else {}
-            dataset_id = inputs.get(0)
-        return False
-
     def _inputs_beside(self, source: TensorEvent, execution_index: int | None) -> dict[int, StepInput]:
         """Returns the inputs of the step among which a source is, by event_index."""
         arguments = self._arguments(execution_index)
-        if source.event_index in arguments or source.op_type not in _GETS_ELEMENT:
+        if source.event_index in arguments or source.op_type not in GETS_ELEMENT:
             return arguments
         return {
             row.event_index: StepInput(name=f"the {_ordinal(row.output_slot or 0)} of the batch", health=_health(row))
@@ -349,100 +326,14 @@ class SampleFinder:
                 found[row.event_index] = StepInput(name=f"the argument {name} of {function}", health=_health(row))
         return found
 
-    # The arrays that the batches come from
-
     def _data_name(self, event: TensorEvent) -> str | None:
         """Returns what an array is whose rows are the records of a data set, or None for another tensor."""
         if event.scope != "external" or event.tensor_id is None:
             return None
         for op_type, _, index in self._flow.events.ways_of_use(event.tensor_id):
-            if op_type == "TensorSliceDataset" or (op_type == "TensorDataset" and self._has_arrays_of_keras):
+            if self._arrays.is_array(op_type):
                 return f"the {_ordinal(index)} of the data"
         return None
-
-    @cached_property
-    def _has_arrays_of_keras(self) -> bool:
-        return set(_ARRAYS_OF_KERAS) <= set(self._flow.graphs.names.values())
-
-    def _row(self, source: TensorEvent, sample: int) -> int | None:
-        """Returns the row of a sample in the arrays that the batches come from, or None if their order is not known."""
-        index, made = source.execution_index, self._maker(source)
-        num_rows = None if made is None else self._num_rows(self._flow.events.execution_inputs(made).get(0))
-        if index is None or made is None or num_rows is None:
-            return None
-        # With `steps_per_execution`, an execution takes a batch in each iteration of a loop.
-        ((num_executions, are_known, num_taken),) = self._logdir.rows(
-            "SELECT count(*), bool_and(num_batches = num_iterations), CAST(sum(num_samples) AS BIGINT) FROM ("
-            "SELECT count(*) AS num_batches, max(coalesce(iteration, 0)) + 1 AS num_iterations, "
-            "sum(shape[1]) AS num_samples FROM tensor_health "
-            "WHERE run_id = ? AND scope = ? AND op_type = ? AND output_slot = ? AND execution_index > ? "
-            "AND (execution_index < ? OR execution_index = ? AND coalesce(iteration, 0) <= ?) "
-            "GROUP BY execution_index) AS executions",
-            [
-                *(self._run_id, source.scope, source.op_type, source.output_slot, made),
-                *(index, index, source.iteration or 0),
-            ],
-        )
-        if source.shape is None or not are_known or num_executions != len(self._users(source)):
-            return None  # the first user made the iterator, and each other one must have taken batches
-        row = num_taken - source.shape[0] + sample
-        return row if row < num_rows else None
-
-    def _maker(self, source: TensorEvent) -> int | None:
-        """Returns the execution that gave a data set to the iterator that made a tensor, or None if it is not known."""
-        made = [user.execution_index for user in self._users(source) if user.op_type == "MakeIterator"]
-        return made[0] if len(made) == 1 else None
-
-    def _users(self, source: TensorEvent) -> list[Execution]:
-        """Returns the executions that used an iterator before the one in which it made a tensor; none if not known."""
-        events, index = self._flow.events, source.execution_index
-        if source.op_type not in _GETS_ELEMENT or index is None:
-            return []
-        inputs = events.execution_inputs(index).values()
-        iterators = [each for each in inputs if (events.eager(each).op_type or "").startswith("AnonymousIterator")]
-        if len(iterators) != 1:
-            return []
-        return [use.execution for use in events.uses(iterators[0]) if use.execution.execution_index < index]
-
-    def _num_rows(self, dataset_id: int | None) -> int | None:
-        """Returns the number of rows of the arrays that a data set has in their order, batch by batch, or None."""
-        path = [(op_type, index) for op_type, index in self._pipeline(dataset_id) if op_type not in _HANDING_ON]
-        types = [op_type for op_type, _ in path]
-        if types[:1] in (["BatchDatasetV2"], ["ParallelBatchDataset"]) and types[-1] == "TensorSliceDataset":
-            # A function that is called for each record keeps their order.
-            return self._length_of(path[-1][1]) if set(types[1:-1]) <= {"MapDataset"} else None
-        is_of_keras = types[:2] == ["ParallelMapDatasetV2", "ZipDataset"] or types[:2] == ["MapDataset", "ZipDataset"]
-        if not is_of_keras or not self._has_arrays_of_keras or self._shuffles:
-            return None
-        data = self._flow.events.execution_inputs(path[1][1]).get(1)
-        arrays = list(self._pipeline(data, also=frozenset({"RepeatDataset"})))
-        return self._length_of(arrays[-1][1]) if arrays and arrays[-1][0] == "TensorDataset" else None
-
-    def _pipeline(self, dataset_id: int | None, *, also: frozenset[str] = frozenset()) -> Iterator[tuple[str, int]]:
-        """Yields the type and the execution of each data set, last one first, up to one that is made of no other."""
-        following = _HANDING_ON | _MAKES_BATCHES | {"MapDataset", "ParallelMapDatasetV2"} | also
-        while dataset_id is not None:
-            made = self._flow.events.eager(dataset_id)
-            if made.op_type is None or made.execution_index is None:
-                return
-            yield made.op_type, made.execution_index
-            inputs = self._flow.events.execution_inputs(made.execution_index)
-            dataset_id = inputs.get(0) if made.op_type in following else None
-
-    def _length_of(self, execution_index: int) -> int | None:
-        """Returns the first dimension of the recorded inputs of an execution, if it is one; otherwise None."""
-        inputs = self._flow.events.execution_inputs(execution_index).values()
-        rows = [self._flow.events.eager(tensor_id).event for tensor_id in inputs]
-        lengths = {row.shape[0] for row in rows if row is not None and row.shape}
-        return lengths.pop() if len(lengths) == 1 else None
-
-    @cached_property
-    def _shuffles(self) -> bool:
-        """Whether the run has an op that shuffles."""
-        rows = self._logdir.rows(
-            "SELECT 1 FROM graph_op WHERE run_id = ? AND contains(op_type, 'Shuffle') LIMIT 1", [self._run_id]
-        )
-        return bool(rows) or any("Shuffle" in op_type for op_type, _ in self._flow.events.op_types())
 
 
 def _num_axes(row: TensorEvent) -> int:
