@@ -408,16 +408,18 @@ def test_an_output_that_is_only_for_the_gradient_is_not_a_result(tmp_path: Path)
 
 
 def test_bad_data_that_is_only_stored_in_a_variable_does_no_harm(tmp_path: Path) -> None:
-    def variable(run: RunBuilder, read: dict[str, object] | None) -> RunBuilder:
+    def variable(run: RunBuilder, read: dict[str, object] | None, op_type: str = "Square") -> RunBuilder:
         assign = run.execution("AssignVariableOp", inputs=[9, 5])
         run.external(5, counts(nan=1, pos=3), execution=assign)
         if read:
-            call = run.execution("Square", inputs=[5], outputs={6: "float32"})
+            call = run.execution(op_type, inputs=[5], outputs={6: "float32"})
             run.eager(call, read, tensor_id=6)
         return run
 
     assert answer(variable(RunBuilder("a"), CLEAN), tmp_path / "a") == (None, "absorbed", ABSORBED)
     assert answer(variable(RunBuilder("b"), NAN), tmp_path / "b") == (None, "result", None)
+    # A slice only moves elements.
+    assert answer(variable(RunBuilder("c"), NAN, "Slice"), tmp_path / "c") == (None, "absorbed", ABSORBED)
 
 
 def test_the_origin_in_an_input_pipeline_is_found_from_its_element(tmp_path: Path) -> None:

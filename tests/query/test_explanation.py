@@ -153,7 +153,7 @@ def test_bad_data_that_a_product_is_to_mask(mask: dict[str, Any], is_mask: bool,
     assert (
         "train.py:9 multiplies the NaN by a tensor with as many zeros, but NaN * 0 is NaN." in why.sentence
     ) == is_mask
-    assert ((why.repair or "").startswith("If the product is to mask the NaN, replace them before it")) == is_mask
+    assert ((why.repair or "").startswith("If the product is meant to mask the NaN, replace")) == is_mask
 
 
 def test_an_optimizer_that_divides_by_the_root_of_its_first_step(tmp_path: Path) -> None:

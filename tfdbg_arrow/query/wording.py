@@ -247,7 +247,7 @@ def origin_text(found: NonFinite) -> str:
         return "yes: the value came from outside with this tensor"
     healths = (input_.health for input_ in found.inputs)
     if any(health is not None and set(_bad_counts(health)) & set(_bad_counts(found)) for health in healths):
-        return "yes: its inputs contain only such values that the program wrote itself"
+        return "yes: the program itself wrote the bad values of its inputs"
     return "yes: this op created the value; its inputs do not contain it"
 
 

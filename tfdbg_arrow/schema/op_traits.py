@@ -232,7 +232,7 @@ READER = "ReadVariableOp"
 MOVING = (types_with(_T.CARRIES | _T.READS | _T.READS_PART) | {"Cast"}) - (
     types_with(_T.MERGES) | {"ClipByValue", "EagerPyFunc", "Maximum", "Minimum", "Select", "SelectV2"}
 )
-"""Types of ops that only move elements, or change their dtype. Which elements they hand on does not depend on them."""
+"""Types of ops that only move elements or change their dtype. The elements do not decide which of them are moved."""
 WRITER = re.compile(
     r"Assign(Add|Sub)?VariableOp|Resource(Sparse)?Apply\w+|ResourceScatter\w+|ResourceStridedSliceAssign|MakeIterator"
 )

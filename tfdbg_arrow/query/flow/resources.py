@@ -56,7 +56,7 @@ class WriteSite:
 
 
 class _Repeatable(Generic[T]):
-    """Yields what an iterator yields, as often as it is asked. It asks the iterator for each item once, when needed."""
+    """Yields the items of an iterator as often as needed. It takes each item from the iterator when first needed."""
 
     def __init__(self, items: Iterator[T]) -> None:
         self._rest = items

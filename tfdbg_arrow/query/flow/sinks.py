@@ -263,7 +263,7 @@ class Sinks:
         return [row for row in written if not self.is_moved(row)]
 
     def is_moved(self, row: TensorEvent) -> bool:
-        """Returns whether a bad tensor came from outside, and ops did not compute with it but only moved its elements.
+        """Returns whether a bad tensor came from outside, and ops only moved its elements since.
 
         Such a tensor does no harm when it is stored or returned: a program may fill a variable with NaN, in which it
         stores numbers later. Only tensors that are computed from it can do harm.
