@@ -239,6 +239,17 @@ def test_a_bad_variable_outranks_a_bad_result_which_outranks_a_bad_metric(tmp_pa
     assert answer(training(RunBuilder("c"), writes=False, returns=False), tmp_path / "c") == ("score", "metric", None)
 
 
+def test_the_first_call_that_did_harm_decides(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    step = Training(run).op("a", "Log", ["x"], NAN).op("b", "Sqrt", ["x"], NAN)
+    step.op("update", "AssignSubVariableOp", ["w", "b"], None, role="optimizer").call("a")
+    run.eager(run.execution("Neg", inputs=[100], outputs={101: "float32"}), NAN, tensor_id=101)
+    run.execution("AssignVariableOp", inputs=[2, 101], outputs={})
+    assert answer(run, tmp_path)[:2] == ("b", "variable")
+    effects = {found.op_name: found.effect for found in nonfinite(tmp_path, limit=None) if found.is_origin}
+    assert effects == {"a": "variable", "b": "variable"}
+
+
 def test_a_bad_value_is_absorbed_if_everything_computed_from_it_is_finite(tmp_path: Path) -> None:
     step = Training(RunBuilder("run-a")).op("log", "Log", ["x"], NEG_INF).op("clip", "Maximum", ["log"], CLEAN)
     step.call("clip")

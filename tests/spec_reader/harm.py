@@ -26,14 +26,51 @@ def most_harmful(run: Run) -> tuple[Origin | None, str | None]:
 
     Roles other than `gradient` are not considered.
     """
-    bad = [tensor for tensor, row in run.health.items() if run.kinds_of_row(row)]
-    results = [*_results(run, bad), *_decided(run), *_cut_off(run, bad)]
-    for harm, harmed in (("variable", _written(run)), ("result", results), (None, bad)):
-        roots = {_cause(run, root) if harm else root for root in _roots(run, harmed)}
+    for harm, harmed in (*_harmed(run), (None, _bad(run))):
+        first_harmed = _of_first_execution(run, harmed) if harm else harmed
+        roots = {_cause(run, root) if harm else root for root in _roots(run, first_harmed)}
         if roots:
             first = min(roots, key=functools.partial(_place, run))
             return run.describe(first, run.origins().get(first, frozenset())), harm
     return None, None
+
+
+def harm_of_roots(run: Run) -> dict[int, str]:
+    """Returns the greatest harm of each root that did any, by event_index."""
+    found: dict[int, str] = {}
+    for harm, harmed in _harmed(run):
+        for root in _roots(run, harmed):
+            found.setdefault(run.health[root]["event_index"], harm)
+    return found
+
+
+def _bad(run: Run) -> list[Tensor]:
+    return [tensor for tensor, row in run.health.items() if run.kinds_of_row(row)]
+
+
+def _harmed(run: Run) -> list[tuple[str, list[Tensor]]]:
+    """Returns the kinds of harm, the greatest first, with the bad tensors that did it."""
+    bad = _bad(run)
+    return [("variable", _written(run)), ("result", [*_results(run, bad), *_decided(run), *_cut_off(run, bad)])]
+
+
+def _of_first_execution(run: Run, tensors: list[Tensor]) -> list[Tensor]:
+    """Returns those of the first execution, or of the first step outside of executions."""
+    by_execution: dict[tuple[str, int | None], list[Row]] = defaultdict(list)
+    for tensor in tensors:
+        row = run.health[tensor]
+        index = row["execution_index"]
+        by_execution["step" if index is None else "execution", row["step_id"] if index is None else index].append(row)
+    started = [(row["event_index"], row["execution_index"]) for row in run.rows("execution")]
+
+    def start(rows: list[Row]) -> tuple[int, int]:
+        if rows[0]["execution_index"] is not None:
+            return rows[0]["execution_index"], -1
+        first = min(row["event_index"] for row in rows)
+        return max((index for event_index, index in started if event_index < first), default=-1), first
+
+    chosen = {row["event_index"] for row in min(by_execution.values(), key=start, default=[])}
+    return [tensor for tensor in tensors if run.health[tensor]["event_index"] in chosen]
 
 
 def _place(run: Run, root: Tensor) -> tuple[Any, ...]:

@@ -1,7 +1,8 @@
 """Test that a reader written from the specification alone answers as tfdbg_arrow does about random programs.
 
-For each program, the test compares all origins, whether each is proven (all inputs of its op are known), and the whole
-answer of first_nonfinite. TFDBG_ARROW_SEEDS replays programs: `TFDBG_ARROW_SEEDS=17` or `TFDBG_ARROW_SEEDS=1000-1199`.
+For each program, the test compares all origins, whether each is proven (all inputs of its op are known), whether each
+did harm, and the whole answer of first_nonfinite. TFDBG_ARROW_SEEDS replays programs: `TFDBG_ARROW_SEEDS=17` or
+`TFDBG_ARROW_SEEDS=1000-1199`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 import pytest
 
 import tfdbg_arrow
-from tests.spec_reader.harm import most_harmful
+from tests.spec_reader.harm import harm_of_roots, most_harmful
 from tests.spec_reader.reader import Origin, open_logdir
 from tests.spec_reader.test_spec_reader import REPOSITORY
 from tfdbg_arrow.query import NonFinite
@@ -62,6 +63,11 @@ def compare(logdir: Path) -> list[str]:
         f"origin {index}: {proven.get(index)} is not {known.get(index)}"
         for index in sorted(proven.keys() | known.keys())
         if proven.get(index) != known.get(index)
+    ]
+    found += [
+        f"harm of {index}: {ours[index].expected_reason} is not {harm}"
+        for index, harm in harm_of_roots(run).items()
+        if index in proven and ours[index].effect == "absorbed"
     ]
     first = tfdbg_arrow.first_nonfinite(logdir)
     expected, harm = most_harmful(run)

@@ -317,9 +317,14 @@ class ExecutedEdges:
                             )
 
     def _node(self, place: GraphTensor) -> ExecutedNode | None:
+        """Returns the node that computed the op at a place.
+
+        TensorFlow leaves a NoOp with the name of a call that it inlined. It only has the control edges of the call.
+        """
         site = place.context.call_site
         graph = None if site is None else self._graph(place)
-        return None if graph is None or site is None else graph.node(place.graph_id, site, place.op_name)
+        node = None if graph is None or site is None else graph.node(place.graph_id, site, place.op_name)
+        return None if node is None or node.op_type == "NoOp" else node
 
     def _graph(self, place: GraphTensor) -> ExecutedGraph | None:
         """Returns the optimized graph that ran at a place, or None if the recording does not tell.

@@ -8,13 +8,14 @@ A search that starts at the harm finds a bug quickly, however many harmless infi
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from itertools import zip_longest
+from operator import itemgetter
 
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.borders import PASSING_OPS, is_in
@@ -38,7 +39,8 @@ EFFECTS = ("variable", "result", "metric", "absorbed")
 """Where the badness of a tensor can end, the most harmful first."""
 _NEVER_BAD = ", ".join(f"'{dtype}'" for dtype in sorted(NEVER_BAD))
 _DISCRETE_DTYPES = ", ".join(f"'{dtype}'" for dtype in sorted(DISCRETE))
-_FIRST_BATCH, _BATCH = 4, 256
+_MAX_UNITS = 256
+"""Maximum number of executions or steps whose sinks are read at once."""
 _EAGER_BATCH = 2048
 _MAX_FAILED = 100
 """Number of executions with an error that are looked at."""
@@ -49,6 +51,29 @@ Site = tuple[int, str, int]
 """Graph, op and output slot."""
 Taker = tuple[int, Op, TakenTensor]
 """The graph of an op that writes to a variable or makes a decision, the op, and the tensor that it takes."""
+_Start = tuple[int, int]
+"""The sort key of an execution: its index and -1; that of a step outside of executions: the index of the execution that
+started last before it, and the event_index of its first sink."""
+_Batch = tuple[_Start, list[TensorEvent]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Unit:
+    """What the sinks in graphs are grouped by, in SQL on tensor_health.
+
+    Attributes:
+        column: The execution or step of a row.
+        start: A number that orders the groups.
+        condition: Selects the rows.
+    """
+
+    column: str
+    start: str
+    condition: str
+
+
+_EXECUTIONS = _Unit("execution_index", "execution_index", "execution_index IS NOT NULL")
+_STEPS = _Unit("coalesce(step_id, 0)", "min(event_index)", "execution_index IS NULL")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,52 +113,69 @@ class Sinks:
         self._recorded_outputs = lru_cache(maxsize=64)(self._read_recorded_outputs)
 
     def batches(self, effect: str) -> Iterator[list[TensorEvent]]:
-        """Yields the sinks of an effect in order of arrival. The sinks of one execution are in one batch.
+        """Yields the sinks of an effect by execution, in the order in which the executions started.
+
+        The sinks outside of executions, such as those of a function of tf.data, are in one batch for each step.
 
         Args:
             effect: `variable`, `result` or `metric`; or `skipped` for results that the program skipped this one time.
         """
-        streams: list[Iterator[list[TensorEvent]]] = []
+        streams: list[Iterator[_Batch]] = []
         if effect != "skipped":
             written = (row for row in self._written_eagerly() if self._variable_effect(row) == effect)
-            streams += [self._in_graphs(effect), self._batched(written)]
+            streams += [self._in_graphs(effect, unit) for unit in (_EXECUTIONS, _STEPS)]
+            streams.append(_by_execution(written))
         if effect == "result":
-            streams.append(self._batched(self._cut_off()))
+            streams.append(_by_execution(self._cut_off()))
         if effect != "variable":
-            streams.append(self._batched(self._results(effect)))
-        for batches in zip_longest(*streams, fillvalue=()):
-            yield [row for batch in batches for row in batch]
+            streams.append(_by_execution(self._results(effect)))
+        in_order = heapq.merge(*streams, key=itemgetter(0))
+        for _, of_same_start in itertools.groupby(in_order, key=itemgetter(0)):
+            yield [row for _, batch in of_same_start for row in batch]
 
     # Variables.
 
-    def _in_graphs(self, effect: str) -> Iterator[list[TensorEvent]]:
+    def _in_graphs(self, effect: str, unit: _Unit) -> Iterator[_Batch]:
+        """Yields the sinks of an effect in graphs: those in executions, or those in steps outside of executions."""
         sites = self._taken_sites().get(effect, {})
         by_graph: dict[int, set[str]] = {}
         for graph_id, op_name, _ in sites:
             by_graph.setdefault(graph_id, set()).add(op_name)
         if not by_graph:
             return
-        condition = " OR ".join(
-            f"(graph_id = ? AND op_name IN ({', '.join('?' * len(by_graph[g]))}))" for g in by_graph
-        )
-        parameters = [part for graph_id, names in by_graph.items() for part in (graph_id, *sorted(names))]
-        after, size, last = -1, _FIRST_BATCH, None
+        of_sites = " OR ".join(f"(graph_id = ? AND op_name IN ({', '.join('?' * len(by_graph[g]))}))" for g in by_graph)
+        condition = f"{self._bad} AND {unit.condition} AND ({of_sites})"
+        parameters = [self._run_id, *(part for g, names in by_graph.items() for part in (g, *sorted(names)))]
+        after, num_units = -1, 1
         while True:
+            units = (
+                f"SELECT {unit.column} FROM tensor_health WHERE run_id = ? AND {condition} GROUP BY 1 "
+                f"HAVING {unit.start} > ? ORDER BY {unit.start} LIMIT {num_units}"
+            )
             rows = read_events(
                 self._logdir,
-                f"{self._bad} AND event_index > ? AND ({condition}) "
-                "AND (CAST(? AS BIGINT) IS NULL OR execution_index IS DISTINCT FROM ?) "
-                f"ORDER BY event_index LIMIT {size}",
-                [self._run_id, after, *parameters, last, last],
+                f"{condition} AND {unit.column} IN ({units}) ORDER BY event_index",
+                [*parameters, *parameters, after],
             )
             if not rows:
                 return
-            after, last = rows[-1].event_index, rows[-1].execution_index
-            if last is not None and len(rows) == size:
-                of_last = f"{self._bad} AND event_index > ? AND execution_index = ? AND ({condition})"
-                rows += read_events(self._logdir, of_last, [self._run_id, after, last, *parameters])
-            yield [row for row in rows if self._is_taken(row, sites)]
-            size = min(2 * size, _BATCH)
+            by_unit: dict[int | None, list[TensorEvent]] = {}
+            for row in rows:
+                by_unit.setdefault(row.step_id if row.execution_index is None else row.execution_index, []).append(row)
+            batches = sorted((self._start(batch[0]), batch) for batch in by_unit.values())
+            yield from ((start, [row for row in batch if self._is_taken(row, sites)]) for start, batch in batches)
+            last = batches[-1][1][0]
+            after = last.event_index if last.execution_index is None else last.execution_index
+            num_units = min(2 * num_units, _MAX_UNITS)
+
+    def _start(self, row: TensorEvent) -> _Start:
+        if row.execution_index is not None:
+            return row.execution_index, -1
+        ((last_started,),) = self._logdir.rows(
+            "SELECT coalesce(max(execution_index), -1) FROM execution WHERE run_id = ? AND event_index < ?",
+            [self._run_id, row.event_index],
+        )
+        return last_started, row.event_index
 
     def _is_taken(self, row: TensorEvent, sites: dict[Site, list[Taker]]) -> bool:
         takers = sites.get((row.graph_id or 0, row.op_name or "", row.output_slot or 0), ())
@@ -257,7 +299,8 @@ class Sinks:
             self._logdir,
             f"{self._bad} AND scope = 'execution' AND tensor_id IN (SELECT i.tensor_id FROM execution AS e "
             "JOIN execution_input AS i ON i.run_id = e.run_id AND i.execution_index = e.execution_index "
-            f"WHERE e.run_id = ? AND e.op_type IN ({', '.join('?' * len(self._eager_writers))})) ORDER BY event_index",
+            f"WHERE e.run_id = ? AND e.op_type IN ({', '.join('?' * len(self._eager_writers))})) "
+            "ORDER BY execution_index, event_index",
             [self._run_id, self._run_id, *self._eager_writers],
         )
         return [row for row in written if not self.is_moved(row)]
@@ -295,16 +338,18 @@ class Sinks:
 
     def _results(self, effect: str) -> Iterator[TensorEvent]:
         """Yields the bad tensors of an effect that eager ops and calls returned: nothing or a decision takes them."""
-        after = -1
+        after = (-1, -1)
         while True:
             rows = read_events(
                 self._logdir,
-                f"{self._bad} AND scope = 'execution' AND event_index > ? ORDER BY event_index LIMIT {_EAGER_BATCH}",
-                [self._run_id, after],
+                f"{self._bad} AND scope = 'execution' AND execution_index >= ? "
+                "AND (execution_index, event_index) > (?, ?) "
+                f"ORDER BY execution_index, event_index LIMIT {_EAGER_BATCH}",
+                [self._run_id, after[0], *after],
             )
             if not rows:
                 return
-            after = rows[-1].event_index
+            after = (rows[-1].execution_index or 0, rows[-1].event_index)
             uses = self._uses_of(rows)
             for row in rows:
                 own = uses.get(row.tensor_id, [])
@@ -491,18 +536,11 @@ class Sinks:
         )
         return None if last is None else int(last)
 
-    @staticmethod
-    def _batched(rows: Iterable[TensorEvent]) -> Iterator[list[TensorEvent]]:
-        """Yields the rows in batches, small ones first, as the first sinks usually contain the answer."""
-        batch: list[TensorEvent] = []
-        size = _FIRST_BATCH
-        for row in rows:
-            if len(batch) >= size and row.execution_index != batch[-1].execution_index:
-                yield batch
-                batch, size = [], min(2 * size, _BATCH)
-            batch.append(row)
-        if batch:
-            yield batch
+
+def _by_execution(rows: Iterable[TensorEvent]) -> Iterator[_Batch]:
+    """Groups eager tensors, or those of calls, that are sorted by execution."""
+    for execution_index, batch in itertools.groupby(rows, key=lambda row: row.execution_index or 0):
+        yield (execution_index, -1), list(batch)
 
 
 def effect_of_write(role: str | None) -> str:
