@@ -270,6 +270,10 @@ REFERENCE_WRITER = re.compile(
     r"Assign(Add|Sub)?|(Sparse)?Apply\w+|Scatter(Nd)?(Update|Add|Sub|Mul|Div|Min|Max)|StridedSliceAssign"
 )
 """Types of ops that write to a variable of TensorFlow 1 by its reference, which they return."""
+UPDATER = re.compile(
+    r"Assign(Add|Sub)(VariableOp)?|(Resource)?(Sparse)?Apply\w+|(Resource)?Scatter(Nd)?(Add|Sub|Mul|Div)"
+)
+"""Types of ops that compute the new value of a variable from its old value and from what they take."""
 
 CONTAINERS = ("EmptyTensorList", "Optional", "TensorList")
 """Prefixes of the types of ops whose variant output holds exactly the tensors that they take."""

@@ -381,3 +381,21 @@ def equalised_image_of_one_colour() -> None:
 
     records = tf.data.Dataset.from_tensor_slices((images, np.ones((12, 2), "float32"))).map(equalised)
     _fit(records, 16)
+
+
+@bug(op_type=None, effect="variable")
+def infinite_rate_of_an_empty_history() -> None:
+    """NumPy divides by the mean of losses, which are 0 before the first step. An infinite rate is no mask."""
+    weights = tf.Variable([1.0, 2.0])
+    losses = np.zeros(3, "float32")
+
+    @tf.function
+    def step(x: Any, rate: Any) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.square(weights * x))
+        weights.assign_sub(rate * tape.gradient(loss, weights))
+
+    with np.errstate(divide="ignore"):
+        rate = np.float32(0.1) / losses.mean()
+    for _ in range(3):
+        step(tf.constant([1.0, 0.5]), tf.constant(rate))  # culprit

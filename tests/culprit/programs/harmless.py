@@ -550,3 +550,19 @@ def constant_nan_that_is_never_chosen() -> None:
     for _ in range(3):
         train_step(tf.ones([3, 2]), tf.constant([0, 1, 0]))
         loss(tf.ones([3, 2]), tf.constant([0, 1, 0]))
+
+
+@harmless
+def distances_that_begin_with_infinity() -> None:
+    """The distance to a node is infinite until a path to it was found."""
+    distances = tf.Variable(np.inf * tf.ones([5]))
+    distances[0].assign(0.0)
+    edges, lengths = tf.constant([[0, 1], [1, 2], [3, 4]]), tf.constant([1.0, 2.0, 1.0])
+
+    @tf.function
+    def relax() -> None:
+        for _ in tf.range(3):
+            distances.scatter_nd_min(edges[:, 1:], tf.gather(distances, edges[:, 0]) + lengths)
+
+    relax()
+    assert distances.numpy().tolist() == [0.0, 1.0, 3.0, np.inf, np.inf]

@@ -144,6 +144,7 @@ class Culprits:
             since: Only sinks of this execution and later ones; None for all.
         """
         seen: set[int] = set()
+        seen_of_updates: set[int] = set()
         handled = _Handled(self._origins, self._sinks) if effect == "result" else None
         for batch in self._sinks.batches(effect):
             if handled is not None:
@@ -151,12 +152,16 @@ class Culprits:
             late = [
                 row for row in batch if since is None or row.execution_index is None or row.execution_index >= since
             ]
-            roots = [
+            updates = [row for row in late if effect == "variable" and self._sinks.updates(row)]
+            causes = [
                 self._cause(root)
                 for root in self._origins.roots(late, seen)
                 if handled is None or root.event_index not in handled.origins
             ]
-            found = [root for root in roots if not self._origins.is_literal(root) and not is_passed_over(root)]
+            # A program writes an infinity into a variable on purpose, but it does not add one to a variable.
+            found = [cause for cause in causes if not self._origins.is_literal(cause)]
+            found += [root for root in self._origins.roots(updates, seen_of_updates) if self._origins.is_literal(root)]
+            found = [root for root in found if not is_passed_over(root)]
             if found:
                 yield found
 

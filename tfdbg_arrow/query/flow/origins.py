@@ -480,11 +480,11 @@ class Effects:
 
     def _find(self, event: TensorEvent) -> Effect:
         computed = self._flow.computed(event)
+        if computed.event_index in self._blamed:
+            return Effect(self._blamed[computed.event_index], None)
         if self._origins.is_literal(computed):
             is_from_outside = computed.op_type in _FROM_OUTSIDE and _is_written(computed)
             return Effect("absorbed", LITERAL_FROM_OUTSIDE if is_from_outside else LITERAL)
-        if computed.event_index in self._blamed:
-            return Effect(self._blamed[computed.event_index], None)
         walk = Walk(self._flow, self._sinks)
         try:
             self._follow(walk, computed)

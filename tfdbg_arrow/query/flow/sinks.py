@@ -23,7 +23,16 @@ from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.flow.executed_edges import TakenTensor
 from tfdbg_arrow.query.flow.graphs import DISCRETE, NEVER_BAD, Graph
 from tfdbg_arrow.query.recorded import Execution, GraphTensor, Op, TensorEvent, bad_condition, read_events
-from tfdbg_arrow.schema.op_traits import CONTAINERS, MOVING, READER, REFERENCE_WRITER, WRITER, Trait, types_with
+from tfdbg_arrow.schema.op_traits import (
+    CONTAINERS,
+    MOVING,
+    READER,
+    REFERENCE_WRITER,
+    UPDATER,
+    WRITER,
+    Trait,
+    types_with,
+)
 
 CHECKS = types_with(Trait.FINDS_BAD)
 """Types of ops that only test whether a tensor is bad."""
@@ -187,6 +196,15 @@ class Sinks:
             and self._ran(graph_id, taken.user_site, row, is_next=taken.is_carried)
             for graph_id, op, taken in takers
         )
+
+    def updates(self, row: TensorEvent) -> bool:
+        """Returns whether an op takes a tensor to change a variable by it: an infinity is not intended there."""
+        if row.scope == "graph":
+            site = (row.graph_id or 0, row.op_name or "", row.output_slot or 0)
+            takers = self._taken_sites().get("variable", {}).get(site, ())
+            return any(UPDATER.fullmatch(op.op_type) for _, op, _ in takers)
+        uses = () if row.tensor_id is None else self._flow.events.uses(row.tensor_id)
+        return any(UPDATER.fullmatch(use.execution.op_type) for use in uses)
 
     def _ran(self, graph_id: int, call_site: str | None, near: TensorEvent, *, is_next: bool) -> bool:
         """Returns whether a graph ran at a call site, in the same step as a tensor. The branch may not have run.

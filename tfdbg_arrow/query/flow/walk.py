@@ -196,7 +196,8 @@ class Walk:
             return True
         # An argument, for example, has no node. The nodes of its users took the tensor that was passed to it.
         stands_for = self._flow.trace(place, how="graph", near=place.near).path[1:]
-        return bool(stands_for) and not set(executed.inputs(user, op)).isdisjoint(stands_for)
+        took = {replace(each, near=place.near) for each in executed.inputs(user, op)}
+        return any(isinstance(each, GraphTensor) and replace(each, near=place.near) in took for each in stands_for)
 
     def _is_skipped(self, user: GraphTensor, near: Frame) -> bool:
         """Returns whether an op is in a graph that did not run: a branch that was not taken."""
