@@ -190,13 +190,13 @@ CASES = (
     Case(
         "gradient of acos",
         lambda: _gradient(tf.acos, _t(1, 0)),
-        "The gradient of Acos: Reciprocal of 0: 1 of 2",
+        "In the gradient of Acos, Reciprocal of 0: 1 of 2",
         "Clip the argument wi",
     ),
     Case(
         "gradient of atan2",
         lambda: _gradient(lambda x: tf.atan2(x, x), _t(0, 1)),
-        "The gradient of Atan2: Division by 0: 1 of 2",
+        "In the gradient of Atan2, division by 0: 1 of 2",
     ),
     Case(
         "gradient of pow",
@@ -206,7 +206,7 @@ CASES = (
     Case(
         "masked log",
         lambda: _masked_log(_t(0, 1)),
-        "The gradient of Log: Inf * 0: ",
+        "In the gradient of Log, Inf * 0: ",
         "Put tf.where around the input",
         "Mul",
     ),

@@ -231,7 +231,7 @@ def test_a_gradient_that_overflows_cannot_be_clipped_any_more(tmp_path: Path) ->
     step = Step().takes(CLEAN).op("square", "Square", ["x"], CLEAN)
     step.gradient("gradient", "MatMul", ["x", "square"], INF, "square")
     assert step.reason("gradient", tmp_path, result="gradient") == Explanation(
-        f"The gradient of Square: Overflow in MatMul: its inputs are finite, and {OVER}", OF_GRADIENT
+        f"In the gradient of Square, overflow in MatMul: its inputs are finite, and {OVER}", OF_GRADIENT
     )
 
 
@@ -387,7 +387,7 @@ def test_the_gradient_of_a_logarithm_needs_the_repair_of_the_logarithm(tmp_path:
     step = Step().takes(CLEAN).op("exp", "Exp", ["x"], counts(zero=2, pos=1)).op("sum", "Sum", ["exp"], ZERO)
     step.op("log", "Log", ["sum"], NEG_INF).gradient("slope", "Reciprocal", ["sum"], INF, "log")
     assert step.reason("slope", tmp_path, result="log") == Explanation(
-        "The gradient of Log: Reciprocal of 0: 1 of 2 elements is 0, and 1 / 0 is infinite.", LOGSUMEXP
+        "In the gradient of Log, Reciprocal of 0: 1 of 2 elements is 0, and 1 / 0 is infinite.", LOGSUMEXP
     )
 
 
@@ -722,7 +722,7 @@ def test_a_division_of_the_user_inside_an_optimizer(made_by: list[str], repair: 
 def test_an_angle_at_0_is_kept_away_from_0() -> None:
     computed = Computed(output=row("Reciprocal", INF), inputs={0: row("AddV2", ZERO)}, forward_type="Angle")
     assert explain(computed) == Explanation(
-        "The gradient of Angle: Reciprocal of 0: 1 of 2 elements is 0, and 1 / 0 is infinite.",
+        "In the gradient of Angle, Reciprocal of 0: 1 of 2 elements is 0, and 1 / 0 is infinite.",
         "Add a small number before tf.math.angle, so that no element is 0: the slope at 0 is infinite.",
     )
 

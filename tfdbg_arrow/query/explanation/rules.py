@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from math import isinf, log
 
@@ -82,6 +83,8 @@ _FUSED_WITH_PRODUCTS = frozenset({
     "Sigmoid", "Tanh",
 })  # fmt: skip
 """Types of ops that TensorFlow fuses with sums of products, and that are finite for finite inputs or add."""
+_NO_NAME = re.compile(r"(All|An?|Division|Its?|Overflow|The)\b")
+"""First words of sentences that are no name of an op."""
 
 
 _STABLE_LOG = {
@@ -569,8 +572,10 @@ def _of_gradient(computed: Computed, found: Explanation) -> Explanation:
     if found.sentence.startswith("The gradient of") or forward_type in _OF_CUSTOM_GRADIENTS:
         return found
     sentence = found.sentence.removeprefix("In a gradient, ")
+    if _NO_NAME.match(sentence):
+        sentence = sentence[0].lower() + sentence[1:]
     repair = GRADIENTS.get(forward_type, found.repair)
     if found.repair == _DIVISOR and forward_type in ("Log", "Log1p"):
         # The division is one of TensorFlow's; the program has none.
         repair = _repair_of_log(computed, computed.inputs[0]) if forward_type == "Log" else _ABOVE_MINUS_1
-    return Explanation(f"The gradient of {forward_type}: {sentence}", repair)
+    return Explanation(f"In the gradient of {forward_type}, {sentence}", repair)
