@@ -53,6 +53,9 @@ PATCHES: dict[str, Patch] = {
         _CHECK_PYTHON, (("np.float32(count) / np.float32(count)", "np.float32(count) / np.maximum(count, 1e-6)"),)
     ),
     "data.infinite_rate_of_an_empty_history": Patch(_CHECK_DATA, (("losses.mean()", "max(losses.mean(), 1.0)"),)),
+    "data.missing_pixels_in_a_pool": Patch(
+        _CHECK_DATA, (("from_tensor_slices(images)", "from_tensor_slices(np.nan_to_num(images))"),)
+    ),
     "data.missing_token": Patch(_CHECK_DATA, (("    model.fit(tokens", "    model.fit(np.nan_to_num(tokens)"),)),
     "data.raw_file_that_holds_an_infinity": Patch(_CHECK_SOURCE, (("[1.0, np.inf, 2.0]", "[1.0, 3.0, 2.0]"),)),
     "data.targets_with_an_infinity": Patch(

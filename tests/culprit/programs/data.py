@@ -399,3 +399,23 @@ def infinite_rate_of_an_empty_history() -> None:
         rate = np.float32(0.1) / losses.mean()
     for _ in range(3):
         step(tf.constant([1.0, 0.5]), tf.constant(rate))  # culprit
+
+
+@bug(op_type=None, effect="variable")
+def missing_pixels_in_a_pool() -> None:
+    """Clouds are stored as NaN. A maximum of nothing but NaN is -3.4e38. tensorflow/tensorflow#2501."""
+    images = np.random.default_rng(97).random((12, 8, 8, 1)).astype("float32")
+    images[9, 2:6, 2:6] = np.nan
+    kernel, head = tf.Variable(tf.fill([3, 3, 1, 2], 0.2)), tf.Variable(tf.fill([8, 1], 0.1))
+
+    @tf.function
+    def step(x: Any) -> None:
+        with tf.GradientTape() as tape:
+            pooled = tf.nn.max_pool2d(x, 2, 2, "VALID")
+            features = tf.reshape(tf.nn.conv2d(pooled, kernel, 1, "VALID"), [-1, 8])
+            loss = tf.reduce_mean(tf.square(features @ head - 1.0))
+        for variable, gradient in zip([kernel, head], tape.gradient(loss, [kernel, head]), strict=True):
+            variable.assign_sub(0.01 * gradient)
+
+    for batch in tf.data.Dataset.from_tensor_slices(images).batch(4):  # culprit
+        step(batch)

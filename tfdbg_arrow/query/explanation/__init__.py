@@ -169,6 +169,7 @@ def explain_event(
         has_moved_constant=around.has_moved_constant,
         is_norm_of_gradient=around.is_norm_of_gradient,
         bad_gradient_of_masked=around.bad_gradient_of_masked,
+        pool_of_nan=around.pool_of_nan,
         masking_product=around.masking_product,
     )
     if made is None or made.ran_as is None:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from math import isinf
 
 from tfdbg_arrow.query.displayed import Displayed
+from tfdbg_arrow.query.flow.extremes import largest_of
 from tfdbg_arrow.query.recorded import TensorEvent
 from tfdbg_arrow.safe_text import number_of
-from tfdbg_arrow.schema.dtypes import DTYPES
 
 Inputs = Mapping[int, TensorEvent]
 """The recorded inputs of an op, by index."""
 
-_LARGEST = {dtype.name: dtype.largest for dtype in DTYPES if dtype.largest is not None}
 _VERSION = re.compile(r"V\d$")
 _GRADIENT = re.compile(r"(?:.*/)?(?:gradient_tape|gradients(?:_\d+)?)/")
 
@@ -92,6 +92,7 @@ class Computed:
         is_norm_of_gradient: Returns whether the op computes a part of the norm of a gradient.
         bad_gradient_of_masked: Returns a bad tensor of the gradient if a `tf.where` replaces the output in the forward
             pass, so that everything else stays finite.
+        pool_of_nan: Returns the finite result of an op that returned the lowest number for NaN of the output, or None.
         masking_product: Returns the line that multiplies NaN of the output by what looks like their mask, or None.
     """
 
@@ -113,6 +114,7 @@ class Computed:
     has_moved_constant: Callable[[TensorEvent], bool] = _no
     is_norm_of_gradient: Callable[[], bool] = _never
     bad_gradient_of_masked: Callable[[], TensorEvent | None] = _none
+    pool_of_nan: Callable[[], TensorEvent | None] = _none
     masking_product: Callable[[], str | None] = _no_line
 
     @property
@@ -195,14 +197,9 @@ def num_infs(event: TensorEvent) -> str:
     return number_of(infs(event), "infinity", "infinities")
 
 
-def largest_of(event: TensorEvent) -> float:
-    """Returns the largest number of a tensor's dtype, or infinity if it is not known."""
-    return _LARGEST.get(event.dtype or "", float("inf"))
-
-
 def largest_number(event: TensorEvent) -> str:
     """Returns the largest number of a tensor's dtype as text."""
-    number = f", {largest_of(event):.6g}" if event.dtype in _LARGEST else ""
+    number = "" if isinf(largest_of(event)) else f", {largest_of(event):.6g}"
     return f"the largest {event.dtype or 'number'}{number}"
 
 

@@ -15,12 +15,12 @@ from tfdbg_arrow.query.explanation.computed import (
     is_finite,
     is_real,
     largest_number,
-    largest_of,
     may_be_zero,
     num_infs,
     type_without_version,
     zeros,
 )
+from tfdbg_arrow.query.flow.extremes import MAXIMA, POOLS, holds_extreme, largest_of
 from tfdbg_arrow.query.recorded import TensorEvent
 from tfdbg_arrow.safe_text import number_of
 
@@ -59,10 +59,6 @@ _KEEPS_ZEROS = frozenset({
 """Types of ops that return 0 for zeros, and for zeros times finite numbers."""
 _MAX_STEPS = 20
 """Maximum number of tensors behind a divisor that are examined for an exponential that underflowed."""
-_MAXIMA = ("MaxPool", "MaxPoolV2", "MaxPool3D", "SegmentMaxV2", "UnsortedSegmentMax")
-"""Types of ops that return the lowest number of the dtype as the maximum of nothing."""
-_MINIMA = ("SegmentMinV2", "UnsortedSegmentMin")
-"""Types of ops that return the largest number of the dtype as the minimum of nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,24 +262,14 @@ def _scale_of_loss(computed: Computed) -> Explanation | None:
 
 
 def _extreme_of_nothing(computed: Computed) -> Explanation | None:
-    """Returns the explanation of a finite tensor in which a maximum or minimum of nothing is the extreme of the dtype.
-
-    The recorded extreme proves it, or the signs: a maximum of numbers that are not negative is not negative.
-    """
+    """Returns the explanation of a finite tensor that holds the extreme of its dtype for nothing."""
     output, x = computed.output, computed.inputs.get(0)
-    is_max = output.op_type in _MAXIMA
-    if x is None or not is_finite(output) or not (is_max or output.op_type in _MINIMA):
+    if x is None or not holds_extreme(output, x):
         return None
-    made, taken = (output.min_finite, x.min_finite) if is_max else (output.max_finite, x.max_finite)
-    if made is not None and taken is not None:
-        held, is_proven = "", abs(made) > largest_of(output) * 0.999 > abs(taken)
-    else:
-        num_made = output.num_neg_finite if is_max else output.num_pos_finite
-        num_taken = (x.num_neg_finite, x.num_neg_inf) if is_max else (x.num_pos_finite, x.num_pos_inf)
-        held, is_proven = f"in {elements(num_made, output)} ", bool(num_made) and num_taken == (0, 0)
-    is_pool = "Pool" in computed.op
-    if not is_proven or (is_pool and not x.num_nan):
-        return None
+    is_max, is_pool = output.op_type in MAXIMA, output.op_type in POOLS
+    is_counted = (output.min_finite if is_max else output.max_finite) is None
+    num_made = output.num_neg_finite if is_max else output.num_pos_finite
+    held = f"in {elements(num_made, output)} " if is_counted else ""
     extreme = f"{'lowest' if is_max else 'largest'} {output.dtype}, {'-' if is_max else ''}{largest_of(output):.6g}"
     sentence = f"An input was computed from the result of {computed.op}, which holds {held}the {extreme}: "
     if is_pool:

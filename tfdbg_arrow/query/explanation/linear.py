@@ -13,12 +13,12 @@ from tfdbg_arrow.query.explanation.computed import (
     is_counted,
     is_finite,
     is_real,
-    largest_of,
     may_be_zero,
     num_infs,
     zeros,
 )
 from tfdbg_arrow.query.explanation.kinds import SOFTMAX, Overflow, overflow, underflow, with_lost_epsilon
+from tfdbg_arrow.query.flow.extremes import largest_of
 from tfdbg_arrow.query.recorded import TensorEvent
 from tfdbg_arrow.safe_text import number_of
 

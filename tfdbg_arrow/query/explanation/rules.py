@@ -15,7 +15,7 @@ from tfdbg_arrow.query.explanation.computed import (
     infs,
     is_counted,
     is_finite,
-    largest_of,
+    type_without_version,
     zeros,
 )
 from tfdbg_arrow.query.explanation.kinds import (
@@ -34,6 +34,7 @@ from tfdbg_arrow.query.explanation.kinds import (
     with_mask,
 )
 from tfdbg_arrow.query.explanation.linear import CrossEntropy, Division, Power, Sums, ZeroTimes, remainder, softmax
+from tfdbg_arrow.query.flow.extremes import largest_of
 from tfdbg_arrow.query.recorded import TensorEvent
 from tfdbg_arrow.schema.op_traits import OPTIMIZERS, READER, Trait, types_with
 
@@ -456,7 +457,7 @@ def explain(computed: Computed) -> Explanation | None:
             "elements or leave them out.",
         )
         masked = with_mask(from_outside, computed)
-        return _with_product(from_outside, computed) if masked is from_outside else masked
+        return _with_product(_with_pool(from_outside, computed), computed) if masked is from_outside else masked
     if output.op_type == "Const" and computed.program_ops:
         return _of_constants(computed)
     rule = RULES.get(output.op_type)
@@ -468,6 +469,16 @@ def explain(computed: Computed) -> Explanation | None:
     if found is None:
         return _of_infinite_loss(computed)
     return with_mask(found, computed) if computed.forward_type is None else _of_gradient(computed, found)
+
+
+def _with_pool(explanation: Explanation, computed: Computed) -> Explanation:
+    """Returns the explanation of bad data. If a pool hides the NaN, the explanation says so."""
+    pool = computed.pool_of_nan()
+    if pool is None:
+        return explanation
+    op, lowest = type_without_version(pool.op_type or ""), f"the lowest {pool.dtype}, -{largest_of(pool):.6g}"
+    hidden = f"{op} returns {lowest}, for a window of NaN, so that they come back as an overflow."
+    return Explanation(f"{explanation.sentence} {hidden}", explanation.repair)
 
 
 def _with_product(explanation: Explanation, computed: Computed) -> Explanation:

@@ -7,9 +7,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from tfdbg_arrow.query.engine import Engine
-from tfdbg_arrow.query.explanation.computed import Computed, Inputs, largest_of
+from tfdbg_arrow.query.explanation.computed import Computed, Inputs
 from tfdbg_arrow.query.explanation.kinds import ADDS, PLUS_CONSTANT
 from tfdbg_arrow.query.flow.data_flow import DataFlow
+from tfdbg_arrow.query.flow.extremes import POOLS, holds_extreme, largest_of
 from tfdbg_arrow.query.flow.sinks import Sinks
 from tfdbg_arrow.query.flow.walk import CannotTellError, OutOfSightError, UnrecordedEndError, Walk, WalkedTensor
 from tfdbg_arrow.query.recorded import KINDS, GraphTensor, Op, TensorEvent, bad_condition, read_events
@@ -237,19 +238,29 @@ class Surroundings:
             return None
         return walk.bad_gradients[0] if walk.bad_gradients else self._bad_gradient_of_op()
 
+    def pool_of_nan(self) -> TensorEvent | None:
+        """Returns the finite result of an op that returned the lowest number for NaN of the tensor, or None."""
+        walk = self._walk_forward() if self.event.num_nan else None
+        return None if walk is None else next(iter(walk.pools), None)
+
     def masking_product(self) -> str | None:
         """Returns the line that multiplies NaN of data by what looks like their mask, or None if there is none."""
         if not self.event.num_nan:
             return None
-        walk = _ForwardWalk(self.flow, Sinks(self.logdir, self.flow, run_id=self.run_id, kinds=KINDS))
-        with suppress(CannotTellError, OutOfSightError, UnrecordedEndError):  # what was followed until then counts
-            walk.follow_event(self.flow.computed(self._first_use()))
+        walk = self._walk_forward()
         for product in sorted(walk.products, key=lambda row: row.event_index):
             if any(_is_mask(row, product) for _, _, row in self.flow.taken_by(product)):
                 stack_id = self.flow.stack_trace_id(product)
                 frame = user_source(StackReader(self.logdir, run_id=self.run_id).stack(stack_id))
                 return None if frame is None else short_place(frame)
         return None
+
+    def _walk_forward(self) -> _ForwardWalk:
+        """Follows the tensor as far as the recording shows where it goes."""
+        walk = _ForwardWalk(self.flow, Sinks(self.logdir, self.flow, run_id=self.run_id, kinds=KINDS))
+        with suppress(CannotTellError, OutOfSightError, UnrecordedEndError):
+            walk.follow_event(self.flow.computed(self._first_use()))
+        return walk
 
     def _has_selects(self) -> bool:
         types = ", ".join(f"'{op_type}'" for op_type in _SELECTS)
@@ -306,6 +317,7 @@ class _ForwardWalk(Walk):
         is_masked: Whether a `tf.where` took a bad tensor and returned a finite one.
         bad_gradients: The bad tensors of the gradient that were computed from bad tensors of the forward pass.
         products: The bad products of the forward pass.
+        pools: The finite results that hold the lowest number in place of NaN.
     """
 
     def __init__(self, flow: DataFlow, sinks: Sinks) -> None:
@@ -313,6 +325,7 @@ class _ForwardWalk(Walk):
         self.is_masked = False
         self.bad_gradients: list[TensorEvent] = []
         self.products: list[TensorEvent] = []
+        self.pools: list[TensorEvent] = []
 
     def follow_event(self, event: TensorEvent) -> None:
         """Follows a bad tensor.
@@ -348,6 +361,9 @@ class _ForwardWalk(Walk):
             return False
         self.is_masked |= op_type in _SELECTS and not is_bad
         self.products += [event] if op_type == "Mul" and is_bad and event is not None else []
+        if event is not None and op_type in POOLS and not is_bad:
+            taken = next((row for index, _, row in self._flow.taken_by(event) if index == 0), None)
+            self.pools += [event] if taken is not None and holds_extreme(event, taken) else []
         return is_bad
 
 

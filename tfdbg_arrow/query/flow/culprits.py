@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow
+from tfdbg_arrow.query.flow.extremes import POOLS, holds_extreme
 from tfdbg_arrow.query.flow.graphs import reachable
 from tfdbg_arrow.query.flow.origins import Effect, Effects, Gradients, OrderKey, Origins
 from tfdbg_arrow.query.flow.sinks import EFFECTS, Sinks
@@ -18,6 +19,8 @@ _MAX_SITES = 1000
 """Maximum number of bad op outputs that are examined for a harmless origin."""
 _NUM_LATER = 1000
 """An update that uses a result counts as skipped if it is skipped within this many executions after the result."""
+_MAX_BEHIND = 64
+"""Maximum number of finite tensors behind an overflow that are examined for a pool of NaN."""
 _MAX_CALL_ROWS = 4000
 """Maximum number of bad tensors that are read from one call."""
 
@@ -212,6 +215,7 @@ class Culprits:
         """
         behind = (
             self._gradients.forward_of(root)
+            or self._lost_in_pool(root)
             or self._in_pipeline(root)
             or self._in_store(root)
             or self._in_call(root)
@@ -229,6 +233,23 @@ class Culprits:
         if is_literal_skipped:
             others = [each for each in others if not self._origins.is_literal(each)]
         return min(others, key=self._place, default=root)
+
+    def _lost_in_pool(self, root: TensorEvent) -> list[TensorEvent]:
+        """Returns the NaNs for which a pool behind the bad tensor returned the lowest number."""
+        seen = {root.event_index}
+        waiting = [root]
+        while waiting and len(seen) < _MAX_BEHIND:
+            row = waiting.pop(0)
+            for source in self._flow.recent_sources_of(row):
+                if source.event_index in seen or source.has_inf_or_nan:
+                    continue
+                if source.op_type in POOLS:
+                    taken = [each for each in self._flow.recent_sources_of(source) if holds_extreme(source, each)]
+                    if taken:
+                        return taken
+                seen.add(source.event_index)
+                waiting.append(source)
+        return []
 
     def _in_pipeline(self, root: TensorEvent) -> list[TensorEvent]:
         """Returns the bad tensors of tf.data functions before a pipeline returned a bad element.

@@ -1,0 +1,41 @@
+"""Extremes: ops that return the lowest or the largest number of the dtype for NaN, or as the extreme of nothing."""
+
+from __future__ import annotations
+
+from tfdbg_arrow.query.recorded import TensorEvent
+from tfdbg_arrow.schema.dtypes import DTYPES
+
+POOLS = frozenset({"MaxPool", "MaxPoolV2", "MaxPool3D"})
+"""Types of ops that return the lowest number of the dtype for a window of NaN."""
+MAXIMA = POOLS | {"SegmentMaxV2", "UnsortedSegmentMax"}
+"""Types of ops that return the lowest number of the dtype as the maximum of nothing."""
+MINIMA = frozenset({"SegmentMinV2", "UnsortedSegmentMin"})
+"""Types of ops that return the largest number of the dtype as the minimum of nothing."""
+_LARGEST = {dtype.name: dtype.largest for dtype in DTYPES if dtype.largest is not None}
+
+
+def largest_of(event: TensorEvent) -> float:
+    """Returns the largest number of a tensor's dtype, or infinity if it is not known."""
+    return _LARGEST.get(event.dtype or "", float("inf"))
+
+
+def holds_extreme(made: TensorEvent, taken: TensorEvent) -> bool:
+    """Returns whether an op of this module made the extreme of the dtype for NaN or for nothing.
+
+    The recorded extreme proves it, or the signs: a maximum of numbers that are not negative is not negative.
+
+    Args:
+        made: The finite output of the op.
+        taken: Its first input.
+    """
+    is_max = made.op_type in MAXIMA
+    if made.has_inf_or_nan is not False or not (is_max or made.op_type in MINIMA):
+        return False
+    if made.op_type in POOLS and not taken.num_nan:
+        return False
+    one, other = (made.min_finite, taken.min_finite) if is_max else (made.max_finite, taken.max_finite)
+    if one is not None and other is not None:
+        return abs(one) > largest_of(made) * 0.999 > abs(other)
+    num_made = made.num_neg_finite if is_max else made.num_pos_finite
+    num_taken = (taken.num_neg_finite, taken.num_neg_inf) if is_max else (taken.num_pos_finite, taken.num_pos_inf)
+    return bool(num_made) and num_taken == (0, 0)
