@@ -144,6 +144,10 @@ def explain_event(
         is_origin: Whether it is proven that they came from no input.
     """
     around = Surroundings(logdir, flow, event, run_id)
+    unrecorded = None if is_origin else around.unrecorded_function()
+    if unrecorded is not None:
+        name, reason = unrecorded
+        return Explanation(f"It is a result of {name}, which {reason}.")
     taken = around.inputs_of(event)
     inputs = flow.inputs_of(event)
     writes = [each.write for each in inputs if each.write is not None] if is_origin else []

@@ -238,6 +238,25 @@ class Surroundings:
             return None
         return walk.bad_gradients[0] if walk.bad_gradients else self._bad_gradient_of_op()
 
+    def unrecorded_function(self) -> tuple[str, str] | None:
+        """Returns the name of the function that returned an eager tensor or an input of its op, if it was not recorded.
+
+        The second text is the reason why it was not recorded.
+        """
+        if self.event.execution_index is None or self.event.scope == "graph":
+            return None
+        taken = self.flow.events.execution_inputs(self.event.execution_index).values()
+        makers = [self.flow.events.eager(tensor_id).execution_index for tensor_id in taken]
+        indexes = [index for index in (self.event.execution_index, *makers) if index is not None]
+        rows = self.logdir.rows(
+            "SELECT g.graph_name, c.reason FROM execution AS e "
+            "JOIN capture_stat AS c ON c.run_id = e.run_id AND c.stat = 'unobservable' AND c.subject = e.op_type "
+            "JOIN graph AS g ON g.run_id = e.run_id AND g.graph_id = e.graph_id "
+            f"WHERE e.run_id = ? AND e.execution_index IN ({', '.join('?' * len(indexes))}) LIMIT 1",
+            [self.run_id, *indexes],
+        )
+        return rows[0] if rows else None
+
     def pool_of_nan(self) -> TensorEvent | None:
         """Returns the finite result of an op that returned the lowest number for NaN of the tensor, or None."""
         walk = self._walk_forward() if self.event.num_nan else None

@@ -45,6 +45,11 @@ class _Call:
     executed_graph_ids: dict[int, set[int]] = field(default_factory=dict)
     root_steps: dict[int, int | None] = field(default_factory=dict)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no tensor of a graph was recorded in the call."""
+        return self.is_whole and self.num_rows == 0
+
     def add(self, rows: Iterable[TensorEvent]) -> None:
         for row in rows:
             self.num_rows += 1
@@ -75,6 +80,8 @@ class CallReader:
         context, near = place.context, place.near
         key = (place.graph_id, place.op_name, place.output_slot)
         if context.step_id is None or context.call_site is None:
+            if context.execution_index is not None and self._call(None, context.execution_index).is_empty:
+                return None
             return self._nearest(key, context.execution_index, near)
         rows = [row for one in self._passes(context) for row in one.get(key, ())]
         if len(rows) <= 1:

@@ -101,18 +101,15 @@ class Pipelines:
 
     @cached_property
     def _bad_arrays(self) -> Sequence[TensorEvent]:
-        """The bad arrays of which data sets were made."""
-        rows = read_events(
+        """The bad arrays of which data sets were made: from outside, or made by eager ops."""
+        return read_events(
             self._logdir,
-            f"has_inf_or_nan AND scope = 'external' ORDER BY event_index LIMIT {_MAX_BAD_ROWS}",
-            [self._run_id],
+            "has_inf_or_nan AND scope <> 'graph' AND tensor_id IN (SELECT i.tensor_id FROM execution AS e "
+            "JOIN execution_input AS i ON i.run_id = e.run_id AND i.execution_index = e.execution_index "
+            "WHERE e.run_id = ? AND contains(e.op_type, 'Dataset')) "
+            f"ORDER BY event_index LIMIT {_MAX_BAD_ROWS}",
+            [self._run_id, self._run_id],
         )
-        return [
-            row
-            for row in rows
-            if row.tensor_id is not None
-            and any("Dataset" in op_type for op_type, _, _ in self._events.ways_of_use(row.tensor_id))
-        ]
 
 
 def _may_become(source: TensorEvent, event: TensorEvent) -> bool:

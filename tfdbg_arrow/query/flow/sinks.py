@@ -270,7 +270,10 @@ class Sinks:
         return self._sites
 
     def decides(self, graph_id: int, op: Op) -> bool:
-        """Returns whether an op makes integers or booleans of the values that it takes, and one of these is used."""
+        """Returns whether an op makes integers or booleans of the values that it takes, and one of these is used.
+
+        A metric that also tests the values, for example with `tf.math.is_nan`, leaves the bad ones out.
+        """
         if not is_decision(op.op_type) or is_check(op.op_type, op.inputs):
             return False
         graph = self._flow.graphs.graph(graph_id)
@@ -280,6 +283,8 @@ class Sinks:
             return False
         edges = op if op.made_for is None else graph.ops.get(op.made_for, op)
         if all(graph.dtypes.get(edge) in NEVER_BAD for edge in edges.inputs):
+            return False
+        if self._labels.op(graph_id, op.op_name).role == "metric" and _is_tested(graph, edges):
             return False
         return any(self._is_used(graph, op, slot) for slot in made)
 
@@ -402,6 +407,8 @@ class Sinks:
         if row.num_nan == 0 or row.tensor_id is None:
             return None
         deciding = [use for use in uses if use.is_discrete and is_decision(use.op_type)]
+        if any(use.op_type in CHECKS for use in uses):
+            deciding = [use for use in deciding if use.role != "metric"]
         if any(use.op_type in _SELF_CHECKS for use in deciding):
             numbers = Counter(use.execution.execution_index for use in self._flow.events.uses(row.tensor_id))
             checking = {self._op_type(index) for index, number in numbers.items() if number > 1}
@@ -601,6 +608,12 @@ def is_writer(op_type: str) -> bool:
     if op_type == "MakeIterator":
         return False
     return bool(WRITER.fullmatch(op_type) or REFERENCE_WRITER.fullmatch(op_type))
+
+
+def _is_tested(graph: Graph, op: Op) -> bool:
+    """Returns whether the program asks whether a tensor that an op takes is bad, and so may leave out its results."""
+    users = (graph.ops[name] for source in _taken_by(graph, op) for name in graph.users.get(source[0], ()))
+    return any(is_check(user.op_type, user.inputs) for user in users)
 
 
 def _taken_by(graph: Graph, op: Op) -> Iterator[tuple[str, int]]:

@@ -13,6 +13,7 @@ from tfdbg_arrow.query.flow.borders import PASSING_OPS, is_in
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.flow.graphs import BRANCHES, DISCRETE, LOOPS, NEVER_BAD, Call
 from tfdbg_arrow.query.flow.sinks import (
+    CHECKS,
     Sinks,
     effect_of_decision,
     effect_of_write,
@@ -413,6 +414,7 @@ class Walk:
                     event is not None
                     and is_decision(execution.op_type)
                     and any(dtype in DISCRETE for _, dtype in outputs)
+                    and not (role == "metric" and self._is_tested(tensor))
                 ):
                     self._harms.add(effect_of_decision(role))
             for tensor_id, dtype in outputs:
@@ -423,6 +425,10 @@ class Walk:
                     yield WalkedTensor(None, "", tensor_id, is_verdict, is_metric)
         if not is_used:
             self._note_unused(tensor, event)
+
+    def _is_tested(self, tensor: WalkedTensor) -> bool:
+        """Returns whether an eager op tests whether a tensor is bad."""
+        return any(use.execution.op_type in CHECKS for use in self._flow.events.uses(tensor.slot))
 
     def _note_unused(self, tensor: WalkedTensor, event: TensorEvent | None) -> None:
         if event is None:
