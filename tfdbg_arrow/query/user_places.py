@@ -98,6 +98,7 @@ class UserPlaces:
         lines = [
             forward.source if forward else None,
             self._own_line(stack, event.graph_id),
+            user_source(stack) if self._is_in_unknown_call(event) else None,
             *(line for _, line, _ in calls),
             user_source(stack),
         ]
@@ -172,6 +173,12 @@ class UserPlaces:
             )
             calls.append((site, site.source, label))
         return calls
+
+    def _is_in_unknown_call(self, event: TensorEvent) -> bool:
+        """Returns whether a function ran in a step of its own, so that nothing shows which op called it."""
+        execution = self._flow.events.execution(event.execution_index)
+        is_outermost = event.scope == "graph" and event.call_site == ""
+        return is_outermost and execution is not None and execution.graph_id not in (None, event.graph_id)
 
     def _own_line(self, stack: tuple[Frame, ...], graph_id: int | None) -> Frame | None:
         """Returns the user's innermost frame in the stack of an op, or None if that frame is outside the op's function.

@@ -419,3 +419,13 @@ def missing_pixels_in_a_pool() -> None:
 
     for batch in tf.data.Dataset.from_tensor_slices(images).batch(4):  # culprit
         step(batch)
+
+
+@bug(op_type="RealDiv", effect="variable")
+def eager_features_of_an_unknown_text() -> None:
+    """Eager code divides each row by its norm. `fit` takes the tensor through a function of its data set."""
+    counts = np.random.default_rng(45).integers(1, 4, (12, 2)).astype("float32")
+    counts[8] = 0.0
+    counts = tf.constant(counts)
+    features = counts / tf.sqrt(tf.reduce_sum(counts * counts, axis=1, keepdims=True))  # culprit
+    _regression().fit(features, np.ones((12, 1), "float32"), batch_size=4, epochs=1, verbose=0)

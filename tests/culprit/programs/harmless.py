@@ -566,3 +566,25 @@ def distances_that_begin_with_infinity() -> None:
 
     relax()
     assert distances.numpy().tolist() == [0.0, 1.0, 3.0, np.inf, np.inf]
+
+
+@harmless
+def labels_of_some_tasks_that_a_metric_compares() -> None:
+    """Tasks without a measurement have the label NaN. The metric multiplies its comparisons by a mask."""
+
+    def masked_loss(y: Any, prediction: Any) -> Any:
+        is_known = tf.logical_not(tf.math.is_nan(y))
+        errors = tf.where(is_known, tf.square(tf.where(is_known, y, 0.0) - prediction), 0.0)
+        return tf.math.divide_no_nan(tf.reduce_sum(errors, -1), tf.reduce_sum(tf.cast(is_known, tf.float32), -1))
+
+    def masked_accuracy(y: Any, prediction: Any) -> Any:
+        is_known = tf.cast(tf.math.is_finite(y), tf.float32)
+        is_right = tf.cast(tf.equal(y > 0.5, prediction > 0.0), tf.float32)
+        return tf.reduce_sum(is_right * is_known) / tf.maximum(tf.reduce_sum(is_known), 1.0)
+
+    labels = np.ones((12, 3), "float32")
+    labels[[2, 5, 7], [0, 1, 2]] = np.nan
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+    model.compile("sgd", masked_loss, metrics=[masked_accuracy])
+    model.fit(np.ones((12, 4), "float32"), labels, batch_size=4, epochs=1, verbose=0)
+    model.evaluate(np.ones((12, 4), "float32"), labels, verbose=0)

@@ -247,3 +247,23 @@ def ctc_by_hand_over_probabilities() -> None:
         losses = -tf.reduce_sum(log_probs * tf.one_hot([[0, 1, 2, 0]], 3), axis=[1, 2])
         loss = tf.reduce_mean(losses)
     logits.assign_sub(tape.gradient(loss, logits))
+
+
+@bug(op_type="CTCLoss", effect="result")
+def label_longer_than_its_frames() -> None:
+    """Seven equal characters need 13 frames, and there are 8. The loss runs in a step of its own."""
+    random = np.random.default_rng(25)
+    frames = random.normal(size=(16, 8, 5)).astype("float32")
+    labels = np.zeros((16, 7), "int32")
+    labels[:, :2] = random.integers(1, 6, (16, 2))
+    labels[5] = 3
+    dense = tf.Variable(random.normal(size=(5, 6)).astype("float32"))
+
+    @tf.function
+    def evaluate(x: Any, y: Any) -> Any:
+        logits = tf.transpose(x @ dense, [1, 0, 2])
+        lengths = tf.fill([tf.shape(x)[0]], 8)
+        losses = tf.nn.ctc_loss(tf.sparse.from_dense(y), logits, None, lengths, blank_index=0)  # culprit
+        return tf.reduce_mean(losses)
+
+    evaluate(frames, labels)

@@ -219,6 +219,7 @@ class Culprits:
             or self._in_pipeline(root)
             or self._in_store(root)
             or self._in_call(root)
+            or self._in_step_of_call(root)
             or self._earlier_in_call(root)
             or self.beside_constant(root)
         )
@@ -296,6 +297,23 @@ class Culprits:
             condition = "scope = 'graph' AND execution_index = ? AND event_index < ?"
             in_call = self._read(condition, root.execution_index, root.event_index)
         return in_call or self._in_steps_of_unknown_calls(execution, root)
+
+    def _in_step_of_call(self, root: TensorEvent) -> list[TensorEvent]:
+        """Returns the bad tensors inside a function that an op of a graph called and TensorFlow ran in another step.
+
+        TensorFlow inlines most calls. It does not inline those for which it chooses an implementation by the device.
+        """
+        if root.scope != "graph" or root.graph_id is None or root.step_id is None:
+            return []
+        callees = [call.callee_graph_id for call in self._flow.graphs.calls(root.graph_id, root.op_name or "")]
+        graphs = sorted({part for callee in callees if callee is not None for part in self._flow.graphs.parts(callee)})
+        if not graphs:
+            return []
+        return self._read(
+            "scope = 'graph' AND execution_index IS NOT DISTINCT FROM ? AND step_id <> ? AND event_index < ? "
+            f"AND graph_id IN ({', '.join('?' * len(graphs))})",
+            *(root.execution_index, root.step_id, root.event_index, *graphs),
+        )
 
     def _in_steps_of_unknown_calls(self, execution: Execution, root: TensorEvent) -> list[TensorEvent]:
         """Returns the bad tensors that a called function had during a call, in steps that are not linked to a call."""
