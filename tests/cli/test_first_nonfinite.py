@@ -12,6 +12,11 @@ from ..query.builder import RunBuilder
 from ..viewer.logdirs import gradient
 from .commands import run_cli
 
+ROOT = (
+    "Before the root, add an epsilon that is not 0 in the dtype. A norm, a standard deviation and a power of 0.5 take "
+    "a root, too."
+)
+
 
 class TestFirstNonfinite:
     def test_a_healthy_logdir_gives_exit_code_0(self, healthy: Path) -> None:
@@ -56,7 +61,7 @@ class TestFirstNonfinite:
         assert result.stdout.splitlines() == [
             "The gradient of `scaled = tf.sqrt(offset)` at train.py:8 is +Inf in step 2.",
             "The gradient of Sqrt at 0: 1 of 2 elements is 0 in its result, and the slope there is infinite.",
-            "To fix it: Before the root, add an epsilon that is not 0 in the dtype.",
+            f"To fix it: {ROOT}",
             "  op      Grad:0 (SqrtGrad), the gradient of Sqrt, line 8",
             "  graph   root",
             "  layer   model/norm",

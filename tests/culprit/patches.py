@@ -78,7 +78,8 @@ PATCHES: dict[str, Patch] = {
     "functions.logarithm_of_a_constant": Patch("Check the constants", (("tf.constant(0.0)", "tf.constant(1e-6)"),)),
     "functions.product_of_constants_that_overflows": Patch(_SCALE, (("1e30 * 1e30", "1e15 * 1e15"),)),
     "functions.reloaded_keras_model_predicts": Patch(
-        "Keep the argument at or above 0", (("array([[1.0, -4.0]]", "array([[1.0, max(-4.0, 0.0)]]"),)
+        "Keep the argument above 0, for example with tf.maximum(x",
+        (("array([[1.0, -4.0]]", "array([[1.0, max(-4.0, 0.0)]]"),),
     ),
     "functions.saved_model_called_with_zero": Patch(
         _EPSILON, (("model(tf.constant([0.0, 1.0]))", "model(tf.constant([0.0, 1.0]) + 1e-6)"),)
@@ -191,6 +192,9 @@ PATCHES: dict[str, Patch] = {
         _SCALE, (("tf.square(values)", "tf.square(tf.cast(values, tf.float32))"),)
     ),
     "precision.sum_of_two_large_numbers": Patch(_SCALE, (("tf.constant(3e38)", "tf.constant(1e-3 * 3e38)"),)),
+    "reinforcement.entropy_of_masked_actions": Patch(
+        "Use a large finite number", (("observations @ weights, -np.inf)", "observations @ weights, -1e9)"),)
+    ),
     "reinforcement.entropy_temperature_grows": Patch(
         "Use tf.nn.softplus(x)",
         (

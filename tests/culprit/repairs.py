@@ -110,12 +110,15 @@ EDITS: tuple[tuple[str, Edit], ...] = (
         "Rsqrt": "tf.math.rsqrt({x} + 1.0)",
     })),
     ("Keep the argument above 0 with an epsilon", at_op({"Log": "tf.math.log({x} + {eps})"})),
-    ("Keep the argument above 0", at_op({
+    ("Keep the argument above 0, for example with tf.maximum(x", at_op({
+        "Rsqrt": "tf.math.rsqrt(tf.maximum({x}, 1e-7))",
+        "Sqrt": "tf.sqrt(tf.maximum({x}, 1e-7))",
+    })),    ("Keep the argument above 0", at_op({
         "Log": "tf.math.log(tf.maximum({x}, {eps}))",
         "Rsqrt": "tf.math.rsqrt(tf.maximum({x}, {eps}))",
         "Lgamma": "tf.math.lgamma(tf.maximum({x}, {eps}))",
     })),
-    ("Keep the argument at or above 0", at_op({"Sqrt": "tf.sqrt(tf.maximum({x}, 0.0))"})),
+
     ("Keep the argument at or above 1", at_op({"Acosh": "tf.acosh(tf.maximum({x}, 1.0))"})),
     ("Keep the argument above -1", at_op({"Log1p": "tf.math.log1p(tf.maximum({x}, {eps} - 1.0))"})),
     ("Before the root, add an epsilon", at_op({

@@ -403,6 +403,17 @@ def test_a_divisor_that_is_0_because_the_exponentials_underflowed(tmp_path: Path
     )
 
 
+def test_products_of_exponentials_that_underflowed(tmp_path: Path) -> None:
+    kernel = counts(zero=3, pos=1)
+    step = Step().takes(counts(pos=2)).op("kernel", "Exp", ["x"], kernel).op("v", "MatMul", ["kernel", "x"], ZERO)
+    step.op("divisor", "Squeeze", ["v"], ZERO).op("ratio", "RealDiv", ["x", "divisor"], counts(pos_inf=1, pos=1))
+    assert step.reason("ratio", tmp_path, result="ratio") == Explanation(
+        "Division by 0: 1 of 2 elements is 0 in the divisor, and the quotient is infinite. The divisor sums products "
+        "of exponentials, and where it is 0, all of them underflowed.",
+        UNDERFLOW,
+    )
+
+
 def test_a_sum_of_exponentials_that_underflowed(tmp_path: Path) -> None:
     step = Step().takes(CLEAN).op("exp", "Exp", ["x"], counts(zero=3, pos=1)).op("sum", "Sum", ["exp"], ZERO)
     step.op("ratio", "RealDiv", ["exp", "sum"], NAN)
@@ -416,12 +427,12 @@ def test_a_sum_of_exponentials_that_underflowed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("taken", "kernel"),
     [(CLEAN, counts(zero=3, pos=1)), (counts(neg_inf=4), counts(zero=4))],
-    ids=["not all are 0", "exp(-Inf) is 0"],
+    ids=["the other factor is 0", "exp(-Inf) is 0"],
 )
 def test_a_divisor_that_is_0_for_another_reason(
     taken: Mapping[str, Any], kernel: Mapping[str, Any], tmp_path: Path
 ) -> None:
-    step = Step().takes(taken).op("y", "Tanh", ["x"], CLEAN).op("kernel", "Exp", ["x"], kernel)
+    step = Step().takes(taken).op("y", "Tanh", ["x"], ZERO).op("kernel", "Exp", ["x"], kernel)
     step.op("divisor", "MatMul", ["kernel", "y"], ALL_0).op("ratio", "RealDiv", ["y", "divisor"], counts(pos_inf=2))
     assert step.reason("ratio", tmp_path, result="ratio") == Explanation(BY_0, NO_NAN)
 
@@ -436,6 +447,14 @@ def row(op_type: str | None, health: Mapping[str, Any], *, slot: int = 0, dtype:
 MASKED = {**counts(neg_inf=3, pos=3), "shape": [2, 3]}
 LABELS = {**counts(zero=4, pos=2), "shape": [2, 3]}
 DECOMPOSED = "its input is finite, so the decomposition overflowed or did not converge."
+ABOVE_0_BEFORE_ROOT = (
+    "Keep the argument above 0, for example with tf.maximum(x, 1e-7): at 0, the gradient of the root is infinite, and "
+    "so is a division by the root."
+)
+BEFORE_ROOT = (
+    "Before the root, add an epsilon that is not 0 in the dtype. A norm, a standard deviation and a power of 0.5 take "
+    "a root, too."
+)
 FACTORS = "Scale the matrix down, or compute in float64."
 FINITE_MASK = (
     "Mask with a large negative number such as -1e9 in place of -Inf. If no mask is -Inf: Look for the op that "
@@ -594,7 +613,7 @@ def test_an_overflow_of_a_fused_layer(program_ops: tuple[str, ...], made: Mappin
     ("program_ops", "makers", "repair"),
     [
         (("Relu", "Log"), ("Log",), "Keep the argument above 0, for example with tf.maximum."),
-        (("Sqrt", "Neg"), ("Sqrt",), "Keep the argument at or above 0, for example with tf.maximum."),
+        (("Sqrt", "Neg"), ("Sqrt",), ABOVE_0_BEFORE_ROOT),
         (("Log", "Sqrt"), ("Sqrt", "Log"), None),
     ],
 )
@@ -680,7 +699,8 @@ def test_a_constant_infinity_times_zero_has_to_be_finite() -> None:
     taken = {0: row("Const", counts(neg_inf=1)), 1: row("Sub", ZERO)}
     assert explain(Computed(output=row("Mul", NAN), inputs=taken)) == Explanation(
         "Inf * 0: one factor holds 1 infinity, the other holds 1 zero, and Inf * 0 is NaN.",
-        "Use a large finite number in place of the infinite constant, or tf.math.multiply_no_nan.",
+        "Use a large finite number, such as -1e9, in place of the infinite one, or use tf.math.multiply_no_nan(x, y), "
+        "which returns 0 where y is 0.",
     )
 
 
@@ -688,7 +708,7 @@ def test_a_constant_infinity_times_zero_has_to_be_finite() -> None:
     ("made_by", "repair"),
     [
         ("ReadVariableOp", "Give the optimizer an epsilon that is above 0 in the dtype."),
-        ("Cast", "Before the root, add an epsilon that is not 0 in the dtype."),  # the step, in a schedule
+        ("Cast", BEFORE_ROOT),  # the step, in a schedule
     ],
 )
 def test_an_optimizer_that_divides_by_the_root_of_its_variable(made_by: str, repair: str) -> None:

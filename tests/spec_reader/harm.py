@@ -189,8 +189,29 @@ def _cause(run: Run, root: Tensor) -> Tensor:
     else:
         place = None
     behind = [] if place is None else _bad_outputs(run, root, *place)
+    behind = behind or _after_forward_op(run, root, code)
     behind = behind or [each for each in run.unlinked(root) if run.kinds_of_row(run.health[each])]
     return min(_roots(run, behind) - {root}, key=run.position, default=root)
+
+
+def _after_forward_op(run: Run, root: Tensor, code: Row) -> list[Tensor]:
+    """Returns the roots in the forward pass of a call that were computed from the result of a gradient's forward op."""
+    own = run.health[root]
+    if code.get("forward_op_name") is None or own["execution_index"] is None:
+        return []
+    forward = [
+        tensor
+        for tensor in _bad(run)
+        if run.health[tensor]["scope"] == "graph"
+        and run.health[tensor]["execution_index"] == own["execution_index"]
+        and run.code(tensor).get("role") != "gradient"
+    ]
+    place = code["forward_graph_id"], code["forward_op_name"]
+    return [
+        tensor
+        for tensor in _roots(run, forward)
+        if any((run.health[each]["graph_id"], each.op) == place for each in run.ancestors(tensor) if each in run.health)
+    ]
 
 
 def _bad_outputs(run: Run, root: Tensor, columns: tuple[str, ...], key: tuple[object, ...]) -> list[Tensor]:

@@ -229,7 +229,7 @@ REPEATED: Mapping[str, int] = MappingProxyType({"BroadcastTo": 0, "Fill": 1, "Ti
 
 READER = "ReadVariableOp"
 """Type of the op whose output is the content of one resource."""
-MOVING = (types_with(_T.CARRIES | _T.READS | _T.READS_PART) | {"Cast"}) - (
+MOVING = (types_with(_T.CARRIES | _T.READS | _T.READS_PART) | {"Cast", "TensorScatterUpdate"}) - (
     types_with(_T.MERGES) | {"ClipByValue", "EagerPyFunc", "Maximum", "Minimum", "Select", "SelectV2"}
 )
 """Types of ops that only move elements or change their dtype. The elements do not decide which of them are moved."""

@@ -176,3 +176,23 @@ def prioritised_replay_of_zero_priorities() -> None:
         importance = importance / tf.reduce_max(importance)
         loss = tf.reduce_mean(importance * tf.square(weights))
     weights.assign_sub(0.1 * tape.gradient(loss, weights))
+
+
+@bug(op_type="Mul", effect="variable")
+def entropy_of_masked_actions() -> None:
+    """0 * -Inf in the forward pass. The gradient of the softmax makes a NaN of its own, which reaches the variable."""
+    weights = tf.Variable(tf.ones([2, 3]))
+
+    @tf.function
+    def update(observations: Any, legal: Any, actions: Any) -> Any:
+        with tf.GradientTape() as tape:
+            logits = tf.where(legal, observations @ weights, -np.inf)
+            log_probabilities = tf.nn.log_softmax(logits)
+            probabilities = tf.nn.softmax(logits)
+            entropy = -tf.reduce_sum(probabilities * log_probabilities, axis=1)  # culprit
+            chosen = tf.gather(log_probabilities, actions, batch_dims=1)
+            loss = -tf.reduce_mean(chosen) - 0.01 * tf.reduce_mean(entropy)
+        weights.assign_sub(0.1 * tape.gradient(loss, weights))
+        return loss
+
+    update(tf.ones([2, 2]), tf.constant([[True, True, False], [True, True, True]]), tf.constant([0, 2]))

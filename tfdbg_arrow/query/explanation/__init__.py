@@ -173,6 +173,7 @@ def explain_event(
         has_moved_constant=around.has_moved_constant,
         is_norm_of_gradient=around.is_norm_of_gradient,
         bad_gradient_of_masked=around.bad_gradient_of_masked,
+        is_literal=Origins(flow, kinds=KINDS).is_literal,
         pool_of_nan=around.pool_of_nan,
         masking_product=around.masking_product,
     )

@@ -92,6 +92,7 @@ class Computed:
         is_norm_of_gradient: Returns whether the op computes a part of the norm of a gradient.
         bad_gradient_of_masked: Returns a bad tensor of the gradient if a `tf.where` replaces the output in the forward
             pass, so that everything else stays finite.
+        is_literal: Returns whether a tensor holds only infinities that the program wrote itself, such as a mask.
         pool_of_nan: Returns the finite result of an op that returned the lowest number for NaN of the output, or None.
         masking_product: Returns the line that multiplies NaN of the output by what looks like their mask, or None.
     """
@@ -114,6 +115,7 @@ class Computed:
     has_moved_constant: Callable[[TensorEvent], bool] = _no
     is_norm_of_gradient: Callable[[], bool] = _never
     bad_gradient_of_masked: Callable[[], TensorEvent | None] = _none
+    is_literal: Callable[[TensorEvent], bool] = _no
     pool_of_nan: Callable[[], TensorEvent | None] = _none
     masking_product: Callable[[], str | None] = _no_line
 

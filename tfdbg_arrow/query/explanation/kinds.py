@@ -57,6 +57,9 @@ _KEEPS_ZEROS = frozenset({
     "Mean", "Mul", "Neg", "Reshape", "Squeeze", "StridedSlice", "Sum", "Transpose",
 })  # fmt: skip
 """Types of ops that return 0 for zeros, and for zeros times finite numbers."""
+_MATRIX_PRODUCTS = ("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "MatMul")
+_RESHAPES = ("ExpandDims", "Identity", "Reshape", "Squeeze")
+"""Types of ops that return the elements of their input in another shape."""
 _MAX_STEPS = 20
 """Maximum number of tensors behind a divisor that are examined for an exponential that underflowed."""
 
@@ -172,7 +175,8 @@ def underflow(computed: Computed, zero: TensorEvent) -> str | None:
     """Returns a sentence that says which exponentials underflowed to make a tensor 0; None if that is not proven.
 
     It is proven if all elements of the tensor are 0, and those of an exponential that it was computed from by ops that
-    return 0 for such a tensor. Of a sum of exponentials, one zero is enough, as exponentials are not negative.
+    return 0 for such a tensor. Of a sum of exponentials, or of their products with positive numbers, one zero is
+    enough, as exponentials are not negative.
     """
     if zero.op_type == "Sum" and zero.num_zero:
         terms = computed.made_from(zero).get(0)
@@ -189,7 +193,22 @@ def underflow(computed: Computed, zero: TensorEvent) -> str | None:
             taken = [each for each in computed.made_from(row).values() if each.event_index not in seen]
             seen.update(each.event_index for each in taken)
             waiting += taken
-    return None
+    return _underflow_of_products(computed, zero)
+
+
+def _underflow_of_products(computed: Computed, zero: TensorEvent) -> str | None:
+    """Returns the sentence for a sum of products of exponentials with positive numbers, or None."""
+    total: TensorEvent | None = zero
+    while total is not None and computed.made_by(total) in _RESHAPES:
+        total = computed.made_from(total).get(0)
+    if total is None or not zero.num_zero or computed.made_by(total) not in _MATRIX_PRODUCTS:
+        return None
+    factors = list(computed.made_from(total).values())
+    exponentials = [each for each in factors if each.num_zero and _is_finite_exponential(computed, each)]
+    others = [each for each in factors if each not in exponentials]
+    if not exponentials or not all(each.num_pos_finite == each.size for each in others):
+        return None
+    return "The divisor sums products of exponentials, and where it is 0, all of them underflowed."
 
 
 def _is_finite_exponential(computed: Computed, row: TensorEvent) -> bool:
@@ -418,7 +437,7 @@ def inf_times_zero(computed: Computed, x: TensorEvent, y: TensorEvent) -> Explan
         what = "both factors hold infinities, and an infinity met a 0"
     else:
         one, other = (x, y) if infs(x) else (y, x)
-        repair = FINITE_CONSTANT if one.op_type == "Const" else repair
+        repair = FINITE_CONSTANT if one.op_type == "Const" or computed.is_literal(one) else repair
         few = "" if may_be_zero(other) and zeros(other) else ", but possibly numbers that TensorFlow treats as 0"
         what = f"one factor holds {num_infs(one)}, the other holds {number_of(zeros(other), 'zero')}{few}"
     where = "In a gradient, Inf * 0" if computed.is_gradient else "Inf * 0"
@@ -442,5 +461,6 @@ MASK_DATA = (
     "Replace the bad elements with tf.where before anything is computed from them, not only in the result: the "
     "unselected branch still has a gradient."
 )
-FINITE_CONSTANT = "Use a large finite number in place of the infinite constant, or tf.math.multiply_no_nan."
-MASK_INPUT = "Mask the input of the op that made the infinity, or use tf.math.multiply_no_nan."
+_NO_NAN_PRODUCT = "or use tf.math.multiply_no_nan(x, y), which returns 0 where y is 0."
+FINITE_CONSTANT = f"Use a large finite number, such as -1e9, in place of the infinite one, {_NO_NAN_PRODUCT}"
+MASK_INPUT = f"Mask the input of the op that made the infinity, {_NO_NAN_PRODUCT}"

@@ -62,17 +62,27 @@ _LOGARITHMS = (
     "the factors."
 )
 _SIGNED_LOG = "Use tf.linalg.slogdet: it returns the sign of the determinant and the logarithm of its magnitude."
-_NOT_NEGATIVE = "Keep the argument at or above 0, for example with tf.maximum."
+_ABOVE_0_BEFORE_ROOT = (
+    "Keep the argument above 0, for example with tf.maximum(x, 1e-7): at 0, the gradient of the root is infinite, and "
+    "so is a division by the root."
+)
 _UNIT = "Clip the argument with tf.clip_by_value, for example to -0.999999 to 0.999999: the slope at 1 is infinite."
 _PROBABILITY = "Clip the argument with tf.clip_by_value to a range inside 0 to 1."
 _DIVISOR = "Use tf.math.divide_no_nan, or add an epsilon; a tf.where has to replace the input, not only the result."
-_BEFORE_ROOT = "Before the root, add an epsilon that is not 0 in the dtype."
+_BEFORE_ROOT = (
+    "Before the root, add an epsilon that is not 0 in the dtype. A norm, a standard deviation and a power of 0.5 take "
+    "a root, too."
+)
 _TO_BASE = "Add an epsilon to the base."
 _TO_DIVISOR = "Add an epsilon to the divisor."
 _OPTIMIZER_EPSILON = "Give the optimizer an epsilon that is above 0 in the dtype."
 _JITTER = (
     "Add jitter to the diagonal, for example matrix + 1e-4 * tf.eye(n). A matrix with large elements needs more, and "
     "float64 less."
+)
+_CHOLESKY = (
+    f"{_JITTER} Jitter helps only against rounding: check also that the matrix is symmetric (for the determinant of "
+    "another matrix, use tf.linalg.slogdet), and that no variance on its diagonal is negative."
 )
 _DATA = "Check the source of the data for NaN and infinities, and replace them or leave them out."
 _GAMMA = "Keep the arguments in the domain with tf.clip_by_value or tf.maximum."
@@ -255,7 +265,7 @@ _OUTSIDE_UNIT = Domain(of="a number outside [-1, 1]", where="outside [-1, 1]", r
 _AT_UNIT = Domain(of="1 or -1", where="1 or -1, up to rounding", kind="inf", repair=_UNIT)
 _OUTSIDE_01 = Domain(of="a number outside [0, 1]", where="outside [0, 1]", repair=_PROBABILITY)
 _ANGLE = Domain(of="an infinity", where="infinite", repair="Look for the op that made the infinity.")
-_ROOT = Domain(of="a negative number", where="below 0", repair=_NOT_NEGATIVE)
+_ROOT = Domain(of="a negative number", where="below 0", repair=_ABOVE_0_BEFORE_ROOT)
 _OVER = Overflow(repair=OVERFLOW)
 _SUMS = Sums(repair=OVERFLOW)
 _PRODUCTS = Sums(of="products", repair=OVERFLOW)
@@ -289,7 +299,7 @@ REPAIRS: dict[str, str] = {
     "Log1p": _ABOVE_MINUS_1,
     "Reciprocal": _DIVISOR,
     "Rsqrt": _POSITIVE,
-    "Sqrt": _NOT_NEGATIVE,
+    "Sqrt": _ABOVE_0_BEFORE_ROOT,
 }
 """The fix for a function of one argument, by op type, if its argument was not recorded as TensorFlow fused the op."""
 
@@ -367,7 +377,7 @@ RULES: dict[str, Rule] = {
     **_all("Softmax LogSoftmax", softmax),
     "SoftmaxCrossEntropyWithLogits": CrossEntropy(is_sparse=False),
     "SparseSoftmaxCrossEntropyWithLogits": CrossEntropy(is_sparse=True),
-    "Cholesky": FiniteGives(reason="the matrix is not positive definite, or not after rounding.", repair=_JITTER),
+    "Cholesky": FiniteGives(reason="the matrix is not positive definite, or not after rounding.", repair=_CHOLESKY),
     "LogMatrixDeterminant": FiniteGives(
         kind="inf", slot=1, reason="the matrix is singular: its determinant is 0, and log(0) is -Inf.", repair=_JITTER
     ),

@@ -20,7 +20,7 @@ _MAX_SITES = 1000
 _NUM_LATER = 1000
 """An update that uses a result counts as skipped if it is skipped within this many executions after the result."""
 _MAX_BEHIND = 64
-"""Maximum number of finite tensors behind an overflow that are examined for a pool of NaN."""
+"""Maximum number of tensors behind a bad one that are examined for a pool of NaN, or for a forward op."""
 _MAX_CALL_ROWS = 4000
 """Maximum number of bad tensors that are read from one call."""
 
@@ -215,6 +215,7 @@ class Culprits:
         """
         behind = (
             self._gradients.forward_of(root)
+            or self._after_forward_op(root)
             or self._lost_in_pool(root)
             or self._in_pipeline(root)
             or self._in_store(root)
@@ -234,6 +235,33 @@ class Culprits:
         if is_literal_skipped:
             others = [each for each in others if not self._origins.is_literal(each)]
         return min(others, key=self._place, default=root)
+
+    def _after_forward_op(self, root: TensorEvent) -> list[TensorEvent]:
+        """Returns the bad tensors that the forward pass of a call computed from the result of a gradient's forward op.
+
+        The gradient of the op that made them comes before that of the forward op, and has bad values, too.
+        """
+        label = self._labels.of(root)
+        if label.role != "gradient" or label.forward_op_name is None or root.execution_index is None:
+            return []
+        of_call = self._read("scope = 'graph' AND execution_index = ?", root.execution_index, limit=_MAX_CALL_ROWS)
+        forward = [row for row in of_call if self._labels.of(row).role != "gradient"]
+        roots = [row for row in self._origins.roots(forward, set()) if not self._origins.is_literal(row)]
+        place = label.forward_graph_id, label.forward_op_name
+        return [row for row in roots if self._is_computed_from(row, place)]
+
+    def _is_computed_from(self, event: TensorEvent, place: tuple[int | None, str]) -> bool:
+        """Returns whether one of the nearest tensors from which a tensor was computed is of an op of a graph."""
+        seen = {event.event_index}
+        waiting = [event]
+        while waiting and len(seen) < _MAX_BEHIND:
+            for source in self._flow.recent_sources_of(waiting.pop(0)):
+                if (source.graph_id, source.op_name) == place:
+                    return True
+                if source.event_index not in seen:
+                    seen.add(source.event_index)
+                    waiting.append(source)
+        return False
 
     def _lost_in_pool(self, root: TensorEvent) -> list[TensorEvent]:
         """Returns the NaNs for which a pool behind the bad tensor returned the lowest number."""
