@@ -66,7 +66,7 @@ def test_in_fit_the_row_of_the_arrays_is_named_if_they_are_not_shuffled(tmp_path
 def test_in_fit_with_shuffled_arrays_only_the_sample_is_named(tmp_path: Path) -> None:
     found = first(tmp_path, lambda: fit(arrays(), batch_size=BATCH))
     assert found.samples is not None
-    assert (found.samples.is_batch, found.samples.num_samples, found.samples.row) == (True, BATCH, None)
+    assert (found.samples.whole, found.samples.num_samples, found.samples.row) == ("the batch", BATCH, None)
 
 
 def test_a_data_set_that_is_only_batched_has_the_order_of_its_arrays(tmp_path: Path) -> None:

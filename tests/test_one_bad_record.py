@@ -31,20 +31,20 @@ class Expected(NamedTuple):
     """What the answer must name.
 
     Attributes:
-        sample: Index of the sample in the batch, or in the whole data if `is_batch` is False; None if the data is
+        sample: Index of the sample in the batch, or in the whole data if `whole` says so; None if the data is
             shuffled.
         row: The row of the arrays.
-        is_batch: Whether the samples are those of a batch.
+        whole: What they are samples of.
     """
 
     sample: int | None = SAMPLE
     row: int | None = BAD
-    is_batch: bool = True
+    whole: str = "the batch"
 
 
 SHUFFLED = Expected(sample=None, row=None)
 LOOP = Expected(row=None)
-WHOLE_DATA = Expected(sample=BAD, row=None, is_batch=False)
+WHOLE_DATA = Expected(sample=BAD, row=None, whole="the data")
 
 PROGRAMS: dict[str, tuple[Callable[[], object], Expected]] = {}
 
@@ -323,9 +323,9 @@ def test_the_bad_record_is_named(tmp_path: Path, name: str) -> None:
     assert found is not None
     assert found.samples is not None, found.headline
     samples = found.samples
-    assert (samples.num_bad, samples.is_batch) == (1, expected.is_batch)
+    assert (samples.num_bad, samples.whole) == (1, expected.whole)
     assert (expected.sample or samples.first, samples.row) == (samples.first, expected.row)
-    assert f"sample {samples.first} of the {'batch' if samples.is_batch else 'data'}" in found.headline
+    assert f"sample {samples.first} of {samples.whole}" in found.headline
 
 
 def records_that_a_function_spoils(bad: dict[int, tuple[bool, bool]], *, parallel: int | None = None) -> None:

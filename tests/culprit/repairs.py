@@ -138,7 +138,7 @@ EDITS: tuple[tuple[str, Edit], ...] = (
     ("Add jitter to the diagonal", at_op({
         "Cholesky": "tf.linalg.cholesky({x} + 1e-4 * tf.eye(len({x})))",
     })),
-    ("Keep the base at or above 0", at_op({"Pow": "tf.pow(tf.maximum({x}, 0.0), {y})"})),
+    ("Keep the base above 0", at_op({"Pow": "tf.pow(tf.maximum({x}, 1e-7), {y})"})),
     ("Keep the two arguments from both being 0", at_op({"Atan2": "tf.atan2({x}, {y} + {eps})"})),
     ("Take tf.sqrt(tf.reduce_sum(tf.square(x)) + epsilon)", at_op({
         "EuclideanNorm": "tf.sqrt(tf.reduce_sum(tf.square({x})) + {eps})",

@@ -20,7 +20,7 @@ from tfdbg_arrow.query import (
     spread,
 )
 from tfdbg_arrow.query.flow.origins import FINITE_SINCE, LITERAL, LITERAL_FROM_OUTSIDE
-from tfdbg_arrow.query.flow.walk import ABSORBED, SKIPPED_BRANCH, SKIPPED_STEP, SKIPPED_UPDATE, UNUSED
+from tfdbg_arrow.query.flow.walk import ABSORBED, SKIPPED_BRANCH, SKIPPED_STEP, SKIPPED_UPDATE, UNUSED, VANISHED
 
 from .builder import CLEAN, INF, NAN, NEG_INF, GraphBuilder, RunBuilder, counts
 
@@ -415,7 +415,7 @@ def test_an_output_that_is_only_for_the_gradient_is_not_a_result(tmp_path: Path)
     run.tensor(graph, "y", CLEAN, execution=call)
     run.eager(call, CLEAN, tensor_id=100)
     run.eager(call, NEG_INF, tensor_id=101, slot=1)
-    assert answer(run, tmp_path) == ("mask", "absorbed", ABSORBED)
+    assert answer(run, tmp_path) == ("mask", "absorbed", VANISHED)
 
 
 def test_bad_data_that_is_only_stored_in_a_variable_does_no_harm(tmp_path: Path) -> None:

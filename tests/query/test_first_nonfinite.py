@@ -69,7 +69,7 @@ def test_all_attributes_of_a_bad_tensor(tmp_path: Path) -> None:
         op_type="Log",
         op_name="Log",
         graph_name="loss",
-        iteration=0,
+        iteration=None,
         output_slot=0,
         device_name=CPU,
         dtype="float32",

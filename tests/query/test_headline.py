@@ -19,7 +19,7 @@ PART = replace(FRAME, colno=20, end_colno=38)
 OTHER = Frame("/home/me/layers.py", 15, "call", TEXT.strip(), "user")
 FORWARD = Forward(op_type="Sqrt", op_name="Sqrt", graph_name="step", layer=None, source=FRAME)
 CALL = CallSite(function="fit", op_name=None, graph_name=None, layer=None, source=FRAME)
-SAMPLES = BadSamples(first=17, num_bad=1, num_samples=64, is_batch=True, name=None, inputs=(), row=None)
+SAMPLES = BadSamples(first=17, num_bad=1, num_samples=64, whole="the batch", name=None, inputs=(), row=None)
 WHOLE = "`return p * tf.math.log(1 - p)` at layers.py:12"
 
 
@@ -58,7 +58,7 @@ CASES: list[tuple[dict[str, Any], str]] = [
         f"{WHOLE} made -Inf: 3 of the 64 samples of the batch, the first is sample 17.",
     ),
     (
-        {"source": FRAME, "samples": replace(SAMPLES, num_bad=64, is_batch=False)},
+        {"source": FRAME, "samples": replace(SAMPLES, num_bad=64, whole="the data")},
         f"{WHOLE} made -Inf: every sample of the data.",
     ),
     (

@@ -23,6 +23,7 @@ from tfdbg_arrow.query.recorded import (
     read_events,
 )
 from tfdbg_arrow.query.source_arrays import GETS_ELEMENT, SourceArrays
+from tfdbg_arrow.query.stacks import StackReader
 from tfdbg_arrow.safe_text import parse_json
 from tfdbg_arrow.schema.op_traits import Trait, types_with
 
@@ -63,7 +64,8 @@ class BadSamples:
         first: Index of the first of them, from 0.
         num_bad: Number of them; None if other components of the data have other bad samples.
         num_samples: Number of all samples of the tensor.
-        is_batch: True if the samples are a batch, False if they are the whole data from which batches are taken.
+        whole: What they are samples of: `the batch`, or `the data` from which batches are taken. In the validation of
+            Keras's `fit`, `the batch of the validation` or `the validation data`.
         name: What the tensor is, such as `the argument x of train_step` or `the second component of the data`; None if
             it is computed from these.
         inputs: The other inputs of the step that were recorded and have the samples of the batch.
@@ -74,7 +76,7 @@ class BadSamples:
     first: int
     num_bad: int | None
     num_samples: int
-    is_batch: bool
+    whole: str
     name: str | None
     inputs: tuple[StepInput, ...]
     row: int | None
@@ -87,6 +89,7 @@ class SampleFinder:
         self._logdir = logdir
         self._flow = flow
         self._run_id = run_id
+        self._stacks = StackReader(logdir, run_id=run_id)
         self._arrays = SourceArrays(logdir, flow, run_id=run_id)
         self._sources: dict[int, frozenset[int]] = {}
         self._rows: dict[int, TensorEvent] = {}
@@ -106,11 +109,14 @@ class SampleFinder:
         rows = {self._arrays.row(source, first_bad[0]) for source in sources}
         inputs = self._inputs_beside(sources[0], event.execution_index) if sources else {}
         own = inputs.get(event.event_index)
+        whole = self._whole(event, is_batch=data_name is None)
+        if data_name is not None:
+            data_name = f"{data_name} of {whole}"
         return BadSamples(
             first=first_bad[0],
             num_bad=num_bad,
             num_samples=event.shape[0],
-            is_batch=data_name is None,
+            whole=whole,
             name=data_name if own is None else own.name,
             inputs=tuple(
                 each
@@ -327,13 +333,31 @@ class SampleFinder:
         return found
 
     def _data_name(self, event: TensorEvent) -> str | None:
-        """Returns what an array is whose rows are the records of a data set, or None for another tensor."""
+        """Returns which component of a data set has the rows of an array; None for another tensor."""
         if event.scope != "external" or event.tensor_id is None:
             return None
         for op_type, _, index in self._flow.events.ways_of_use(event.tensor_id):
             if self._arrays.is_array(op_type):
-                return f"the {_ordinal(index)} of the data"
+                return f"the {_ordinal(index)}"
         return None
+
+    def _whole(self, event: TensorEvent, *, is_batch: bool) -> str:
+        """Returns what the samples of a tensor are samples of."""
+        element = event
+        if not is_batch:
+            types = ", ".join(f"'{op_type}'" for op_type in sorted(GETS_ELEMENT))
+            elements = read_events(
+                self._logdir,
+                f"has_inf_or_nan AND op_type IN ({types}) AND event_index > ? ORDER BY event_index LIMIT 1",
+                [self._run_id, event.event_index],
+            )
+            element = elements[0] if elements else event
+        execution = self._flow.events.execution(element.execution_index)
+        stack = () if execution is None else self._stacks.stack(execution.stack_trace_id)
+        functions = {frame.func.rpartition(".")[2] for frame in stack if not frame.is_user}
+        if functions >= {"fit", "evaluate"}:
+            return "the batch of the validation" if is_batch else "the validation data"
+        return "the batch" if is_batch else "the data"
 
 
 def _num_axes(row: TensorEvent) -> int:

@@ -118,7 +118,7 @@ class BadTensorReader:
             op_type=event.op_type if maker is None else maker.op.op_type,
             op_name=event.op_name if maker is None else maker.op.op_name,
             graph_name=self.places.graph_name(event.graph_id if maker is None else maker.place.graph_id),
-            iteration=event.iteration,
+            iteration=event.loop_iteration,
             output_slot=event.output_slot,
             device_name=None if event.device_id is None else self._devices.get(event.device_id),
             is_origin=self.origins.verdict(event).is_origin,

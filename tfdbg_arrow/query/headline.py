@@ -160,14 +160,12 @@ def _when_text(tensor: NonFinite) -> str:
 
 
 def _samples_text(samples: BadSamples) -> str:
-    whole = "the batch" if samples.is_batch else "the data"
     if samples.num_bad in (1, None):
-        return f"sample {samples.first:,} of {whole}"
+        return f"sample {samples.first:,} of {samples.whole}"
     if samples.num_bad == samples.num_samples:
-        return f"every sample of {whole}"
-    return (
-        f"{samples.num_bad:,} of the {samples.num_samples:,} samples of {whole}, the first is sample {samples.first:,}"
-    )
+        return f"every sample of {samples.whole}"
+    of_whole = f"{samples.num_bad:,} of the {samples.num_samples:,} samples of {samples.whole}"
+    return f"{of_whole}, the first is sample {samples.first:,}"
 
 
 def _enumeration(texts: Sequence[str]) -> str:

@@ -95,7 +95,7 @@ class NonFinite(TensorHealth):
         op_type: Type of the op of the program that made it; None for a tensor from outside.
         op_name: That op's name in its graph; None outside graphs.
         graph_name: That graph's name; None outside graphs.
-        iteration: Iteration of the loop, from 0; None outside graphs.
+        iteration: Iteration of the loop, from 0; None outside loops.
         output_slot: Which output of the op, from 0; None for a tensor from outside.
         device_name: Where it was computed.
         is_origin: True if it is proven that this op created one of the requested kinds: the tensor holds it, and no

@@ -128,6 +128,11 @@ class TensorEvent(TensorHealth):
         return frozenset(kind for kind in kinds if counts[kind] is None or counts[kind])
 
     @property
+    def loop_iteration(self) -> int | None:
+        """The iteration of the loop in which it was computed, from 0; None outside loops."""
+        return self.iteration if self.frame_id else None
+
+    @property
     def context(self) -> Context:
         """Where in the run's control flow a graph tensor was computed."""
         return Context(self.step_id, self.execution_index, self.call_site, self.frame_id, self.iteration)

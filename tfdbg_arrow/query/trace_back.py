@@ -40,7 +40,7 @@ class TensorHop(TensorHealth):
             unrecorded tensors lie between them; `start` for the start of the search.
         execution_index: The execution, or the call in which its op ran.
         step: The training step, as marked.
-        iteration: Iteration of the loop, from 0; None outside graphs.
+        iteration: Iteration of the loop, from 0; None outside loops.
         op_type: Type of the op of the program that made it; None for a tensor from outside.
         op_name: That op's name in its graph; None outside graphs.
         graph_name: That graph's name; None outside graphs.
@@ -94,7 +94,7 @@ class HopReader:
             "execution_index": event.execution_index,
             # A data set reads ahead, so a record is used in a later step than that in which a function made it.
             "step": None if self._flow.labels.is_in_data_set(event) else event.step,
-            "iteration": event.iteration,
+            "iteration": event.loop_iteration,
             "op_type": event.op_type if maker is None else maker.op.op_type,
             "op_name": event.op_name if maker is None else maker.op.op_name,
             "graph_name": self._places.graph_name(event.graph_id if maker is None else maker.place.graph_id),

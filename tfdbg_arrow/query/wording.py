@@ -185,7 +185,7 @@ def place_facts(health: TensorHealth, samples: BadSamples | None) -> tuple[tuple
 
 def _slices_text(health: TensorHealth, samples: BadSamples | None) -> str | None:
     if samples is not None:
-        whole = " of the batch" if samples.is_batch else " of the data"
+        whole = f" of {samples.whole}"
         if samples.num_bad == samples.num_samples:
             return f"every sample{whole}; it has {samples.num_samples:,}"
         if samples.num_bad is None:
@@ -275,7 +275,7 @@ def graph_text(found: NonFinite) -> str | None:
     """Returns the graph and the loop iteration, or None outside graphs."""
     if found.graph_name is None:
         return None
-    return found.graph_name + (f", iteration {found.iteration}" if found.iteration else "")
+    return found.graph_name + ("" if found.iteration is None else f", iteration {found.iteration}")
 
 
 def facts_text(health: TensorHealth) -> str:
@@ -366,7 +366,7 @@ def hop_place_text(hop: TensorHop) -> str:
         None if hop.graph_name is None else f"in {hop.graph_name}",
         None if hop.forward_op_type is None else f"gradient of {hop.forward_op_type}",
         None if hop.layer is None else f"layer {hop.layer}",
-        f"iteration {hop.iteration}" if hop.iteration else None,
+        None if hop.iteration is None else f"iteration {hop.iteration}",
         None if hop.step is None else f"step {hop.step}",
         _HOW.get(hop.how),
     ]

@@ -194,7 +194,7 @@ class Power:
         return Explanation(
             f"Pow of a negative number: {elements_are(x.num_neg_finite, x)} below 0, and a negative number "
             "to a power that is not an integer is NaN.",
-            "Keep the base at or above 0 with tf.maximum or tf.abs, or use an integer exponent.",
+            "Keep the base above 0, for example with tf.maximum(x, 1e-7), or use an integer exponent.",
         )
 
 

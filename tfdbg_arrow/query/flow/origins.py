@@ -47,6 +47,7 @@ from tfdbg_arrow.query.flow.sinks import Sinks
 from tfdbg_arrow.query.flow.walk import (
     ABSORBED,
     SKIPPED_STEP,
+    VANISHED,
     CannotTellError,
     Frame,
     OutOfSightError,
@@ -499,7 +500,7 @@ class Effects:
             if is_failed or self._is_stopped:
                 return Effect("result", None)  # the program got an error instead
             is_harmless = walk.harm is None and not self._is_followed_by_harm(computed)
-            return Effect("absorbed", ABSORBED) if is_harmless else _UNKNOWN
+            return Effect("absorbed", VANISHED if walk.met else ABSORBED) if is_harmless else _UNKNOWN
         if walk.harm is not None:
             return Effect(walk.harm, None)
         is_lost = walk.reason == SKIPPED_STEP and self._is_lost(event, walk.skipped_graphs)

@@ -284,9 +284,33 @@ class Sinks:
         edges = op if op.made_for is None else graph.ops.get(op.made_for, op)
         if all(graph.dtypes.get(edge) in NEVER_BAD for edge in edges.inputs):
             return False
-        if self._labels.op(graph_id, op.op_name).role == "metric" and _is_tested(graph, edges):
+        if self._is_of_metric(graph, op.op_name) and self._is_tested_by_metric(graph, edges):
             return False
         return any(self._is_used(graph, op, slot) for slot in made)
+
+    def _is_tested_by_metric(self, graph: Graph, op: Op) -> bool:
+        """Returns whether a metric asks whether a tensor that it takes is bad, and so may leave out its results.
+
+        Args:
+            graph: The graph of the metric.
+            op: An op of the metric. The tensor comes to it through other ops of the metric.
+        """
+        waiting, seen = [*op.inputs], set(op.inputs)
+        while waiting and len(seen) < _MAX_KEPT:
+            source = waiting.pop()
+            for name in graph.users.get(source[0], ()):
+                user = graph.ops[name]
+                if source in user.inputs and is_check(user.op_type, user.inputs) and self._is_of_metric(graph, name):
+                    return True
+            maker = graph.ops.get(source[0])
+            if maker is not None and self._is_of_metric(graph, maker.op_name):
+                new = [each for each in maker.inputs if each not in seen]
+                waiting += new
+                seen.update(new)
+        return False
+
+    def _is_of_metric(self, graph: Graph, op_name: str) -> bool:
+        return self._labels.op(graph.graph_id, op_name).role == "metric"
 
     def _is_used(self, graph: Graph, op: Op, slot: int) -> bool:
         """Returns whether an op takes an output of another one, or a function returns it."""
@@ -608,12 +632,6 @@ def is_writer(op_type: str) -> bool:
     if op_type == "MakeIterator":
         return False
     return bool(WRITER.fullmatch(op_type) or REFERENCE_WRITER.fullmatch(op_type))
-
-
-def _is_tested(graph: Graph, op: Op) -> bool:
-    """Returns whether the program asks whether a tensor that an op takes is bad, and so may leave out its results."""
-    users = (graph.ops[name] for source in _taken_by(graph, op) for name in graph.users.get(source[0], ()))
-    return any(is_check(user.op_type, user.inputs) for user in users)
 
 
 def _taken_by(graph: Graph, op: Op) -> Iterator[tuple[str, int]]:
