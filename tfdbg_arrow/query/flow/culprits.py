@@ -161,9 +161,12 @@ class Culprits:
                 for root in self._origins.roots(late, seen)
                 if handled is None or root.event_index not in handled.origins
             ]
-            # A program writes an infinity into a variable on purpose, but it does not add one to a variable.
             found = [cause for cause in causes if not self._origins.is_literal(cause)]
-            found += [root for root in self._origins.roots(updates, seen_of_updates) if self._origins.is_literal(root)]
+            if not found:
+                # A program writes an infinity into a variable on purpose, but it does not change a variable by one.
+                found = [
+                    root for root in self._origins.roots(updates, seen_of_updates) if self._origins.is_literal(root)
+                ]
             found = [root for root in found if not is_passed_over(root)]
             if found:
                 yield found
