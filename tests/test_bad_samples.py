@@ -63,6 +63,24 @@ def test_in_fit_the_row_of_the_arrays_is_named_if_they_are_not_shuffled(tmp_path
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("is_bad_before", [False, True])
+def test_the_validation_has_data_of_its_own(tmp_path: Path, *, is_bad_before: bool) -> None:
+    features, labels = arrays()
+    validation = features[50:].copy()
+    features[BAD_ROW, 2] = 1.5
+    if is_bad_before:
+        validation[3, 2] = np.nan
+    options = {"validation_data": (validation, labels[50:]), "validation_batch_size": 10}
+    found = first(tmp_path, lambda: fit((features, labels), batch_size=BATCH, **options))
+    expected = (
+        "sample 3 of the validation data, the only bad one of 50"
+        if is_bad_before
+        else "sample 3 of the batch of the validation, the only bad one of 10"
+    )
+    assert facts_of(found)[0] == ("where", expected)
+
+
+@pytest.mark.slow
 def test_in_fit_with_shuffled_arrays_only_the_sample_is_named(tmp_path: Path) -> None:
     found = first(tmp_path, lambda: fit(arrays(), batch_size=BATCH))
     assert found.samples is not None

@@ -10,6 +10,7 @@ import pytest
 from tfdbg_arrow.query import BadSamples, Frame, FunctionCall, InputTensor, NonFinite, first_nonfinite
 from tfdbg_arrow.query.headline import headline_of
 from tfdbg_arrow.query.user_places import CallSite, Forward
+from tfdbg_arrow.query.wording import facts_text
 
 from .builder import CLEAN, RunBuilder, counts
 
@@ -137,3 +138,9 @@ def test_ellipses_stand_for_the_other_lines_of_an_expression(
     colno = 9 if is_part else 5
     frame = Frame("/home/me/a.py", 3, "f", line.strip(), "user", colno=colno, end_colno=len(line) + 1)
     assert headline_of(replace(log, source=frame), line=line) == f"`{quoted}` at a.py:3 made -Inf."
+
+
+def test_complex_numbers_have_no_sign(log: NonFinite) -> None:
+    health = replace(log, dtype="complex64", num_neg_inf=0, num_nan=1, num_zero=2, num_neg_finite=3, num_pos_finite=4)
+    text = facts_text(replace(health, shape=(10,), size=10, first_bad_index=5))
+    assert text == "complex64 [10]: 1 NaN, 2 zero, 7 nonzero of 10 elements, the first NaN at [5]"

@@ -46,7 +46,7 @@ _EFFECTS = {
     "variable": "reached a variable",
     "result": "reached the program",
     "metric": "only a metric took it",
-    "absorbed": "absorbed: nothing that was computed from it is bad",
+    "absorbed": "absorbed: it reached no variable and no result",
 }
 HOP_ROLES = {
     "origin": "it went bad here",
@@ -286,7 +286,15 @@ def facts_text(health: TensorHealth) -> str:
     text = health.dtype or "dtype not known"
     if health.shape is not None:
         text += f" [{', '.join(map(str, health.shape))}]"
-    counts = [f"{getattr(health, column):,} {name}" for column, name in _COUNTS if getattr(health, column)]
+    is_complex = (health.dtype or "").startswith("complex")
+    names = _COUNTS[:-3] if is_complex else _COUNTS
+    counts = [f"{getattr(health, column):,} {name}" for column, name in names if getattr(health, column)]
+    if is_complex:
+        # A complex number has no sign: the counts of both are those of the finite numbers that are not 0.
+        num_nonzero = (health.num_neg_finite or 0) + (health.num_pos_finite or 0)
+        counts += [
+            f"{number:,} {name}" for number, name in ((health.num_zero, "zero"), (num_nonzero, "nonzero")) if number
+        ]
     if counts:
         text += ": " + ", ".join(counts)
     if health.size is not None:
