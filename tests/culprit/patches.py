@@ -25,6 +25,7 @@ _DIVIDE = "Use tf.math.divide_no_nan"
 _DOUBLE_WHERE = "Put tf.where around the input"
 _EPSILON = "Keep the argument above 0 with an epsilon"
 _EPSILON_16 = "Add a larger epsilon, such as 1e-3"
+_FINITE = "Use a large finite number"
 _JITTER = "Add jitter"
 _LOGARITHMS = "Add the logarithms of the factors"
 _OPTIMIZER = "Give the optimizer an epsilon"
@@ -101,6 +102,9 @@ PATCHES: dict[str, Patch] = {
     "generative.saturated_discriminator": Patch(
         "Use tf.math.log_sigmoid(-x)",
         (('activation="sigmoid", ', ""), ("tf.math.log(1.0 - fake)", "tf.math.log_sigmoid(-fake)")),
+    ),
+    "keras_training.clip_norm_that_is_infinite": Patch(
+        _FINITE, (('[tape.gradient(loss, weight)], float("inf"))', "[tape.gradient(loss, weight)], 1e9)"),)
     ),
     "keras_training.batch_normalisation_with_epsilon_zero": Patch(_ROOT, (("epsilon=0.0", "epsilon=1e-3"),)),
     "keras_training.checkpoint_that_holds_a_nan": Patch(
@@ -246,10 +250,7 @@ PATCHES: dict[str, Patch] = {
     "sequences.exploding_recurrence": Patch(
         _SCALE, (("tf.eye(3) *", "tf.eye(3, dtype=tf.float64) *"), ("tf.ones([2, 3])", "tf.ones([2, 3], tf.float64)"))
     ),
-    "sequences.mask_times_infinity": Patch(
-        "Mask the input of the op",
-        (('(1.0 - keep) * float("-inf")', 'tf.math.multiply_no_nan(float("-inf"), 1.0 - keep)'),),
-    ),
+    "sequences.mask_times_infinity": Patch(_FINITE, (('(1.0 - keep) * float("-inf")', "(1.0 - keep) * -1e9"),)),
     "sequences.pooling_of_keras_over_padding": Patch(
         _DIVIDE, (("[[1, 2, 0, 0], [0, 0, 0, 0]]), np.ones((2, 1)", "[[1, 2, 0, 0]]), np.ones((1, 1)"),)
     ),

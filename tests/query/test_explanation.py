@@ -699,8 +699,8 @@ def test_a_constant_infinity_times_zero_has_to_be_finite() -> None:
     taken = {0: row("Const", counts(neg_inf=1)), 1: row("Sub", ZERO)}
     assert explain(Computed(output=row("Mul", NAN), inputs=taken)) == Explanation(
         "Inf * 0: one factor holds 1 infinity, the other holds 1 zero, and Inf * 0 is NaN.",
-        "Use a large finite number, such as -1e9, in place of the infinite one, or use tf.math.multiply_no_nan(x, y), "
-        "which returns 0 where y is 0.",
+        "Use a large finite number, such as 1e9 or -1e9, in place of the infinite one, or use "
+        "tf.math.multiply_no_nan(x, y), which returns 0 where y is 0.",
     )
 
 

@@ -462,5 +462,5 @@ MASK_DATA = (
     "unselected branch still has a gradient."
 )
 _NO_NAN_PRODUCT = "or use tf.math.multiply_no_nan(x, y), which returns 0 where y is 0."
-FINITE_CONSTANT = f"Use a large finite number, such as -1e9, in place of the infinite one, {_NO_NAN_PRODUCT}"
+FINITE_CONSTANT = f"Use a large finite number, such as 1e9 or -1e9, in place of the infinite one, {_NO_NAN_PRODUCT}"
 MASK_INPUT = f"Mask the input of the op that made the infinity, {_NO_NAN_PRODUCT}"

@@ -390,7 +390,7 @@ class Sinks:
             rows = read_events(
                 self._logdir,
                 f"{self._bad} AND scope = 'execution' AND execution_index >= ? "
-                "AND (execution_index, event_index) > (?, ?) "
+                "AND (execution_index > ? OR event_index > ?) "
                 f"ORDER BY execution_index, event_index LIMIT {_EAGER_BATCH}",
                 [self._run_id, after[0], *after],
             )
