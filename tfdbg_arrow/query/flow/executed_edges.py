@@ -263,6 +263,13 @@ class ExecutedEdges:
             return inputs
         return tuple(place.of_op(*edge) for edge in op.inputs)
 
+    def passed_on_at(self, place: GraphTensor) -> GraphTensor | None:
+        """Returns the tensor that a node without an op passes across a border; None for another node."""
+        graph, node = self._graph(place), self._node(place)
+        if graph is None or node is None or not is_border(node):
+            return None
+        return self._source(place, graph, node.node_name, place.output_slot)
+
     def replaces_inputs(self, place: GraphTensor) -> bool:
         """Returns whether the recording shows where each data input of an op came from when it ran."""
         node = self._node(place)

@@ -126,14 +126,10 @@ class ExecutedGraph:
     def replaced(self, made: ExecutedNode, ops: Mapping[str, Op]) -> tuple[str, int] | None:
         """Returns the op and slot that a made node replaces, found through an op that uses the node instead, or None.
 
-        A node that only passes a tensor across a border computes nothing in place of an op.
-
         Args:
             made: The node.
             ops: The ops of its graph.
         """
-        if is_border(made):
-            return None
         for user, index, _ in self._users.get(made.node_name, ()):
             op = ops.get(user.op_name or "") if user.graph_id == made.graph_id else None
             if op is None or op.op_type != user.op_type or len(op.inputs) != len(user.inputs):

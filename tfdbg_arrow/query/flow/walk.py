@@ -199,9 +199,11 @@ class Walk:
         if not executed.replaces_inputs(user):
             return True
         # An argument, for example, has no node. The nodes of its users took the tensor that was passed to it.
-        stands_for = self._flow.trace(place, how="graph", near=place.near).path[1:]
+        path = self._flow.trace(place, how="graph", near=place.near).path[1:]
+        stands_for = [each for each in path if isinstance(each, GraphTensor)]
+        behind = [source for each in stands_for if (source := executed.passed_on_at(each)) is not None]
         took = {replace(each, near=place.near) for each in executed.inputs(user, op)}
-        return any(isinstance(each, GraphTensor) and replace(each, near=place.near) in took for each in stands_for)
+        return any(replace(each, near=place.near) in took for each in (*stands_for, *behind))
 
     def _is_skipped(self, user: GraphTensor, near: Frame) -> bool:
         """Returns whether an op is in a graph that did not run: a branch that was not taken."""
