@@ -15,7 +15,7 @@ The badness of a tensor can end in these places, the most harmful first:
 * in a result (`result`): a function or an eager op returns it to the program, or an op passes it out of TensorFlow, and
   nothing computes with it any more;
 * in a metric (`metric`): only ops of metrics take it;
-* nowhere (`absorbed`): every tensor that is computed from it is finite, or nothing is computed from it.
+* nowhere (`absorbed`): the bad values that are computed from it end in none of these, or there are none.
 
 A NaN of which an op makes an integer or a boolean counts as a result if that is used: the class that ArgMax picks, an
 index, a comparison. Only an op that asks whether a value is bad (IsNan, IsInf, IsFinite, `x != x`) knows the answer.
