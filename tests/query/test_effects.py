@@ -503,6 +503,30 @@ def test_a_nan_that_eager_code_compares_did_harm(tmp_path: Path) -> None:
     assert answer(where(RunBuilder("d"), "NotEqual", NAN), tmp_path / "d")[1] == "absorbed"
 
 
+def test_an_eager_metric_that_tests_for_nan_leaves_them_out(tmp_path: Path) -> None:
+    def metric(run: RunBuilder, *types: str) -> RunBuilder:
+        run.eager(run.execution("Log", inputs=[1], outputs={2: "float32"}), NAN, tensor_id=2)
+        for tensor_id, op_type in enumerate(types, start=3):
+            run.execution(op_type, inputs=[2], outputs={tensor_id: "bool"})
+            run.rows["execution"][-1]["role"] = "metric"
+        run.eager(run.execution("SelectV2", inputs=[3, 2], outputs={9: "float32"}), CLEAN, tensor_id=9)
+        return run
+
+    assert answer(metric(RunBuilder("a"), "Greater"), tmp_path / "a")[1] == "metric"
+    assert answer(metric(RunBuilder("b"), "Greater", "IsFinite"), tmp_path / "b")[1] == "absorbed"
+
+
+def test_the_reason_names_a_function_that_ran_unrecorded(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    graph = run.graph("step").op("loss", "Mean").op("optional", "OptionalFromValue", ["loss"], dtypes=("variant",))
+    graph.function("__step", [], ["optional"])
+    run.execution("__step", outputs={2: "variant"}, graph=graph)
+    value = run.eager(run.execution("OptionalGetValue", inputs=[2], outputs={3: "float32"}), NAN, tensor_id=3)
+    run.add("capture_stat", stat="unobservable", subject="__step", reason="ran unrecorded", num_events=1)
+    reasons = read_reasons(run.write(tmp_path), value, run_id="run-a")
+    assert reasons.sentences == ("It is a result of step, which ran unrecorded.",)
+
+
 def failing_step(run: RunBuilder, *, error_type: str) -> RunBuilder:
     """A step that fails in `solve`, before it computes the update of the variable."""
     graph = run.graph("step").op("x", "Placeholder").op("w", "Placeholder", dtypes=("resource",))

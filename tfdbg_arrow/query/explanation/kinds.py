@@ -204,9 +204,9 @@ def _underflow_of_products(computed: Computed, zero: TensorEvent) -> str | None:
     if total is None or not zero.num_zero or computed.made_by(total) not in _MATRIX_PRODUCTS:
         return None
     factors = list(computed.made_from(total).values())
-    exponentials = [each for each in factors if each.num_zero and _is_finite_exponential(computed, each)]
-    others = [each for each in factors if each not in exponentials]
-    if not exponentials or not all(each.num_pos_finite == each.size for each in others):
+    exponentials = [factor for factor in factors if factor.num_zero and _is_finite_exponential(computed, factor)]
+    others = [factor for factor in factors if factor not in exponentials]
+    if not exponentials or not all(factor.num_pos_finite == factor.size for factor in others):
         return None
     return "The divisor sums products of exponentials, and where it is 0, all of them underflowed."
 
@@ -281,7 +281,7 @@ def _scale_of_loss(computed: Computed) -> Explanation | None:
 
 
 def _extreme_of_nothing(computed: Computed) -> Explanation | None:
-    """Returns the explanation of a finite tensor that holds the extreme of its dtype for nothing."""
+    """Returns the explanation of a finite tensor that holds the extreme of its dtype as the extreme of nothing."""
     output, x = computed.output, computed.inputs.get(0)
     if x is None or not holds_extreme(output, x):
         return None

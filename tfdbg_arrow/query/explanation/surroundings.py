@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.explanation.computed import Computed, Inputs
@@ -259,23 +260,22 @@ class Surroundings:
 
     def pool_of_nan(self) -> TensorEvent | None:
         """Returns the finite result of an op that returned the lowest number for NaN of the tensor, or None."""
-        walk = self._walk_forward() if self.event.num_nan else None
-        return None if walk is None else next(iter(walk.pools), None)
+        return next(iter(self._forward_walk.pools), None) if self.event.num_nan else None
 
     def masking_product(self) -> str | None:
         """Returns the line that multiplies NaN of data by what looks like their mask, or None if there is none."""
         if not self.event.num_nan:
             return None
-        walk = self._walk_forward()
-        for product in sorted(walk.products, key=lambda row: row.event_index):
+        for product in sorted(self._forward_walk.products, key=lambda row: row.event_index):
             if any(_is_mask(row, product) for _, _, row in self.flow.taken_by(product)):
                 stack_id = self.flow.stack_trace_id(product)
                 frame = user_source(StackReader(self.logdir, run_id=self.run_id).stack(stack_id))
                 return None if frame is None else short_place(frame)
         return None
 
-    def _walk_forward(self) -> _ForwardWalk:
-        """Follows the tensor as far as the recording shows where it goes."""
+    @cached_property
+    def _forward_walk(self) -> _ForwardWalk:
+        """The walk from the tensor, as far as the recording shows where it goes."""
         walk = _ForwardWalk(self.flow, Sinks(self.logdir, self.flow, run_id=self.run_id, kinds=KINDS))
         with suppress(CannotTellError, OutOfSightError, UnrecordedEndError):
             walk.follow_event(self.flow.computed(self._first_use()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow
@@ -93,6 +94,7 @@ class Culprits:
         )
         self._run_id = run_id
         self._bad = bad_condition(kinds)
+        self._forward_roots = lru_cache(maxsize=16)(self._find_forward_roots)
 
     def harmful(self, is_passed_over: Callable[[TensorEvent], bool]) -> Culprit | None:
         """Returns the earliest of the origins that did the greatest harm, or None if none did any harm.
@@ -161,15 +163,14 @@ class Culprits:
                 for root in self._origins.roots(late, seen)
                 if handled is None or root.event_index not in handled.origins
             ]
-            found = [cause for cause in causes if not self._origins.is_literal(cause)]
-            if not found:
-                # A program writes an infinity into a variable on purpose, but it does not change a variable by one.
-                found = [
-                    root for root in self._origins.roots(updates, seen_of_updates) if self._origins.is_literal(root)
-                ]
-            found = [root for root in found if not is_passed_over(root)]
-            if found:
-                yield found
+            harmful = [cause for cause in causes if not self._origins.is_literal(cause)]
+            if not harmful:
+                # A program may write an infinity into a variable on purpose. It does not add one on purpose.
+                roots = self._origins.roots(updates, seen_of_updates)
+                harmful = [root for root in roots if self._origins.is_literal(root)]
+            harmful = [root for root in harmful if not is_passed_over(root)]
+            if harmful:
+                yield harmful
 
     def _place(self, root: TensorEvent) -> tuple[int, bool, OrderKey]:
         """Returns the sort key of a root. Within a call, proven origins sort before unproven ones."""
@@ -247,41 +248,43 @@ class Culprits:
         label = self._labels.of(root)
         if label.role != "gradient" or label.forward_op_name is None or root.execution_index is None:
             return []
-        of_call = self._read("scope = 'graph' AND execution_index = ?", root.execution_index, limit=_MAX_CALL_ROWS)
-        forward = [row for row in of_call if self._labels.of(row).role != "gradient"]
-        roots = [row for row in self._origins.roots(forward, set()) if not self._origins.is_literal(row)]
         place = label.forward_graph_id, label.forward_op_name
-        return [row for row in roots if self._is_computed_from(row, place)]
+        return [
+            forward_root
+            for forward_root in self._forward_roots(root.execution_index)
+            if any((row.graph_id, row.op_name) == place for row in self._behind(forward_root))
+        ]
 
-    def _is_computed_from(self, event: TensorEvent, place: tuple[int | None, str]) -> bool:
-        """Returns whether one of the nearest tensors from which a tensor was computed is of an op of a graph."""
+    def _find_forward_roots(self, execution_index: int) -> list[TensorEvent]:
+        """Returns the origins of the bad tensors in the forward pass of a call, without infinities of the program."""
+        bad = self._read("scope = 'graph' AND execution_index = ?", execution_index, limit=_MAX_CALL_ROWS)
+        forward = [row for row in bad if self._labels.of(row).role != "gradient"]
+        return [root for root in self._origins.roots(forward, set()) if not self._origins.is_literal(root)]
+
+    def _lost_in_pool(self, root: TensorEvent) -> list[TensorEvent]:
+        """Returns the NaNs for which a pool behind the bad tensor returned the lowest number."""
+        for row in self._behind(root, without_bad=True):
+            if row.op_type in POOLS:
+                taken = [source for source in self._flow.recent_sources_of(row) if holds_extreme(row, source)]
+                if taken:
+                    return taken
+        return []
+
+    def _behind(self, event: TensorEvent, *, without_bad: bool = False) -> Iterator[TensorEvent]:
+        """Yields the nearest tensors from which a tensor was computed.
+
+        Args:
+            event: The tensor.
+            without_bad: Whether bad tensors are left out, with what they were computed from.
+        """
         seen = {event.event_index}
         waiting = [event]
         while waiting and len(seen) < _MAX_BEHIND:
             for source in self._flow.recent_sources_of(waiting.pop(0)):
-                if (source.graph_id, source.op_name) == place:
-                    return True
-                if source.event_index not in seen:
+                if source.event_index not in seen and not (without_bad and source.has_inf_or_nan):
                     seen.add(source.event_index)
                     waiting.append(source)
-        return False
-
-    def _lost_in_pool(self, root: TensorEvent) -> list[TensorEvent]:
-        """Returns the NaNs for which a pool behind the bad tensor returned the lowest number."""
-        seen = {root.event_index}
-        waiting = [root]
-        while waiting and len(seen) < _MAX_BEHIND:
-            row = waiting.pop(0)
-            for source in self._flow.recent_sources_of(row):
-                if source.event_index in seen or source.has_inf_or_nan:
-                    continue
-                if source.op_type in POOLS:
-                    taken = [each for each in self._flow.recent_sources_of(source) if holds_extreme(source, each)]
-                    if taken:
-                        return taken
-                seen.add(source.event_index)
-                waiting.append(source)
-        return []
+                    yield source
 
     def _in_pipeline(self, root: TensorEvent) -> list[TensorEvent]:
         """Returns the bad tensors of tf.data functions before a pipeline returned a bad element.

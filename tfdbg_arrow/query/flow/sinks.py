@@ -304,7 +304,7 @@ class Sinks:
                     return True
             maker = graph.ops.get(source[0])
             if maker is not None and self._is_of_metric(graph, maker.op_name):
-                new = [each for each in maker.inputs if each not in seen]
+                new = [edge for edge in maker.inputs if edge not in seen]
                 waiting += new
                 seen.update(new)
         return False

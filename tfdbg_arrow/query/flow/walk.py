@@ -200,10 +200,10 @@ class Walk:
             return True
         # An argument, for example, has no node. The nodes of its users took the tensor that was passed to it.
         path = self._flow.trace(place, how="graph", near=place.near).path[1:]
-        stands_for = [each for each in path if isinstance(each, GraphTensor)]
-        behind = [source for each in stands_for if (source := executed.passed_on_at(each)) is not None]
-        took = {replace(each, near=place.near) for each in executed.inputs(user, op)}
-        return any(replace(each, near=place.near) in took for each in (*stands_for, *behind))
+        stands_for = [passed for passed in path if isinstance(passed, GraphTensor)]
+        behind = [source for passed in stands_for if (source := executed.passed_on_at(passed)) is not None]
+        took = {replace(source, near=place.near) for source in executed.inputs(user, op)}
+        return any(replace(passed, near=place.near) in took for passed in (*stands_for, *behind))
 
     def _is_skipped(self, user: GraphTensor, near: Frame) -> bool:
         """Returns whether an op is in a graph that did not run: a branch that was not taken."""
