@@ -198,7 +198,7 @@ def test_an_allowed_origin_does_not_hide_another_one(results: dict[str, Outcome]
 
 def test_the_failure_of_a_rule_has_its_message_and_the_source_line(results: dict[str, Outcome]) -> None:
     text = results["test_rule"].text
-    assert "overflow_near: Exp: " in text
+    assert "overflow_near: Exp" in text
     assert "test_it.py:" in text
 
 
@@ -226,7 +226,7 @@ def test_options_apply_unless_the_marker_overrides_them_also_with_xdist(tmp_path
     options = ("--tfdbg-mode=FULL_NUMERICS", "--tfdbg-rule=overflow_near", "-p", "xdist", "-n", "1")
     found = outcomes(tmp_path, program, *options)
     assert {name: outcome.how for name, outcome in found.items()} == {"test_rule": "failure", "test_own": "passed"}
-    assert "overflow_near: Exp: " in found["test_rule"].text
+    assert "overflow_near: Exp" in found["test_rule"].text
 
 
 def test_without_the_fixture_the_plugin_does_not_import_tensorflow(tmp_path: Path) -> None:

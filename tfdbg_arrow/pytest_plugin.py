@@ -23,6 +23,7 @@ import pytest
 
 if TYPE_CHECKING:
     from tfdbg_arrow.query import Alert, Logdir, NonFinite
+    from tfdbg_arrow.query.present.blocks import Block
 
 _MARKER = "tfdbg"
 _DIRECTORY = "tfdbg_arrow"
@@ -199,7 +200,10 @@ def _check_settings(node: Any, settings: Mapping[str, Any]) -> None:
 def _examine(recording: TestRecording) -> str | None:
     """Ends a recording and returns why the test fails, as text; None if it does not fail."""
     from tfdbg_arrow.query import open_logdir, read_reasons
-    from tfdbg_arrow.query.verdict import nonfinite_text
+    from tfdbg_arrow.query.present.blocks import Facts, Line
+    from tfdbg_arrow.query.present.findings import alert
+    from tfdbg_arrow.query.present.tensors import nonfinite_in_brief
+    from tfdbg_arrow.query.present.text import text_of
 
     recording.end()
     if recording.run_id is None:
@@ -212,11 +216,15 @@ def _examine(recording: TestRecording) -> str | None:
         if options.rules:
             parameters = {kind: values for kind, values in options.rules.items() if values}
             alerts = logdir.alerts(kinds=list(options.rules), parameters=parameters, run_id=recording.run_id).alerts
-    parts = [] if found is None or reasons is None else [nonfinite_text(found, reasons)]
-    parts += [_alert_text(alert) for alert in alerts[:_MAX_ALERTS]]
+    where = ("logdir", str(recording.logdir))
+    blocks: list[Block] = [] if found is None or reasons is None else [*nonfinite_in_brief(found, reasons, where)]
+    for each in alerts[:_MAX_ALERTS]:
+        blocks += alert(each)
     if len(alerts) > _MAX_ALERTS:
-        parts.append(f"and {len(alerts) - _MAX_ALERTS:,} more alerts")
-    return "\n".join([*parts, _where_text(recording)]) if parts else None
+        blocks.append(Line(f"and {len(alerts) - _MAX_ALERTS:,} more alerts"))
+    if found is None and blocks:
+        blocks.append(Facts([where]))
+    return text_of(blocks) if blocks else None
 
 
 def _what_came_up_anyway(recording: TestRecording) -> str | None:
@@ -239,21 +247,3 @@ def _first_origin(logdir: Logdir, recording: TestRecording) -> NonFinite | None:
 
     found = first_nonfinite(logdir, kinds=options.kinds, run_id=recording.run_id, is_allowed=is_allowed)
     return None if found is not None and found.is_expected and options.allow_expected else found
-
-
-def _alert_text(alert: Alert) -> str:
-    op = alert.op_name or alert.op_type or alert.graph_name or "a tensor from outside"
-    lines = [f"{alert.severity} {alert.kind}: {op}: {alert.message}"]
-    if alert.source is not None:
-        lines.append(f"  source   {alert.source.place}")
-    return _printable(lines)
-
-
-def _where_text(recording: TestRecording) -> str:
-    return _printable([f"  logdir   {recording.logdir}"])
-
-
-def _printable(lines: Sequence[str]) -> str:
-    from tfdbg_arrow.safe_text import printable
-
-    return "\n".join(map(printable, lines))

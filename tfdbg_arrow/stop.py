@@ -29,13 +29,14 @@ def find_origins(logdir: Path, run_id: str, event_indexes: Sequence[int]) -> lis
     """
     from tfdbg_arrow.query import open_logdir, read_reasons
     from tfdbg_arrow.query.nonfinite_search import origins_of
-    from tfdbg_arrow.query.verdict import nonfinite_text
+    from tfdbg_arrow.query.present.tensors import nonfinite_in_brief
+    from tfdbg_arrow.query.present.text import text_of
 
     with open_logdir(logdir) as opened:
         found = origins_of(opened, event_indexes, run_id=run_id)
         reasons = [read_reasons(opened, each) for each in found]
     return [
-        Origin(nonfinite=each, text=nonfinite_text(each, why), key=_key(each))
+        Origin(nonfinite=each, text=text_of(nonfinite_in_brief(each, why)), key=_key(each))
         for each, why in zip(found, reasons, strict=True)
     ]
 

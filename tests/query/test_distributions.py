@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query import Column, Distributions, distributions, open_logdir
-from tfdbg_arrow.query.notebook import MAX_BYTES
+from tfdbg_arrow.query.present.html import MAX_BYTES
 from tfdbg_arrow.writer.native.reference import count_histogram
 
 from .builder import RunBuilder, counts

@@ -12,19 +12,16 @@ from tfdbg_arrow.cli.output import (
     MemoryLimitOption,
     RunOption,
     SkipBrokenOption,
-    console,
     print_about,
+    print_blocks,
     print_json,
     reading,
-    styled,
 )
 from tfdbg_arrow.errors import QueryError
-from tfdbg_arrow.safe_text import printable, printable_line
+from tfdbg_arrow.safe_text import printable
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from tfdbg_arrow.query import Frame, NonFinite, Reasons, Run, SourceLine
+    from tfdbg_arrow.query import Run, SourceLine
 
 
 def first_nonfinite(
@@ -46,6 +43,7 @@ def first_nonfinite(
     Exit codes: 0 no bad values, or only values that did no harm, 1 a bad value was found, 2 an error.
     """
     from tfdbg_arrow.query import read_reasons, source_lines
+    from tfdbg_arrow.query.present.tensors import nonfinite
 
     wanted = tuple(kind.strip() for kind in kinds.split(",") if kind.strip())
     with reading(logdir, skip_broken=skip_broken, memory_limit=memory_limit) as opened:
@@ -81,7 +79,7 @@ def first_nonfinite(
             typer.echo(f"Not looked at: {printable(unobserved)}; see: tfdbg-arrow coverage {printable(logdir)}")
     else:
         print_about(about)
-        print_nonfinite(found, lines, reasons=reasons)
+        print_blocks(nonfinite(found, reasons, lines))
     if unmeasured and found is None:
         typer.echo(f"tfdbg-arrow: warning: {_nothing_measured(logdir, unmeasured)}", err=True)
     raise typer.Exit(0 if found is None or found.is_expected else 1)
@@ -93,70 +91,3 @@ def _nothing_measured(logdir: str, runs: Sequence[Run]) -> str:
         f"{logdir} has runs whose mode does not detect infinities and NaN: {names}; "
         "record in mode CURT_HEALTH, CONCISE_HEALTH, FULL_HEALTH, FULL_NUMERICS or FULL_TENSOR."
     )
-
-
-def print_nonfinite(found: NonFinite, lines: Sequence[SourceLine], *, reasons: Reasons, stderr: bool = False) -> None:
-    """Prints a bad tensor: its headline, the reason, its op, effect, inputs, stack and callers, and the lines around.
-
-    Args:
-        found: The tensor.
-        lines: The source lines around the line of its op.
-        reasons: Why it went bad.
-        stderr: Whether to print on stderr instead of stdout.
-    """
-    from tfdbg_arrow.query.verdict import reason_lines
-    from tfdbg_arrow.query.wording import (
-        call_lines,
-        carets,
-        input_health_text,
-        nonfinite_facts,
-        producer_text,
-    )
-
-    out = console(stderr=stderr)
-    out.print(styled((found.headline, "bold" if found.is_expected else "bold red")))
-    for reason in reason_lines(found, reasons):
-        out.print(styled(reason))
-    for name, value in nonfinite_facts(found):
-        out.print(styled((f"  {name:<8}", "dim"), value))
-    if found.inputs:
-        out.print()
-        out.print(styled(("inputs", "bold")))
-        for input_ in found.inputs:
-            out.print(styled((f"  {input_.index:<3}", "dim"), producer_text(input_)))
-            out.print(styled("     ", (input_health_text(input_), "dim" if input_.health is None else "")))
-    _print_stack(found.stack, out)
-    if found.called_from:
-        out.print()
-        out.print(styled(("called from", "bold"), ", innermost first"))
-        for call in call_lines(found):
-            out.print(styled(f"  {printable_line(call)}"))
-    if found.source is not None and lines:
-        out.print()
-        out.print(styled(("source ", "bold"), found.source.place))
-        width = len(str(lines[-1].lineno))
-        for line in lines:
-            is_it = line.lineno == found.source.lineno
-            text = f"{'>' if is_it else ' '} {line.lineno:>{width}} | {printable_line(line.text)}"
-            out.print(styled((text.rstrip(), "bold" if is_it else "")))
-            marks = carets(found.source, line.text) if is_it else None
-            if marks is not None:
-                out.print(styled((f"  {'':>{width}} | {marks}", "bold red")))
-
-
-def _print_stack(stack: Sequence[Frame], out: Console) -> None:
-    if not stack:
-        return
-    out.print()
-    out.print(styled(("stack", "bold"), ", innermost first"))
-    for frame in stack:
-        if frame.is_user:
-            out.print(styled(f"  {frame.place} in {frame.func}"))
-            if frame.code:
-                out.print(styled((f"      {printable_line(frame.code)}", "bold")))
-    folded = {
-        owner: sum(frame.owner == owner for frame in stack) for owner in sorted({f.owner for f in stack} - {"user"})
-    }
-    if folded:
-        counts = " and ".join(f"{number} {owner}" for owner, number in folded.items())
-        out.print(styled((f"  and {counts} {'frames' if sum(folded.values()) > 1 else 'frame'}", "dim")))

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from tfdbg_arrow.query import AboutRuns, BrokenPart, Logdir
+    from tfdbg_arrow.query.present.blocks import Block
 
 RunOption = Annotated[
     str | None,
@@ -103,11 +104,30 @@ def tell_broken(logdir: str, broken: Sequence[BrokenPart]) -> None:
 def console(*, stderr: bool = False) -> Console:
     """Returns a console on stdout or stderr. It ignores markup in data and does not wrap lines written to a file."""
     from rich.console import Console
+    from rich.theme import Theme
 
-    out = Console(stderr=stderr, markup=False, highlight=False, emoji=False, soft_wrap=True)
+    theme = Theme({"bad": "bold red", "warning": "yellow", "quiet": "dim", "option": "none"})
+    out = Console(stderr=stderr, markup=False, highlight=False, emoji=False, soft_wrap=True, theme=theme)
     if not out.is_terminal:
         out.width = _WIDTH_OF_A_FILE
     return out
+
+
+def print_blocks(blocks: Iterable[Block], *, stderr: bool = False) -> None:
+    """Prints what an answer says on stdout or stderr."""
+    from tfdbg_arrow.query.present.blocks import Line
+    from tfdbg_arrow.query.present.text import pieces
+
+    out = console(stderr=stderr)
+    for piece in pieces(blocks):
+        if isinstance(piece, Line):
+            out.print(styled(" " * piece.indent, *piece.spans))
+            continue
+        num_texts = len(piece.names) - piece.num_numbers
+        table = plain_table(*piece.names[:num_texts], numbers=piece.names[num_texts:])
+        for row in piece.rows:
+            table.add_row(*map(styled, row))
+        out.print(table)
 
 
 def styled(*pieces: str | tuple[str, str]) -> Text:

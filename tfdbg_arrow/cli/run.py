@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tfdbg_arrow.cli.command import EXIT_BUG, NO_BUGS, Command, error_object, tell_bug
-from tfdbg_arrow.cli.output import progress
+from tfdbg_arrow.cli.output import print_blocks, progress
 from tfdbg_arrow.errors import SettingError, TfdbgArrowError, TimeLimitError
 from tfdbg_arrow.safe_text import number_of, printable, to_json
 
@@ -381,14 +381,14 @@ def _facts(logdir: Logdir, runs: list[Run]) -> Iterator[dict[str, Any]]:
 
 def _print_stop(logdir: str, found: NonFinite) -> None:
     """Prints the tensor that stopped the program on stderr, in the format of `first-nonfinite`."""
-    from tfdbg_arrow.cli.first_nonfinite import print_nonfinite
     from tfdbg_arrow.query import open_logdir, read_reasons, source_lines
+    from tfdbg_arrow.query.present.tensors import nonfinite
 
     _say("the program was stopped by")
     with open_logdir(logdir) as opened:
         lines = () if found.source is None else source_lines(opened, found.source, run_id=found.run_id)
         reasons = read_reasons(opened, found)
-    print_nonfinite(found, lines, reasons=reasons, stderr=True)
+    print_blocks(nonfinite(found, reasons, lines), stderr=True)
 
 
 def _summary_lines(summary: Summary, runs: list[Run], shown_logdir: str) -> list[str]:
@@ -415,11 +415,12 @@ def _lines_about_own_runs(summary: Summary, runs: list[Run], shown_logdir: str) 
     recorded = f"recorded {number_of(summary.num_tensors, 'tensor')} in {shown_logdir}"
     left_out = [f"the recording is incomplete: {text}" for run in runs for text in run.left_out]
     if summary.nonfinite is not None and summary.reasons is not None:
-        from tfdbg_arrow.query.verdict import verdict_lines
+        from tfdbg_arrow.query.present.tensors import verdict
+        from tfdbg_arrow.query.present.text import line_text
 
         command = f"tfdbg-arrow first-nonfinite {shlex.quote(shown_logdir)} --run {summary.nonfinite.run_id}"
         return [
-            *verdict_lines(summary.nonfinite, summary.reasons),
+            *map(line_text, verdict(summary.nonfinite, summary.reasons)),
             f"{recorded}, {summary.num_nonfinite:,} of them bad",
             f"for its op, inputs and stack: {command}",
             *left_out,

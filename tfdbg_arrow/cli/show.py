@@ -12,18 +12,17 @@ from tfdbg_arrow.cli.output import (
     MemoryLimitOption,
     RunOption,
     SkipBrokenOption,
-    console,
     print_about,
+    print_blocks,
     print_json,
     progress,
     reading,
-    styled,
 )
 from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.safe_text import printable
 
 if TYPE_CHECKING:
-    from tfdbg_arrow.query import HistoryRow, Logdir
+    from tfdbg_arrow.query import Logdir
 
 _POLL_S = 0.5
 
@@ -59,6 +58,7 @@ def show(
 
     Exit codes: 0 success, 2 an error.
     """
+    from tfdbg_arrow.query.present.tensors import history
     from tfdbg_arrow.query.tensor_history import recorded_ops
     from tfdbg_arrow.query.wording import similar_text
 
@@ -79,8 +79,7 @@ def show(
         print_json({"logdir": logdir, "pattern": pattern, "tensors": rows, "is_cut": is_cut, "about": about})
         return
     print_about(about)
-    for row in rows:
-        _print_row(row)
+    print_blocks(history(rows))
     if not rows:
         typer.echo(printable(f"No recorded tensor matches {pattern}.{similar_text(pattern, ops)}"))
     if is_cut:
@@ -92,6 +91,7 @@ def _follow(
 ) -> None:
     """Prints new tensors until none of the runs is being recorded any more."""
     from tfdbg_arrow.query.asked_runs import asked_runs
+    from tfdbg_arrow.query.present.tensors import history
 
     print_about(logdir.about_runs(run_id=run_id))
     after: dict[str, int] = {}
@@ -103,8 +103,7 @@ def _follow(
             while rows := logdir.history(
                 pattern, steps=steps, run_id=run.run_id, after=after.get(run.run_id, -1), num_values=num_values
             ):
-                for row in rows:
-                    _print_row(row)
+                print_blocks(history(rows))
                 after[run.run_id] = rows[-1].event_index
         if is_over:
             return
@@ -127,32 +126,3 @@ def _parse_steps(text: str | None) -> tuple[int | None, int | None]:
         raise QueryError(
             f"--step is {text!r}; expected a step, or A:B with numbers, either of which can be omitted."
         ) from None
-
-
-def _print_row(row: HistoryRow) -> None:
-    from tfdbg_arrow.query.wording import facts_text
-
-    slot = "" if row.output_slot is None else f":{row.output_slot}"
-    name = f"{row.op_name}{slot}" if row.op_name is not None else f"{row.op_type}{slot}"
-    where = [
-        None if row.step is None else f"step {row.step}",
-        f"iteration {row.iteration}" if row.iteration else None,
-        None if row.graph_name is None else f"in {row.graph_name}",
-    ]
-    head = " ".join([name, *(fact for fact in where if fact)])
-    line: list[str | tuple[str, str]] = [
-        (f"{row.event_index:>8}  ", "dim"),
-        (head, "bold red" if row.has_inf_or_nan else "bold"),
-        f"  {facts_text(row)}",
-    ]
-    if row.min_finite is not None and row.max_finite is not None and row.mean_finite is not None:
-        line.append(f"  from {row.min_finite:.4g} to {row.max_finite:.4g}, mean {row.mean_finite:.4g}")
-    out = console()
-    out.print(styled(*line))
-    if row.values is not None:
-        more = ", …" if row.size is not None and row.size > len(row.values) else ""
-        out.print(styled((f"          {', '.join(map(_number, row.values))}{more}", "dim")))
-
-
-def _number(value: object) -> str:
-    return f"{value:.6g}" if isinstance(value, (float, complex)) else str(value)

@@ -243,19 +243,19 @@ class _Texts:
     """The texts of answers. What writes them is imported on first use."""
 
     def html_of(self, answer: object) -> str:
-        from tfdbg_arrow.query.notebook import html_of
+        from tfdbg_arrow.query.present.answers import answer_html
 
-        return html_of(answer)
+        return answer_html(answer)
 
     def rows_html(self, rows: Sequence[Any]) -> str:
-        from tfdbg_arrow.query.notebook import rows_html
+        from tfdbg_arrow.query.present.answers import rows_html
 
         return rows_html(rows)
 
     def line_of(self, answer: object) -> str:
-        from tfdbg_arrow.query.one_line import text_of
+        from tfdbg_arrow.query.present.answers import line_of
 
-        return text_of(answer)
+        return line_of(answer)
 
 
 Displayed.shown_by = _Texts()

@@ -13,22 +13,13 @@ from html import escape
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from tfdbg_arrow.query.one_line import place_text, row_name, verification_text
+from tfdbg_arrow.query.one_line import place_text, verification_text
 from tfdbg_arrow.query.wording import (
-    HOP_ROLES,
     alert_text,
-    call_lines,
     changed_text,
     events_text,
     facts_text,
-    frame_text,
-    hop_place_text,
-    hop_text,
-    input_health_text,
-    nonfinite_facts,
     ops_text,
-    producer_text,
-    spread_text,
     steps_text,
     unobserved_text,
 )
@@ -37,7 +28,6 @@ from tfdbg_arrow.safe_text import number_of, printable_line
 if TYPE_CHECKING:
     from tfdbg_arrow.query.alert_rules.answer import Alert, AlertFinding, Alerts, RuleSummary
     from tfdbg_arrow.query.coverage import Coverage
-    from tfdbg_arrow.query.explanation import Explanation, Growth, Reasons
     from tfdbg_arrow.query.info import LogdirInfo
     from tfdbg_arrow.query.integrity.diagnosis import Diagnosis
     from tfdbg_arrow.query.integrity.verification import Verification
@@ -49,12 +39,7 @@ if TYPE_CHECKING:
         TrainingCurves,
     )
     from tfdbg_arrow.query.model_health.histograms import Distributions
-    from tfdbg_arrow.query.nonfinite_tensor import NonFinite
-    from tfdbg_arrow.query.recorded import TensorHealth
     from tfdbg_arrow.query.run_diff.answer import Diff
-    from tfdbg_arrow.query.tensor_history import HistoryRow
-    from tfdbg_arrow.query.trace_back import Provenance, TensorHop
-    from tfdbg_arrow.query.trace_forward import Spread
 
 MAX_BYTES = 20_000
 MAX_DRAWING_BYTES = 250_000
@@ -75,16 +60,6 @@ def html_of(answer: object) -> str:
     """Returns an answer as HTML."""
     make = next(_CARDS[kind.__name__] for kind in type(answer).__mro__ if kind.__name__ in _CARDS)
     return _card(make(answer))
-
-
-def rows_html(rows: Sequence[Any]) -> str:
-    """Returns a list of answers of one class as a table."""
-    if not rows:
-        return _card(iter([_line("nothing was found")]))
-    header, cells = next(_ROWS[kind.__name__] for kind in type(rows[0]).__mro__ if kind.__name__ in _ROWS)
-    # A list may hold other objects that the user added.
-    same = [row for row in rows if type(row) is type(rows[0])]
-    return _card(iter([_table(header, map(cells, same), len(same), max_bytes=MAX_BYTES - 1_000)]))
 
 
 def _text(value: str) -> str:
@@ -160,99 +135,8 @@ def _lines(lines: Sequence[str]) -> Iterator[str]:
         yield _line((f"… {len(lines) - _MAX_LINES:,} more", _QUIET))
 
 
-def _nonfinite(found: NonFinite) -> Iterator[str]:
-    yield _title((found.headline, _BAD))
-    if found.source is not None:
-        yield _line(place_text(found.source))
-        yield _code(found.source.code or "")
-    yield _facts(nonfinite_facts(found))
-    if found.inputs:
-        yield _title("inputs")
-        rows = ((str(each.index), producer_text(each), input_health_text(each)) for each in found.inputs)
-        yield _table(("", "made by", "tensor"), rows, len(found.inputs), max_bytes=5_000)
-    frames = [frame_text(frame) for frame in found.stack if frame.is_user]
-    if frames:
-        yield _title("stack, innermost first")
-        yield from _lines(frames)
-    calls = call_lines(found)
-    if calls:
-        yield _title("called from, innermost first")
-        yield from _lines(calls)
-
-
-def _nonfinite_cells(found: NonFinite) -> tuple[Cell, ...]:
-    graph = "" if found.graph_name is None else found.graph_name
-    return str(found.event_index), _step(found.step), (found.headline, _BAD), graph, place_text(found.source)
-
-
 def _step(step: int | None) -> str:
     return "" if step is None else f"{step:,}"
-
-
-def _health(health: TensorHealth) -> Iterator[str]:
-    yield _line(("event ", _QUIET), f"{health.event_index}: ", _tensor(health))
-
-
-def _tensor(health: TensorHealth) -> Cell:
-    return (facts_text(health), _BAD) if health.has_inf_or_nan else facts_text(health)
-
-
-def _history_cells(row: HistoryRow) -> tuple[Cell, ...]:
-    numbers = ("" if value is None else f"{value:.4g}" for value in (row.min_finite, row.max_finite, row.mean_finite))
-    return str(row.event_index), _step(row.step), row_name(row), _tensor(row), *numbers
-
-
-def _history_row(row: HistoryRow) -> Iterator[str]:
-    yield _table(_HISTORY, [_history_cells(row)], 1)
-
-
-def _reasons(found: Reasons) -> Iterator[str]:
-    explained = [each for each in (found.explanation, found.growth) if each is not None]
-    for each in explained:
-        yield from _reason(each)
-    if not explained:
-        yield _line("the counts do not prove why it went bad")
-
-
-def _reason(found: Explanation | Growth) -> Iterator[str]:
-    yield _line((found.sentence, "font-weight:bold"))
-    if found.repair is not None:
-        yield _line(f"To fix it: {found.repair}")
-
-
-def _hop_cells(hop: TensorHop) -> tuple[Cell, ...]:
-    note = HOP_ROLES.get(getattr(hop, "role", ""), "")
-    return hop_text(hop), hop_place_text(hop).strip(", "), _tensor(hop), place_text(hop.source), note
-
-
-def _hop(hop: TensorHop) -> Iterator[str]:
-    yield _table(_HOPS, [_hop_cells(hop)], 1)
-
-
-def _provenance(found: Provenance) -> Iterator[str]:
-    origin = found.origin
-    if origin is not None and origin.why is not None:
-        yield _line((origin.why, "font-weight:bold"))
-        if origin.repair is not None:
-            yield _line(f"To fix it: {origin.repair}")
-    if found.growth is not None:
-        yield from _reason(found.growth)
-    way = list(found.path)
-    yield _title(f"the path to the origin, {number_of(len(way), 'tensor')}, the last first")
-    yield _table(_HOPS, map(_hop_cells, reversed(way)), len(way))
-    if found.is_cut:
-        yield _line(f"The search stopped after {len(found.hops):,} tensors.")
-
-
-def _spread(found: Spread) -> Iterator[str]:
-    yield _title(spread_text(found))
-    if found.returned_by:
-        yield _line("returned to eager code by " + ", ".join(found.returned_by[:_MAX_LINES]))
-    if found.variables:
-        yield _line("written to variables " + ", ".join(f"#{each}" for each in found.variables[:_MAX_LINES]))
-    yield _table(_HOPS, map(_hop_cells, found.hops), len(found.hops))
-    if found.is_cut:
-        yield _line(f"The search stopped after {len(found.hops):,} tensors.")
 
 
 def _alert_cells(alert: Alert) -> tuple[Cell, ...]:
@@ -519,11 +403,8 @@ def _range(found: LayerMap | TrainingCurves | Distributions) -> str:
     return f"{found.axis}s {found.columns[0].first:,} to {found.columns[-1].last:,}"
 
 
-_HISTORY = ("event", "step", "op", "tensor", "min", "max", "mean")
-_HOPS = ("tensor", "where", "elements", "line", "")
 _ALERTS = ("", "rule", "what", "message", "when", "line")
 _RULES = ("", "rule", "alerts", "places", "steps")
-_BADS = ("event", "step", "what", "graph", "line")
 _CARDS: Mapping[str, Callable[[Any], Iterator[str]]] = {
     "Alert": _alert,
     "AlertFinding": _finding,
@@ -532,25 +413,11 @@ _CARDS: Mapping[str, Callable[[Any], Iterator[str]]] = {
     "Diagnosis": _diagnosis,
     "Diff": _diff,
     "Distributions": _distributions,
-    "Explanation": _reason,
-    "Growth": _reason,
-    "HistoryRow": _history_row,
     "LayerDifferences": _layer_differences,
     "LayerHealth": _layer_health,
     "LogdirInfo": _info,
-    "NonFinite": _nonfinite,
-    "Provenance": _provenance,
-    "Reasons": _reasons,
     "RuleSummary": _rule,
-    "Spread": _spread,
-    "TensorHealth": _health,
-    "TensorHop": _hop,
     "TrainingCurves": _training_curves,
     "Verification": _verification,
 }
 """What makes the parts of a card, by the name of the class, so that this module imports none of their modules."""
-_ROWS: Mapping[str, tuple[Sequence[str], Callable[[Any], Sequence[Cell]]]] = {
-    "HistoryRow": (_HISTORY, _history_cells),
-    "NonFinite": (_BADS, _nonfinite_cells),
-}
-"""The header of a table of rows, and what makes the cells of one row, by the name of the class."""

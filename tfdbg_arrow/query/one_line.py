@@ -8,10 +8,6 @@ from typing import TYPE_CHECKING, Any
 from tfdbg_arrow.query.wording import (
     alert_text,
     facts_text,
-    hop_place_text,
-    hop_text,
-    op_text,
-    spread_text,
     steps_text,
 )
 from tfdbg_arrow.safe_text import number_of, printable_line
@@ -24,13 +20,9 @@ if TYPE_CHECKING:
     from tfdbg_arrow.query.integrity.verification import Verification
     from tfdbg_arrow.query.model_health.answers import Curve, LayerMap, TrainingCurves
     from tfdbg_arrow.query.model_health.histograms import Distributions
-    from tfdbg_arrow.query.nonfinite_tensor import NonFinite
-    from tfdbg_arrow.query.recorded import TensorHealth
     from tfdbg_arrow.query.run_diff.answer import Diff, DiffTensor
     from tfdbg_arrow.query.stacks import Frame
     from tfdbg_arrow.query.tensor_history import HistoryRow
-    from tfdbg_arrow.query.trace_back import Provenance, TensorHop
-    from tfdbg_arrow.query.trace_forward import Spread
 
 _MAX_TEXT = 200
 
@@ -51,10 +43,6 @@ def _joined(*facts: str | None) -> str:
     return ", ".join(fact for fact in facts if fact)
 
 
-def _nonfinite(found: NonFinite) -> str:
-    return f"{found.headline} Event {found.event_index}: {op_text(found)}"
-
-
 def row_name(row: HistoryRow | DiffTensor) -> str:
     """Returns the op of a row, and the graph."""
     slot = "" if row.output_slot is None else f":{row.output_slot}"
@@ -67,25 +55,6 @@ def row_name(row: HistoryRow | DiffTensor) -> str:
 def _row(row: HistoryRow | DiffTensor) -> str:
     step = None if row.step is None else f"step {row.step}"
     return _joined(row_name(row), step, f"event {row.event_index}") + f": {facts_text(row)}"
-
-
-def _hop(hop: TensorHop) -> str:
-    return f"{hop_text(hop)}{hop_place_text(hop)}: {facts_text(hop)}"
-
-
-def _health(health: TensorHealth) -> str:
-    return f"event {health.event_index}: {facts_text(health)}"
-
-
-def _provenance(found: Provenance) -> str:
-    origin = "the origin is not known" if found.origin is None else f"from {hop_text(found.origin)}"
-    end = f" to {hop_text(found.hops[0])}" if found.hops else ""
-    return f"{origin}{end}: {number_of(len(found.path), 'tensor')} on the path"
-
-
-def _spread(found: Spread) -> str:
-    start = f"from {hop_text(found.hops[0])}: " if found.hops else ""
-    return f"{start}{spread_text(found)}"
 
 
 def _alert(alert: Alert) -> str:
@@ -165,15 +134,9 @@ _TEXTS: Mapping[str, Callable[[Any], str]] = {
     "Diff": _diff,
     "Distributions": _distributions,
     "DiffTensor": _row,
-    "HistoryRow": _row,
     "LayerMap": _layer_map,
     "LogdirInfo": _info,
-    "NonFinite": _nonfinite,
-    "Provenance": _provenance,
     "RuleSummary": _rule,
-    "Spread": _spread,
-    "TensorHealth": _health,
-    "TensorHop": _hop,
     "TrainingCurves": _curves,
     "Verification": lambda found: f"of {found.path}: {verification_text(found)}",
 }
