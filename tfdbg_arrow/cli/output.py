@@ -113,6 +113,13 @@ def console(*, stderr: bool = False) -> Console:
     return out
 
 
+def print_answer(answer: object) -> None:
+    """Prints an answer on stdout."""
+    from tfdbg_arrow.query.present.answers import blocks_of
+
+    print_blocks(blocks_of(answer))
+
+
 def print_blocks(blocks: Iterable[Block], *, stderr: bool = False) -> None:
     """Prints what an answer says on stdout or stderr."""
     from tfdbg_arrow.query.present.blocks import Line

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
     from tfdbg_arrow.query import Logdir, NonFinite
     from tfdbg_arrow.query.following import Figure, TrainingProgress
+    from tfdbg_arrow.query.present.blocks import Line
 
 _MAX_QUERY_S = 5.0
 """Time limit of each question of a round. What takes longer is shown as it was in an earlier round."""
 _POLL_S = 0.5
 """How long to wait before looking again for a logdir that does not exist yet."""
-_SEVERITY_STYLES = {"error": "bold red", "warning": "yellow", "info": ""}
 
 
 def watch(
@@ -116,12 +116,14 @@ def _execute(command: str, logdir: str, found: NonFinite) -> None:
 @contextlib.contextmanager
 def _lines() -> Iterator[Callable[[TrainingProgress], None]]:
     """Yields a function that prints the progress in one line, if it changed."""
+    from tfdbg_arrow.query.present.text import line_text
+
     told: set[str] = set()
 
     def show(progress: TrainingProgress) -> None:
         step = "" if progress.step is None else f"step {progress.step}: "
         figures = "".join(f"{figure.title.lower()} {_number(figure)}, " for figure in progress.figures)
-        texts = [step + figures + _counts(progress), *_findings(progress)]
+        texts = [step + figures + _counts(progress), *map(line_text, _findings(progress))]
         texts += [_ending(progress)] if progress.is_ended else []
         for text in texts:
             if text not in told:
@@ -165,7 +167,7 @@ def _picture(logdir: str, progress: TrainingProgress) -> RenderableType:
     ]
     if progress.has_harm or progress.rules:
         parts += [styled(("Found", "bold"))]
-    parts += [styled((text, style)) for text, style in _styled_findings(progress)]
+    parts += [styled(*line.spans) for line in _findings(progress)]
     if progress.is_cut:
         parts.append(styled(("Not everything could be read in time; some of this may be of an earlier step.", "dim")))
     return Group(*parts)
@@ -189,21 +191,17 @@ def _ending(progress: TrainingProgress) -> str:
     return f"recording, last event {ago_s:,} s ago"
 
 
-def _findings(progress: TrainingProgress) -> list[str]:
-    return [text for text, _ in _styled_findings(progress)]
+def _findings(progress: TrainingProgress) -> list[Line]:
+    """Returns the first bad value and what alert rules found."""
+    from tfdbg_arrow.query.present.blocks import Line
+    from tfdbg_arrow.query.present.findings import rule_line
 
-
-def _styled_findings(progress: TrainingProgress) -> list[tuple[str, str]]:
-    """Returns the first bad value and what alert rules found, each with a style."""
-    from tfdbg_arrow.query.wording import steps_text
-
-    findings = []
-    if progress.nonfinite is not None and progress.has_harm:
-        findings.append((progress.nonfinite.headline, "bold red"))
-    for rule in progress.rules:
-        if rule.kind != "nonfinite_origin" and not (rule.kind == "nonfinite" and progress.has_harm):
-            steps = steps_text(rule.first_step, rule.last_step)
-            places = number_of(rule.num_places, "place")
-            text = f"{rule.severity} {rule.kind}: {number_of(rule.num_alerts, 'alert')} at {places}"
-            findings.append((text + (f", {steps}" if steps else ""), _SEVERITY_STYLES[rule.severity]))
-    return findings
+    has_harm = progress.nonfinite is not None and progress.has_harm
+    return [
+        *([Line((progress.nonfinite.headline, "bad"))] if progress.nonfinite is not None and has_harm else []),
+        *(
+            rule_line(rule)
+            for rule in progress.rules
+            if rule.kind != "nonfinite_origin" and not (rule.kind == "nonfinite" and has_harm)
+        ),
+    ]

@@ -15,19 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from tfdbg_arrow.query.one_line import place_text, verification_text
 from tfdbg_arrow.query.wording import (
-    alert_text,
-    changed_text,
-    events_text,
     facts_text,
-    ops_text,
-    steps_text,
-    unobserved_text,
 )
 from tfdbg_arrow.safe_text import number_of, printable_line
 
 if TYPE_CHECKING:
-    from tfdbg_arrow.query.alert_rules.answer import Alert, AlertFinding, Alerts, RuleSummary
-    from tfdbg_arrow.query.coverage import Coverage
     from tfdbg_arrow.query.info import LogdirInfo
     from tfdbg_arrow.query.integrity.diagnosis import Diagnosis
     from tfdbg_arrow.query.integrity.verification import Verification
@@ -137,77 +129,6 @@ def _lines(lines: Sequence[str]) -> Iterator[str]:
 
 def _step(step: int | None) -> str:
     return "" if step is None else f"{step:,}"
-
-
-def _alert_cells(alert: Alert) -> tuple[Cell, ...]:
-    steps = steps_text(alert.first_step, alert.last_step)
-    severity = alert.severity, _SEVERITIES[alert.severity]
-    return severity, alert.kind, alert_text(alert), alert.message, steps, place_text(alert.source)
-
-
-def _alert(alert: Alert) -> Iterator[str]:
-    yield _table(_ALERTS, [_alert_cells(alert)], 1)
-
-
-def _finding_cells(finding: AlertFinding) -> tuple[Cell, ...]:
-    severity = finding.severity, _SEVERITIES[finding.severity]
-    number = "" if finding.num_alerts == 1 else f"{finding.num_alerts:,} times, first "
-    layer = "" if finding.layer is None else f", layer {finding.layer}"
-    steps = steps_text(finding.first_step, finding.last_step)
-    events = events_text(finding.first_event_index, finding.last_event_index, finding.num_events)
-    what = f"{number}{alert_text(finding.first)}{layer}"
-    return severity, finding.kind, what, finding.first.message, steps or events, place_text(finding.source)
-
-
-def _finding(finding: AlertFinding) -> Iterator[str]:
-    yield _table(_ALERTS, [_finding_cells(finding)], 1)
-
-
-def _rule_cells(rule: RuleSummary) -> tuple[Cell, ...]:
-    severity = rule.severity, _SEVERITIES[rule.severity]
-    steps = steps_text(rule.first_step, rule.last_step)
-    return severity, rule.kind, f"{rule.num_alerts:,}", f"{rule.num_places:,}", steps
-
-
-def _rule(rule: RuleSummary) -> Iterator[str]:
-    yield _table(_RULES, [_rule_cells(rule)], 1)
-
-
-def _alerts(found: Alerts) -> Iterator[str]:
-    if found.findings:
-        yield _table(_RULES, map(_rule_cells, found.summary), len(found.summary), max_bytes=6_000)
-        yield _title("findings")
-        yield _table(_ALERTS, map(_finding_cells, found.findings), len(found.findings))
-    elif not found.not_run:
-        yield _line("No rule found anything.")
-    for kind, error in found.not_run.items():
-        yield _line((f"The rule {kind} did not finish: {error}", _BAD))
-
-
-def _coverage(found: Coverage) -> Iterator[str]:
-    if found.summary is None:
-        yield _line("Every tensor that could be bad was looked at.")
-    else:
-        yield _line(("Not looked at: ", "font-weight:bold"), found.summary)
-    unobserved = [each for each in found.unobserved if each.num_could_be_bad]
-    if unobserved:
-        rows = (
-            (each.run_id, each.graph_name or f"graph {each.graph_id}", unobserved_text(each), ops_text(each))
-            for each in unobserved
-        )
-        yield _table(("run", "graph", "not recorded", "ops"), rows, len(unobserved), max_bytes=7_000)
-    if found.changed:
-        yield _title("changed by TensorFlow's optimizer, and recorded as executed")
-        changed = ((each.graph_name or f"graph {each.graph_id}", changed_text(each)) for each in found.changed)
-        yield _table(("graph", "ops"), changed, len(found.changed), max_bytes=3_000)
-    if found.failed:
-        yield _title("raised an error")
-        failed = ((each.op_type, each.error_type, f"{each.num_executions:,}") for each in found.failed)
-        yield _table(("op or function", "error", "times"), failed, len(found.failed), max_bytes=3_000)
-    if found.stats:
-        yield _title("noted while recording")
-        stats = ((each.stat, each.subject, each.reason) for each in found.stats)
-        yield _table(("", "what", "reason"), stats, len(found.stats), max_bytes=4_000)
 
 
 def _diff(found: Diff) -> Iterator[str]:
@@ -403,20 +324,13 @@ def _range(found: LayerMap | TrainingCurves | Distributions) -> str:
     return f"{found.axis}s {found.columns[0].first:,} to {found.columns[-1].last:,}"
 
 
-_ALERTS = ("", "rule", "what", "message", "when", "line")
-_RULES = ("", "rule", "alerts", "places", "steps")
 _CARDS: Mapping[str, Callable[[Any], Iterator[str]]] = {
-    "Alert": _alert,
-    "AlertFinding": _finding,
-    "Alerts": _alerts,
-    "Coverage": _coverage,
     "Diagnosis": _diagnosis,
     "Diff": _diff,
     "Distributions": _distributions,
     "LayerDifferences": _layer_differences,
     "LayerHealth": _layer_health,
     "LogdirInfo": _info,
-    "RuleSummary": _rule,
     "TrainingCurves": _training_curves,
     "Verification": _verification,
 }

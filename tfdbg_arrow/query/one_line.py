@@ -6,15 +6,11 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tfdbg_arrow.query.wording import (
-    alert_text,
     facts_text,
-    steps_text,
 )
 from tfdbg_arrow.safe_text import number_of, printable_line
 
 if TYPE_CHECKING:
-    from tfdbg_arrow.query.alert_rules.answer import Alert, AlertFinding, Alerts, RuleSummary
-    from tfdbg_arrow.query.coverage import Coverage
     from tfdbg_arrow.query.info import LogdirInfo
     from tfdbg_arrow.query.integrity.diagnosis import Diagnosis
     from tfdbg_arrow.query.integrity.verification import Verification
@@ -55,31 +51,6 @@ def row_name(row: HistoryRow | DiffTensor) -> str:
 def _row(row: HistoryRow | DiffTensor) -> str:
     step = None if row.step is None else f"step {row.step}"
     return _joined(row_name(row), step, f"event {row.event_index}") + f": {facts_text(row)}"
-
-
-def _alert(alert: Alert) -> str:
-    return f"{alert.severity} {alert.kind}: {alert_text(alert)}"
-
-
-def _finding(finding: AlertFinding) -> str:
-    times = "" if finding.num_alerts == 1 else f"{finding.num_alerts:,} times, first "
-    steps = steps_text(finding.first_step, finding.last_step)
-    return f"{finding.severity} {finding.kind}: {_joined(times + alert_text(finding.first), steps)}"
-
-
-def _alerts(found: Alerts) -> str:
-    rules = [f"{rule.severity} {rule.kind} ({rule.num_alerts:,})" for rule in found.summary]
-    return ", ".join(rules) or "nothing was found"
-
-
-def _rule(rule: RuleSummary) -> str:
-    alerts, places = number_of(rule.num_alerts, "alert"), number_of(rule.num_places, "place")
-    return f"{rule.severity} {rule.kind}: {_joined(alerts, places, steps_text(rule.first_step, rule.last_step))}"
-
-
-def _coverage(found: Coverage) -> str:
-    what = "every tensor that could be bad was looked at"
-    return f"of {found.path}: " + (what if found.summary is None else f"not looked at: {found.summary}")
 
 
 def _diff(found: Diff) -> str:
@@ -126,17 +97,12 @@ def _distributions(found: Distributions) -> str:
 
 
 _TEXTS: Mapping[str, Callable[[Any], str]] = {
-    "Alert": _alert,
-    "AlertFinding": _finding,
-    "Alerts": _alerts,
-    "Coverage": _coverage,
     "Diagnosis": _diagnosis,
     "Diff": _diff,
     "Distributions": _distributions,
     "DiffTensor": _row,
     "LayerMap": _layer_map,
     "LogdirInfo": _info,
-    "RuleSummary": _rule,
     "TrainingCurves": _curves,
     "Verification": lambda found: f"of {found.path}: {verification_text(found)}",
 }

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from tfdbg_arrow.query.notebook import html_of as old_html_of
 from tfdbg_arrow.query.one_line import text_of as old_text_of
-from tfdbg_arrow.query.present import html, tensors
+from tfdbg_arrow.query.present import findings, html, tensors
 from tfdbg_arrow.query.present.blocks import Block, Items, Line
 from tfdbg_arrow.query.present.text import line_text, pieces
 
@@ -15,10 +15,16 @@ _MAX_TEXT = 200
 _Made = TypeVar("_Made")
 
 
+def blocks_of(answer: object) -> Iterable[Block]:
+    """Returns what an answer says."""
+    make_blocks = _of_class(_BLOCKS, answer)
+    assert make_blocks is not None
+    return make_blocks(answer)
+
+
 def answer_html(answer: object) -> str:
     """Returns an answer as HTML."""
-    make_blocks = _of_class(_BLOCKS, answer)
-    return old_html_of(answer) if make_blocks is None else html.html_of(make_blocks(answer))
+    return old_html_of(answer) if _of_class(_BLOCKS, answer) is None else html.html_of(blocks_of(answer))
 
 
 def rows_html(rows: Sequence[Any]) -> str:
@@ -41,9 +47,7 @@ def _item(answer: object) -> tuple[Line, ...]:
     if make_line is not None:
         line = make_line(answer)
         return (line if isinstance(line, Line) else Line(line),)
-    make_blocks = _of_class(_BLOCKS, answer)
-    assert make_blocks is not None
-    first = next(iter(make_blocks(answer)))
+    first = next(iter(blocks_of(answer)))
     return first.items[0] if isinstance(first, Items) else tuple(p for p in pieces([first]) if isinstance(p, Line))
 
 
@@ -53,17 +57,23 @@ def _of_class(functions: Mapping[str, Callable[[Any], _Made]], answer: object) -
 
 
 _BLOCKS: Mapping[str, Callable[[Any], Iterable[Block]]] = {
+    "Alert": findings.alert,
+    "AlertFinding": findings.finding,
+    "Alerts": findings.alerts,
+    "Coverage": findings.coverage,
     "Explanation": tensors.reason,
     "Growth": tensors.reason,
     "HistoryRow": lambda row: tensors.history([row]),
     "NonFinite": tensors.nonfinite,
     "Provenance": tensors.provenance,
     "Reasons": tensors.reasons,
+    "RuleSummary": lambda rule: [findings.rule_line(rule)],
     "Spread": tensors.spread,
     "TensorHealth": tensors.health,
     "TensorHop": tensors.hop,
 }
 _LINES: Mapping[str, Callable[[Any], Line | str]] = {
+    "Alerts": findings.alerts_text,
     "NonFinite": tensors.nonfinite_line,
     "Provenance": tensors.provenance_text,
 }

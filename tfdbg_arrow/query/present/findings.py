@@ -46,11 +46,11 @@ def summary(rules: Sequence[RuleSummary]) -> Iterator[Block]:
         yield EMPTY
 
 
-def rule(found: RuleSummary) -> Iterator[Line]:
-    """Yields the number of alerts of a rule, its places and its steps."""
+def rule_line(found: RuleSummary) -> Line:
+    """Returns the number of alerts of a rule, its places and its steps."""
     places = f"{number_of(found.num_alerts, 'alert')} at {number_of(found.num_places, 'place')}"
     steps = steps_text(found.first_step, found.last_step)
-    yield Line(
+    return Line(
         (found.severity, SEVERITY_STYLES[found.severity]), f" {found.kind}: {places}" + (f", {steps}" if steps else "")
     )
 

@@ -109,7 +109,7 @@ def _list_html(block: Items | Table, *, max_bytes: int) -> str:
         head = "".join(f'<th style="{_CELL}">{_span(name)}</th>' for name in block.names)
         parts = [f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows[:MAX_ROWS]]
         start, end = f"{_TABLE}<tr>{head}</tr>", "</table>"
-    elif all(len(item) == 1 for item in block.items):
+    elif all(len(item) == 1 and len(item[0].spans) > 1 for item in block.items):
         # Spans of lines that are alike stand below each other.
         number, start, end = block.number, _TABLE, "</table>"
         parts = [f"<tr>{''.join(map(_cell, line.spans))}</tr>" for (line,) in block.items[:MAX_ROWS]]
