@@ -1,4 +1,4 @@
-"""Converts data to text that is safe to print, to numbers with their nouns, and to and from JSON values.
+"""Converts data to text that is safe to print, to numbers with their nouns, to times, and to and from JSON values.
 
 The content of a logdir is untrusted. File names, op names and source lines can contain control sequences that change a
 terminal or the text direction of a page, and JSON can be nested too deeply for the parser.
@@ -13,7 +13,7 @@ import math
 import sys
 import unicodedata
 from collections.abc import Mapping
-from datetime import date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
 _UNPRINTABLE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
@@ -74,6 +74,11 @@ def _escaped_width(line: str, width: int) -> int:
 def number_of(count: int | None, noun: str, plural: str | None = None) -> str:
     """Returns a number with its noun, such as `1 zero` or `2,000 zeros`; None counts as 0."""
     return f"{count or 0:,} {noun if count == 1 else plural or noun + 's'}"
+
+
+def time_text(wall_time_ns: int) -> str:
+    """Returns a time in UTC, such as `2026-11-25 06:00:00`."""
+    return f"{datetime.fromtimestamp(wall_time_ns // 1_000_000_000, tz=UTC):%Y-%m-%d %H:%M:%S}"
 
 
 def to_json(value: Any) -> Any:

@@ -208,4 +208,4 @@ def test_a_difference_of_two_runs_names_both_sides(tmp_path: Path) -> None:
     assert "The first divergence: Log:0 (Log)" in text
     assert repr(found).startswith("<Diff The first divergence: Log:0 (Log)")
     assert found.divergence is not None
-    assert repr(found.divergence.a).startswith("<DiffTensor Log:0 (Log) in lossLog, step 0, event 1: ")
+    assert repr(found.divergence.a).startswith("<DiffTensor Log:0 (Log), in lossLog, step 0: float32 [6]: ")

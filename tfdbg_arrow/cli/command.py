@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.core import TyperCommand
 
-from tfdbg_arrow.cli.output import print_json, time_text
+from tfdbg_arrow.cli.output import print_json
 from tfdbg_arrow.errors import NoLogdirError, QueryError, TfdbgArrowError
-from tfdbg_arrow.safe_text import number_of, printable, printable_lines
+from tfdbg_arrow.safe_text import number_of, printable, printable_lines, time_text
 
 if TYPE_CHECKING:
     from tfdbg_arrow.query.logdirs import LogdirSummary

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from tfdbg_arrow.cli.output import JsonOption, byte_progress, console, print_json, styled
-
-if TYPE_CHECKING:
-    from tfdbg_arrow.query import Diagnosis
-
-_STYLES = {"error": "bold red", "warning": "yellow", "info": "dim"}
+from tfdbg_arrow.cli.output import JsonOption, byte_progress, print_answer, print_json
 
 
 def doctor(
@@ -32,16 +27,5 @@ def doctor(
     if json:
         print_json({"logdir": logdir, "is_healthy": found.is_healthy, "findings": found.findings})
     else:
-        _print(found)
+        print_answer(found)
     raise typer.Exit(0 if found.is_healthy else 1)
-
-
-def _print(found: Diagnosis) -> None:
-    out = console()
-    if found.is_healthy:
-        out.print(styled((found.path, "bold"), ": nothing is wrong."))
-    for finding in found.findings:
-        where = "" if finding.run_id is None else f" in run {finding.run_id}"
-        out.print(styled((f"{finding.severity}{where}", _STYLES[finding.severity]), f": {finding.sentence}"))
-        out.print(styled(("    evidence ", "dim"), finding.evidence))
-        out.print(styled(("    advice   ", "dim"), finding.advice))

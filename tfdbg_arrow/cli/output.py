@@ -10,7 +10,6 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -179,11 +178,6 @@ def cell_text(value: Any) -> str:
     """Returns the text of a value for one cell of a table."""
     plain = to_json(value)
     return str(plain).lower() if isinstance(plain, bool) else str(plain)
-
-
-def time_text(wall_time_ns: int) -> str:
-    """Returns a time in UTC, such as `2026-11-25 06:00:00`."""
-    return f"{datetime.fromtimestamp(wall_time_ns // 1_000_000_000, tz=UTC):%Y-%m-%d %H:%M:%S}"
 
 
 def print_json(value: Mapping[str, Any]) -> None:

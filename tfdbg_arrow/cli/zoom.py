@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tfdbg_arrow.cli.output import JsonOption, RunOption, console, print_about, print_json, styled
+from tfdbg_arrow.cli.output import JsonOption, RunOption, console, print_about, print_answer, print_json, styled
 from tfdbg_arrow.errors import SettingError
 
 if TYPE_CHECKING:
@@ -62,8 +62,6 @@ def zoom(
 
 
 def _print(found: SecondRun) -> None:
-    from tfdbg_arrow.cli.diff import print_diff
-
     out = console()
     print_about(found.about)
     if found.is_same_place:
@@ -79,6 +77,6 @@ def _print(found: SecondRun) -> None:
     if found.diff is not None:
         out.print()
         out.print(styled("A is the first run, B the second."))
-        print_diff(found.diff)
+        print_answer(found.diff)
     elif found.why_not_compared is not None:
         out.print(styled(f"The runs could not be compared: {found.why_not_compared}"))

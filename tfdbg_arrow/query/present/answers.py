@@ -3,57 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
-from tfdbg_arrow.query.notebook import html_of as old_html_of
-from tfdbg_arrow.query.one_line import text_of as old_text_of
-from tfdbg_arrow.query.present import findings, html, tensors
-from tfdbg_arrow.query.present.blocks import Block, Items, Line
-from tfdbg_arrow.query.present.text import line_text, pieces
+from tfdbg_arrow.query.present import findings, html, logdirs, models, runs, tensors
+from tfdbg_arrow.query.present.blocks import Block, Item, Items, Line
+from tfdbg_arrow.query.present.text import line_text
 
 _MAX_TEXT = 200
-_Made = TypeVar("_Made")
 
 
 def blocks_of(answer: object) -> Iterable[Block]:
     """Returns what an answer says."""
-    make_blocks = _of_class(_BLOCKS, answer)
-    assert make_blocks is not None
-    return make_blocks(answer)
+    return next(_BLOCKS[kind.__name__] for kind in type(answer).__mro__ if kind.__name__ in _BLOCKS)(answer)
 
 
 def answer_html(answer: object) -> str:
     """Returns an answer as HTML."""
-    return old_html_of(answer) if _of_class(_BLOCKS, answer) is None else html.html_of(blocks_of(answer))
+    return html.html_of(blocks_of(answer))
 
 
 def rows_html(rows: Sequence[Any]) -> str:
     """Returns a list of answers as HTML."""
-    shown = tuple(_item(row) for row in rows[: html.MAX_ROWS])
-    return html.html_of([Items(shown, len(rows)) if shown else Line("nothing was found")])
+    if not rows:
+        return html.html_of([Line("nothing was found")])
+    return html.html_of([Items([_item(row) for row in rows[: html.MAX_ROWS]], len(rows))])
 
 
 def line_of(answer: object) -> str:
     """Returns an answer in one line of at most 200 characters."""
-    if type(answer).__name__ == "DiffTensor" or _of_class(_BLOCKS, answer) is None:
-        return old_text_of(answer)
     text = " ".join(": ".join(line_text(line).strip() for line in _item(answer)[:2]).split())
     return text if len(text) <= _MAX_TEXT else text[: _MAX_TEXT - 1] + "…"
 
 
-def _item(answer: object) -> tuple[Line, ...]:
+def _item(answer: object) -> Item:
     """Returns the lines of an answer in a list of answers."""
-    make_line = _of_class(_LINES, answer)
+    make_line = next((_LINES[kind.__name__] for kind in type(answer).__mro__ if kind.__name__ in _LINES), None)
     if make_line is not None:
         line = make_line(answer)
-        return (line if isinstance(line, Line) else Line(line),)
+        return (Line(line) if isinstance(line, str) else line,)
     first = next(iter(blocks_of(answer)))
-    return first.items[0] if isinstance(first, Items) else tuple(p for p in pieces([first]) if isinstance(p, Line))
-
-
-def _of_class(functions: Mapping[str, Callable[[Any], _Made]], answer: object) -> Callable[[Any], _Made] | None:
-    """Returns the function for the class of an answer, or for its nearest base that has one."""
-    return next((functions[kind.__name__] for kind in type(answer).__mro__ if kind.__name__ in functions), None)
+    assert isinstance(first, Items | Line), answer
+    return (first,) if isinstance(first, Line) else first.items[0]
 
 
 _BLOCKS: Mapping[str, Callable[[Any], Iterable[Block]]] = {
@@ -61,9 +51,16 @@ _BLOCKS: Mapping[str, Callable[[Any], Iterable[Block]]] = {
     "AlertFinding": findings.finding,
     "Alerts": findings.alerts,
     "Coverage": findings.coverage,
+    "Diagnosis": logdirs.diagnosis,
+    "Diff": runs.diff,
+    "DiffTensor": runs.diff_tensor,
+    "Distributions": models.distributions,
     "Explanation": tensors.reason,
     "Growth": tensors.reason,
     "HistoryRow": lambda row: tensors.history([row]),
+    "LayerDifferences": models.layer_differences,
+    "LayerHealth": models.layer_health,
+    "LogdirInfo": logdirs.info,
     "NonFinite": tensors.nonfinite,
     "Provenance": tensors.provenance,
     "Reasons": tensors.reasons,
@@ -71,10 +68,17 @@ _BLOCKS: Mapping[str, Callable[[Any], Iterable[Block]]] = {
     "Spread": tensors.spread,
     "TensorHealth": tensors.health,
     "TensorHop": tensors.hop,
+    "TrainingCurves": models.training_curves,
+    "Verification": logdirs.verification,
 }
 _LINES: Mapping[str, Callable[[Any], Line | str]] = {
     "Alerts": findings.alerts_text,
+    "Diagnosis": logdirs.diagnosis_text,
+    "Diff": runs.diff_text,
+    "LogdirInfo": logdirs.info_text,
     "NonFinite": tensors.nonfinite_line,
     "Provenance": tensors.provenance_text,
+    "TrainingCurves": models.training_curves_text,
+    "Verification": logdirs.verification_line,
 }
 """The line of an answer whose first block does not sum it up."""
