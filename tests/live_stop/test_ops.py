@@ -41,7 +41,7 @@ def test_an_eager_program_stops_where_an_op_takes_the_bad_value(tmp_path: Path, 
     assert found.source is not None
     assert (found.source.file_path, found.source.lineno) == (__file__, line_of(__file__, "eager origin"))
     assert str(error).splitlines()[1] == "Log of 0: 1 of 2 elements is 0, and the logarithm of 0 is -Inf."
-    parts = ("made -Inf", "output 0 of Log, run eagerly", "1 -Inf, 1 zero of 2", "1 zero, 1 positive of 2", __file__)
+    parts = ("made -Inf", "Log:0, run eagerly", "1 -Inf, 1 zero of 2", "1 zero, 1 positive of 2", __file__)
     for part in parts:
         assert part in str(error)
 

@@ -64,6 +64,14 @@ def bad_run(*, name: str = "Log", number: int = 1, run_id: str = "run-a") -> Run
     return run
 
 
+def good_run() -> RunBuilder:
+    run = RunBuilder("run-b")
+    graph = run.graph("lossLog").op("probs", "Softmax").op("Log", inputs=["probs"], layer="Log")
+    run.tensor(graph, "probs", counts(zero=2, pos=4))
+    run.tensor(graph, "Log", {**CLEAN, "step": 0})
+    return run
+
+
 def answers(logdir: Logdir) -> Iterator[Any]:
     """Yields an answer of each public class."""
     found = logdir.first_nonfinite()
@@ -124,9 +132,10 @@ def test_every_answer_is_a_small_card_and_one_line(logdir: Logdir) -> None:
 
 
 def test_layers_and_curves_are_drawings_and_without_the_viewer_tables(
-    logdir: Logdir, monkeypatch: pytest.MonkeyPatch
+    logdir: Logdir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shown = (logdir.layer_health(), logdir.training_curves(), logdir.layer_differences(logdir))
+    differences = logdir.layer_differences(good_run().write(tmp_path))
+    shown = (logdir.layer_health(), logdir.training_curves(), differences)
     for answer in shown:
         assert answer is not None
         assert {"svg", "path", "text"} <= Text(answer._repr_html_()).tags
@@ -197,11 +206,7 @@ def test_every_displayed_class_of_the_package_is_tested(logdir: Logdir) -> None:
 
 
 def test_a_difference_of_two_runs_names_both_sides(tmp_path: Path) -> None:
-    run = RunBuilder("run-b")
-    graph = run.graph("lossLog").op("probs", "Softmax").op("Log", inputs=["probs"])
-    run.tensor(graph, "probs", counts(zero=2, pos=4))
-    run.tensor(graph, "Log", CLEAN)
-    a, b = bad_run().write(tmp_path / "a"), run.write(tmp_path / "b")
+    a, b = bad_run().write(tmp_path / "a"), good_run().write(tmp_path / "b")
     with open_logdir(a) as logdir:
         found = logdir.diff(b)
     text = Text(found._repr_html_()).text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -21,7 +20,6 @@ from tfdbg_arrow.errors import QueryError
 
 if TYPE_CHECKING:
     from tfdbg_arrow.query import AboutRuns, Alerts
-    from tfdbg_arrow.query.present.blocks import Block
 
 LogdirArgument = Annotated[str, typer.Argument(metavar="LOGDIR", help="The directory that a recording wrote.")]
 RuleOption = Annotated[
@@ -57,7 +55,7 @@ def alerts(
 
     Exit codes: 0 no errors and no warnings, 1 at least one, 2 the command failed or a rule was stopped.
     """
-    from tfdbg_arrow.query.present.findings import summary
+    from tfdbg_arrow.query.present.findings import findings, summary
 
     found, about = _run(
         logdir, rule, parameters, rules, run_id=run_id, limit=limit, skip_broken=skip_broken, memory_limit=memory_limit
@@ -66,7 +64,7 @@ def alerts(
         _print_json(logdir, found, about)
     else:
         print_about(about)
-        print_blocks([*summary(found.summary), *_blocks(found, expand=expand, limit=limit)])
+        print_blocks([*summary(found.summary), *findings(found, expand=expand, limit=limit)])
     is_clean = all(alert.severity == "info" for alert in found.findings)
     raise typer.Exit(_exit_code(found, is_clean=is_clean))
 
@@ -87,6 +85,8 @@ def check(
 
     Exit codes: 0 nothing found, 1 something found, 2 the command failed or a rule was stopped.
     """
+    from tfdbg_arrow.query.present.findings import findings
+
     rule = rule or ["nonfinite_origin"]
     found, about = _run(
         logdir, rule, parameters, rules, run_id=run_id, limit=limit, skip_broken=skip_broken, memory_limit=memory_limit
@@ -95,17 +95,11 @@ def check(
         _print_json(logdir, found, about)
     elif found.findings or found.not_run:
         print_about(about)
-        print_blocks(_blocks(found, expand=expand, limit=limit))
+        print_blocks(findings(found, expand=expand, limit=limit))
     else:
         print_about(about)
         typer.echo("Nothing found by " + ", ".join(found.num_found) + ".")
     raise typer.Exit(_exit_code(found, is_clean=all(finding.is_expected for finding in found.findings)))
-
-
-def _blocks(found: Alerts, *, expand: bool, limit: int) -> Iterable[Block]:
-    from tfdbg_arrow.query.present.findings import every_alert, findings
-
-    return every_alert(found) if expand else findings(found, limit=limit)
 
 
 def _exit_code(found: Alerts, *, is_clean: bool) -> int:

@@ -13,19 +13,18 @@ from tfdbg_arrow.cli.output import (
     JsonOption,
     MemoryLimitOption,
     SkipBrokenOption,
-    console,
-    plain_table,
     print_answer,
+    print_blocks,
     print_json,
     progress,
     reading,
-    styled,
 )
 from tfdbg_arrow.errors import NoLogdirError
 from tfdbg_arrow.safe_text import number_of, time_text
 
 if TYPE_CHECKING:
     from tfdbg_arrow.query.logdirs import LogdirSummary
+    from tfdbg_arrow.query.present.blocks import Blocks, Span
     from tfdbg_arrow.storage.search import LogdirsBelow
 
 
@@ -61,20 +60,24 @@ def _tell_below(below: LogdirsBelow, *, json: bool) -> None:
     if json:
         print_json({"path": str(below.path), "logdirs": summaries, "is_cut": below.is_cut})
     else:
-        _print_below(below, summaries)
+        print_blocks(_below(below, summaries))
 
 
-def _print_below(below: LogdirsBelow, summaries: Sequence[LogdirSummary]) -> None:
+def _below(below: LogdirsBelow, summaries: Sequence[LogdirSummary]) -> Blocks:
+    from tfdbg_arrow.query.present.blocks import Line, Table
     from tfdbg_arrow.storage.search import cut_text
 
-    out = console()
     number = number_of(len(summaries), "logdir is", "logdirs are")
-    out.print(styled((str(below.path), "bold"), f" is not a logdir; {number} below it:"))
-    table = plain_table("logdir", "changed (UTC)", "bad", numbers=("runs",))
-    for summary in summaries:
-        runs = "?" if summary.num_runs is None else f"{summary.num_runs:,}"
-        bad = BAD_TEXTS[summary.is_bad], "bold red" if summary.is_bad else ""
-        table.add_row(styled(summary.path), time_text(summary.wall_time_ns), styled(bad), runs)
-    out.print(table)
+    yield Line((str(below.path), "bold"), f" is not a logdir; {number} below it:")
+    rows: list[tuple[Span, ...]] = [
+        (
+            summary.path,
+            time_text(summary.wall_time_ns),
+            (BAD_TEXTS[summary.is_bad], "bad" if summary.is_bad else ""),
+            "?" if summary.num_runs is None else f"{summary.num_runs:,}",
+        )
+        for summary in summaries
+    ]
+    yield Table(("logdir", "changed (UTC)", "bad", "runs"), rows, num_numbers=1)
     if below.is_cut:
-        out.print(styled(f"There may be more: {cut_text(below)}."))
+        yield Line(f"There may be more: {cut_text(below)}.")

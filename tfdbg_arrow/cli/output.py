@@ -14,16 +14,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tfdbg_arrow.safe_text import number_of, printable, to_json
+from tfdbg_arrow.safe_text import number_of, printable, printable_line, to_json
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
     from rich.progress import ProgressColumn
-    from rich.table import Table
     from rich.text import Text
 
     from tfdbg_arrow.query import AboutRuns, BrokenPart, Logdir
-    from tfdbg_arrow.query.present.blocks import Block
+    from tfdbg_arrow.query.present.blocks import Block, Span
 
 RunOption = Annotated[
     str | None,
@@ -121,19 +120,36 @@ def print_answer(answer: object) -> None:
 
 def print_blocks(blocks: Iterable[Block], *, stderr: bool = False) -> None:
     """Prints what an answer says on stdout or stderr."""
-    from tfdbg_arrow.query.present.blocks import Line
+    out = console(stderr=stderr)
+    for renderable in renderables(blocks):
+        out.print(renderable)
+
+
+def renderables(blocks: Iterable[Block]) -> Iterator[RenderableType]:
+    """Yields blocks as rich shows them: lines of text, and tables without borders."""
+    from rich.table import Table
+
+    from tfdbg_arrow.query.present.blocks import Line, with_style
     from tfdbg_arrow.query.present.text import pieces
 
-    out = console(stderr=stderr)
+    def shown(*spans: Span) -> Text:
+        return styled(*((printable_line(text), style) for text, style in map(with_style, spans)))
+
     for piece in pieces(blocks):
         if isinstance(piece, Line):
-            out.print(styled(" " * piece.indent, *piece.spans))
+            yield shown(" " * piece.indent, *piece.spans)
             continue
-        num_texts = len(piece.names) - piece.num_numbers
-        table = plain_table(*piece.names[:num_texts], numbers=piece.names[num_texts:])
+        table = Table(box=None, pad_edge=False, header_style="bold", show_header=bool(piece.names))
+        num_columns = len(piece.rows[0]) if piece.rows else len(piece.names)
+        for number in range(num_columns):
+            is_number = number >= num_columns - piece.num_numbers
+            name = shown(piece.names[number]) if piece.names else ""
+            table.add_column(
+                name, justify="right" if is_number else "left", overflow="ellipsis" if is_number else "fold"
+            )
         for row in piece.rows:
-            table.add_row(*map(styled, row))
-        out.print(table)
+            table.add_row(*map(shown, row))
+        yield table
 
 
 def styled(*pieces: str | tuple[str, str]) -> Text:
@@ -145,23 +161,6 @@ def styled(*pieces: str | tuple[str, str]) -> Text:
         text, style = (piece, "") if isinstance(piece, str) else piece
         line.append(printable(text), style=style)
     return line
-
-
-def plain_table(*names: str, numbers: Sequence[str] = ()) -> Table:
-    """Returns an empty table without borders.
-
-    Args:
-        *names: The names of the columns whose cells are texts.
-        numbers: The names of the columns after them, whose cells are numbers.
-    """
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in names:
-        table.add_column(styled(name), overflow="fold")
-    for name in numbers:
-        table.add_column(styled(name), justify="right")
-    return table
 
 
 def print_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:

@@ -58,7 +58,7 @@ def show(
 
     Exit codes: 0 success, 2 an error.
     """
-    from tfdbg_arrow.query.present.tensors import history
+    from tfdbg_arrow.query.present.tensors import history_row
     from tfdbg_arrow.query.tensor_history import recorded_ops
     from tfdbg_arrow.query.wording import similar_text
 
@@ -79,7 +79,8 @@ def show(
         print_json({"logdir": logdir, "pattern": pattern, "tensors": rows, "is_cut": is_cut, "about": about})
         return
     print_about(about)
-    print_blocks(history(rows))
+    for row in rows:
+        print_blocks(history_row(row))
     if not rows:
         typer.echo(printable(f"No recorded tensor matches {pattern}.{similar_text(pattern, ops)}"))
     if is_cut:
@@ -91,7 +92,7 @@ def _follow(
 ) -> None:
     """Prints new tensors until none of the runs is being recorded any more."""
     from tfdbg_arrow.query.asked_runs import asked_runs
-    from tfdbg_arrow.query.present.tensors import history
+    from tfdbg_arrow.query.present.tensors import history_row
 
     print_about(logdir.about_runs(run_id=run_id))
     after: dict[str, int] = {}
@@ -103,7 +104,8 @@ def _follow(
             while rows := logdir.history(
                 pattern, steps=steps, run_id=run.run_id, after=after.get(run.run_id, -1), num_values=num_values
             ):
-                print_blocks(history(rows))
+                for row in rows:
+                    print_blocks(history_row(row))
                 after[run.run_id] = rows[-1].event_index
         if is_over:
             return

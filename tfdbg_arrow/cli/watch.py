@@ -13,17 +13,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tfdbg_arrow.cli.output import MemoryLimitOption, RunOption, console, plain_table, styled
+from tfdbg_arrow.cli.output import MemoryLimitOption, RunOption, console, renderables
 from tfdbg_arrow.safe_text import number_of, printable, to_json
 from tfdbg_arrow.storage.layout import MARKER_NAME
 from tfdbg_arrow.storage.location import parse_location
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from tfdbg_arrow.query import Logdir, NonFinite
     from tfdbg_arrow.query.following import Figure, TrainingProgress
-    from tfdbg_arrow.query.present.blocks import Line
+    from tfdbg_arrow.query.present.blocks import Blocks, Line, Span
 
 _MAX_QUERY_S = 5.0
 """Time limit of each question of a round. What takes longer is shown as it was in an earlier round."""
@@ -143,34 +141,27 @@ def _json_lines() -> Iterator[Callable[[TrainingProgress], None]]:
 @contextlib.contextmanager
 def _live(logdir: str) -> Iterator[Callable[[TrainingProgress], None]]:
     """Yields a function that shows the progress in the place of the one before."""
+    from rich.console import Group
     from rich.live import Live
 
-    out = console()
-    with Live(console=out, auto_refresh=False, vertical_overflow="crop") as live:
-        yield lambda progress: live.update(_picture(logdir, progress), refresh=True)
+    with Live(console=console(), auto_refresh=False, vertical_overflow="crop") as live:
+        yield lambda progress: live.update(Group(*renderables(_picture(logdir, progress))), refresh=True)
 
 
-def _picture(logdir: str, progress: TrainingProgress) -> RenderableType:
-    """Returns what a terminal shows."""
-    from rich.console import Group
+def _picture(logdir: str, progress: TrainingProgress) -> Blocks:
+    """Yields what a terminal shows."""
+    from tfdbg_arrow.query.present.blocks import Line, Table
 
-    table = plain_table("", numbers=("",))
-    table.show_header = False
-    if progress.step is not None:
-        table.add_row(styled("Step"), f"{progress.step:,}")
-    for figure in progress.figures:
-        table.add_row(styled(figure.title), styled((_number(figure), "bold red" if figure.is_bad else "")))
-    parts: list[RenderableType] = [
-        styled((logdir, "bold"), f", run {progress.run.run_id}, {_ending(progress)}"),
-        styled(_counts(progress)),
-        table,
-    ]
+    yield Line((logdir, "bold"), f", run {progress.run.run_id}, {_ending(progress)}")
+    yield Line(_counts(progress))
+    rows: list[tuple[Span, ...]] = [] if progress.step is None else [("Step", f"{progress.step:,}")]
+    rows += [(figure.title, (_number(figure), "bad" if figure.is_bad else "")) for figure in progress.figures]
+    yield Table((), rows, num_numbers=1)
     if progress.has_harm or progress.rules:
-        parts += [styled(("Found", "bold"))]
-    parts += [styled(*line.spans) for line in _findings(progress)]
+        yield Line(("Found", "bold"))
+    yield from _findings(progress)
     if progress.is_cut:
-        parts.append(styled(("Not everything could be read in time; some of this may be of an earlier step.", "dim")))
-    return Group(*parts)
+        yield Line(("Not everything could be read in time; some of this may be of an earlier step.", "quiet"))
 
 
 def _counts(progress: TrainingProgress) -> str:

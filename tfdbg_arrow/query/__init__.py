@@ -14,17 +14,16 @@ The names below are imported on first use.
 * `model_health`: layers over steps, also of two runs; curves and distributions over steps.
 * `display`, `tensor_history.py`, `values.py`: graphs, rows and series for display.
 * `exports`, `results.py`: the same data for other tools.
-* `displayed.py`, `notebook.py`, `one_line.py`: how answers show themselves in notebooks and terminals.
+* `present`: what answers say, as blocks, and what shows blocks. `displayed.py`: how answers show themselves.
 * `logdirs.py`: the logdirs below a directory. `following.py`: where a training stands, for those who follow it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tfdbg_arrow.facade import lazy_names
-from tfdbg_arrow.query.displayed import Displayed
+from tfdbg_arrow.query.displayed import Displayed, Texts
 
 if TYPE_CHECKING:
     from tfdbg_arrow.query.alert_rules.answer import Alert, AlertFinding, Alerts, RuleSummary, alerts
@@ -239,26 +238,14 @@ __all__ = [
 __getattr__ = lazy_names(__name__, _NAMES_OF)
 
 
-class _Texts:
-    """The texts of answers. What writes them is imported on first use."""
+def _texts() -> Texts:
+    """Returns what writes the texts of answers. It is imported on first use."""
+    from tfdbg_arrow.query.present import answers
 
-    def html_of(self, answer: object) -> str:
-        from tfdbg_arrow.query.present.answers import answer_html
-
-        return answer_html(answer)
-
-    def rows_html(self, rows: Sequence[Any]) -> str:
-        from tfdbg_arrow.query.present.answers import rows_html
-
-        return rows_html(rows)
-
-    def line_of(self, answer: object) -> str:
-        from tfdbg_arrow.query.present.answers import line_of
-
-        return line_of(answer)
+    return answers
 
 
-Displayed.shown_by = _Texts()
+Displayed.shown_by = _texts
 
 
 def __dir__() -> list[str]:

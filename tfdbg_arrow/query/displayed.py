@@ -1,12 +1,12 @@
 """How answers show themselves: a table or a card in a notebook, and one line in a terminal.
 
-The modules that write these texts know the classes of answers, whose base is here. So `tfdbg_arrow.query`, which knows
+`present` writes these texts. It knows the classes of answers, whose base is here. So `tfdbg_arrow.query`, which knows
 both, sets `Displayed.shown_by`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Protocol, SupportsIndex, TypeVar, overload
 
 _Row = TypeVar("_Row")
@@ -16,13 +16,13 @@ _MAX_SHOWN = 10
 class Texts(Protocol):
     """What writes the texts of answers."""
 
-    def html_of(self, answer: object, /) -> str:
+    def answer_html(self, answer: object) -> str:
         """Returns an answer as HTML."""
 
-    def rows_html(self, rows: Sequence[Any], /) -> str:
+    def rows_html(self, rows: Sequence[Any]) -> str:
         """Returns a list of answers of one class as an HTML table."""
 
-    def line_of(self, answer: object, /) -> str:
+    def line_of(self, answer: object) -> str:
         """Returns an answer in one line."""
 
 
@@ -32,18 +32,18 @@ class Displayed:
     The attributes have everything; the texts are short.
 
     Attributes:
-        shown_by: What writes the texts of all answers.
+        shown_by: Returns what writes the texts of all answers.
     """
 
-    shown_by: ClassVar[Texts]
+    shown_by: ClassVar[Callable[[], Texts]]
 
     __slots__ = ()
 
     def _repr_html_(self) -> str:
-        return self.shown_by.html_of(self)
+        return Displayed.shown_by().answer_html(self)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.shown_by.line_of(self)}>"
+        return f"<{type(self).__name__} {Displayed.shown_by().line_of(self)}>"
 
 
 class Rows(list[_Row]):
@@ -63,7 +63,7 @@ class Rows(list[_Row]):
         return super().__getitem__(index)
 
     def _repr_html_(self) -> str:
-        return Displayed.shown_by.rows_html(self)
+        return Displayed.shown_by().rows_html(self)
 
     def __repr__(self) -> str:
         return lines_of(self, len(self))

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import unicodedata
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from tfdbg_arrow.query.headline import bad_kinds_text
 from tfdbg_arrow.query.stacks import executed_span
-from tfdbg_arrow.safe_text import number_of, printable_line
+from tfdbg_arrow.safe_text import printable_line
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from tfdbg_arrow.query.alert_rules.answer import Alert
     from tfdbg_arrow.query.bad_samples import BadSamples
-    from tfdbg_arrow.query.coverage import ChangedOps, UnobservedOps
-    from tfdbg_arrow.query.nonfinite_tensor import InputTensor, NonFinite, Producer
+    from tfdbg_arrow.query.nonfinite_tensor import InputTensor, NonFinite
     from tfdbg_arrow.query.recorded import TensorHealth
     from tfdbg_arrow.query.stacks import Frame
-    from tfdbg_arrow.query.trace_back import TensorHop
-    from tfdbg_arrow.query.trace_forward import Spread
     from tfdbg_arrow.query.user_places import CallSite, Forward
 
 _COUNTS = (
@@ -32,63 +28,61 @@ _COUNTS = (
     ("num_pos_finite", "positive"),
 )
 _NUM_SIMILAR = 3
-_BORDERS = {
-    "graph": "",
-    "argument": ", passed as an argument",
-    "capture": ", captured by the function",
-    "loop": ", handed on by the loop",
-    "call": ", returned by a call",
-    "variable": "",
-    "eager": "",
-    "external": "",
+HOW: Mapping[str, str] = {
+    "argument": "passed as an argument",
+    "capture": "captured by the function",
+    "loop": "passed on by the loop",
+    "call": "returned by a call",
+    "variable": "written to the variable that was read",
+    "unrecorded": "through unrecorded tensors",
+    "gradient": "created by the gradient of the op",
 }
+"""How a tensor came to the op that took it, unless that op took it as it was made."""
 _EFFECTS = {
     "variable": "reached a variable",
     "result": "reached the program",
     "metric": "only a metric took it",
     "absorbed": "absorbed: it reached no variable and no result",
 }
-HOP_ROLES = {
-    "origin": "it went bad here",
-    "candidate": "bad here; an input was not recorded",
-    "cause": "healthy",
-    "unfollowed": "not followed any further",
-}
-"""What the role of a hop means, for the roles that are worth a note."""
-_HOW: dict[str, str | None] = {
-    "argument": "passed as an argument",
-    "capture": "captured by the function",
-    "loop": "passed on by the loop",
-    "call": "returned by a call",
-    "variable": "written to the variable that was read",
-    "external": None,  # `hop_text` says it
-    "unrecorded": "through unrecorded tensors",
-    "gradient": "created by the gradient of the op",
-}
-_MAX_OPS = 8
-"""Number of ops of a group that are named."""
+
+
+class _Op(Protocol):
+    """An op, or with the attribute `output_slot` an output of an op."""
+
+    @property
+    def op_type(self) -> str | None: ...
+    @property
+    def op_name(self) -> str | None: ...
+
+
+def output_text(output: _Op) -> str:
+    """Returns the name of an op or of its output, such as `Log:0 (Log)`, or `Log:0, run eagerly`."""
+    if output.op_type is None and output.op_name is None:
+        return "a tensor from outside"
+    slot = getattr(output, "output_slot", None)
+    slot_text = "" if slot is None else f":{slot}"
+    if output.op_name is None:
+        return f"{output.op_type}{slot_text}, run eagerly"
+    return f"{output.op_name}{slot_text}" + ("" if output.op_type is None else f" ({output.op_type})")
 
 
 def op_text(found: NonFinite) -> str:
     """Returns the op of a bad tensor, such as `Sqrt_grad:0 (SqrtGrad), the gradient of Sqrt, line 9`."""
-    gradient = "" if found.forward is None else f", {gradient_text(found.forward)}"
-    return f"{tensor_text(found)}{gradient}{_equal_lines_text(found)}"
+    text = output_text(found)
+    if found.forward is not None:
+        text += f", {gradient_text(found.forward)}"
+    if found.equal_lines and found.source is not None:
+        lines = (found.source, *found.equal_lines)
+        is_one_file = len({line.file_path for line in lines}) == 1
+        *first, last = (str(line.lineno) if is_one_file else line.place for line in lines)
+        text += f", computed once for {'lines ' if is_one_file else ''}{', '.join(first)} and {last}"
+    return text
 
 
 def op_in_graph_text(found: NonFinite) -> str:
     """Returns the op of a bad tensor and its graph, such as `Log:0 (Log) in loss, iteration 2`."""
     graph = graph_text(found)
     return op_text(found) + ("" if graph is None else f" in {graph}")
-
-
-def _equal_lines_text(found: NonFinite) -> str:
-    """Returns the lines that TensorFlow computed as one op, such as `, computed once for lines 8 and 12`."""
-    if not found.equal_lines or found.source is None:
-        return ""
-    lines = (found.source, *found.equal_lines)
-    is_one_file = len({line.file_path for line in lines}) == 1
-    *first, last = (str(line.lineno) if is_one_file else line.place for line in lines)
-    return f", computed once for {'lines ' if is_one_file else ''}{', '.join(first)} and {last}"
 
 
 def gradient_text(forward: Forward) -> str:
@@ -262,15 +256,6 @@ def _time_text(wall_time_ns: int) -> str:
     return f"{time:%Y-%m-%d %H:%M:%S}.{wall_time_ns % 1_000_000_000 // 1000:06d} UTC"
 
 
-def tensor_text(found: NonFinite) -> str:
-    """Returns a tensor's name, such as `Log:0 (Log)`."""
-    if found.op_type is None:
-        return "a tensor from outside"
-    if found.op_name is None:
-        return f"output {found.output_slot} of {found.op_type}, run eagerly"
-    return f"{found.op_name}:{found.output_slot} ({found.op_type})"
-
-
 def graph_text(found: NonFinite) -> str | None:
     """Returns the graph and the loop iteration, or None outside graphs."""
     if found.graph_name is None:
@@ -315,81 +300,29 @@ def first_bad_text(health: TensorHealth) -> str | None:
     return f"first {what} at [{', '.join(map(str, health.first_bad_place))}]"
 
 
+def range_text(health: TensorHealth, *, digits: int) -> str:
+    """Returns the least, the greatest and the mean finite element; an empty text if they are not known."""
+    least, greatest, mean = health.min_finite, health.max_finite, health.mean_finite
+    if least is None or greatest is None or mean is None:
+        return ""
+    return f"from {least:.{digits}g} to {greatest:.{digits}g}, mean {mean:.{digits}g}"
+
+
 def producer_text(input_: InputTensor) -> str:
     """Returns where an input came from, such as `Softmax:0 (Softmax) in model, passed as an argument`."""
     producer = input_.producer
     if producer is None:
         return "of unknown source"
-    border = _BORDERS[producer.how]
+    graph = f" in {producer.graph_name}" if producer.op_name and producer.graph_name else ""
+    output = output_text(producer) + graph
     if producer.how == "variable":
-        return f"a variable, last written by {_op_text(producer)}"
-    if producer.op_type is None and producer.op_name is None:
-        return f"a tensor from outside{border}"
-    return _op_text(producer) + border
+        return f"a variable, last written by {output}"
+    return output + (f", {HOW[producer.how]}" if producer.how in HOW else "")
 
 
 def input_health_text(input_: InputTensor) -> str:
     """Returns an input's health as text, or that it was not recorded."""
     return "not recorded" if input_.health is None else facts_text(input_.health)
-
-
-def alert_text(alert: Alert) -> str:
-    """Returns what an alert is about, such as `Log:0 (Log) in loss`."""
-    slot = "" if alert.output_slot is None else f":{alert.output_slot}"
-    where = "" if alert.graph_name is None else f" in {alert.graph_name}"
-    if alert.op_name is not None:
-        return f"{alert.op_name}{slot} ({alert.op_type}){where}"
-    if alert.op_type is not None:
-        return f"{alert.op_type}{slot}, run eagerly"
-    return f"the function{where.removeprefix(' in')}" if alert.graph_name else "a tensor from outside"
-
-
-def events_text(first: int | None, last: int | None, number: int) -> str:
-    """Returns a range of events, such as `events 3 to 9, 2 tensors`; an empty text if there is none."""
-    if first is None:
-        return ""
-    return f"event {first}" if number == 1 else f"events {first} to {last}, {number_of(number, 'tensor')}"
-
-
-def steps_text(first: int | None, last: int | None) -> str:
-    """Returns a range of training steps, such as `steps 3 to 9`; an empty text if it is not known."""
-    if first is None:
-        return ""
-    return f"step {first}" if last in (None, first) else f"steps {first} to {last}"
-
-
-def hop_text(hop: TensorHop) -> str:
-    """Returns the name of a hop, such as `Log:0 (Log)`."""
-    if hop.op_type is None:
-        return "a tensor from outside"
-    slot = "" if hop.output_slot is None else f":{hop.output_slot}"
-    if hop.op_name is None:
-        return f"{hop.op_type}{slot}, run eagerly"
-    return f"{hop.op_name}{slot} ({hop.op_type})"
-
-
-def hop_place_text(hop: TensorHop) -> str:
-    """Returns the graph, layer, iteration and step of a hop, and how it was passed on; it completes `hop_text`."""
-    facts = [
-        None if hop.graph_name is None else f"in {hop.graph_name}",
-        None if hop.forward_op_type is None else f"gradient of {hop.forward_op_type}",
-        None if hop.layer is None else f"layer {hop.layer}",
-        None if hop.iteration is None else f"iteration {hop.iteration}",
-        None if hop.step is None else f"step {hop.step}",
-        _HOW.get(hop.how),
-    ]
-    known = [fact for fact in facts if fact is not None]
-    return ("" if hop.graph_name is None or not known else " ") + ", ".join(
-        ["", *known] if hop.graph_name is None else known
-    )
-
-
-def spread_text(found: Spread) -> str:
-    """Returns how many tensors a bad tensor spoiled, such as `1 tensor was computed from it and is bad`."""
-    number = len(found.hops) - 1
-    created = " or created by its gradient" if any(hop.how == "gradient" for hop in found.hops) else ""
-    computed = number_of(number, "tensor was computed", "tensors were computed")
-    return f"{computed} from it{created} and {'is' if number == 1 else 'are'} bad"
 
 
 def similar_text(text: str, names: Sequence[str]) -> str:
@@ -412,38 +345,3 @@ def similar_text(text: str, names: Sequence[str]) -> str:
     inside = [key for key in paths if len(wanted) > 2 and wanted in key]
     similar = list(dict.fromkeys(name for key in (*close, *inside) for name in paths[key]))[:_NUM_SIMILAR]
     return f" Did you mean {' or '.join(similar)}?" if similar else ""
-
-
-def unobserved_text(group: UnobservedOps) -> str:
-    """Returns how many outputs were not recorded, why, and how many of them could be bad."""
-    text = f"{number_of(group.num_outputs, 'output')} of {number_of(len(group.ops), 'op')}: {group.reason}"
-    if group.num_could_be_bad < group.num_outputs:
-        text += f"; {group.num_could_be_bad:,} of them could be bad"
-    return text
-
-
-def ops_text(group: UnobservedOps) -> str:
-    """Returns the first ops of a group, and the number of the others."""
-    names = [f"{op.op_name} ({op.op_type})" for op in group.ops[:_MAX_OPS]]
-    left = len(group.ops) - len(names)
-    return ", ".join(names) + (f" and {left:,} more" if left else "")
-
-
-def changed_text(changed: ChangedOps) -> str:
-    """Returns what TensorFlow's optimizer did with the ops of a graph."""
-    counts = (
-        (changed.num_replaced, "replaced"),
-        (changed.num_folded, "computed in advance"),
-        (changed.num_absorbed, "absorbed by others or not needed"),
-    )
-    return f"of {number_of(changed.num_ops, 'op')} " + ", ".join(
-        f"{number:,} {what}" for number, what in counts if number
-    )
-
-
-def _op_text(producer: Producer) -> str:
-    slot = "" if producer.output_slot is None else f":{producer.output_slot}"
-    if producer.op_name is None:
-        return f"{producer.op_type}{slot}, run eagerly"
-    op_type = "" if producer.op_type is None else f" ({producer.op_type})"
-    return f"{producer.op_name}{slot}{op_type}" + (f" in {producer.graph_name}" if producer.graph_name else "")

@@ -17,15 +17,7 @@ from tfdbg_arrow._version import __version__
 from tfdbg_arrow.query import stacks, wording
 from tfdbg_arrow.query.logdir.statements import Question
 from tfdbg_arrow.query.model_health.sentences import parting_texts
-from tfdbg_arrow.query.run_diff.answer import (
-    aligned_text,
-    apart_text,
-    diff_name,
-    difference_text,
-    differing_text,
-    setting_text,
-    worst_text,
-)
+from tfdbg_arrow.query.present import runs
 from tfdbg_arrow.safe_text import number_of, printable, printable_line, to_json
 from tfdbg_arrow.viewer import naming
 from tfdbg_arrow.viewer.charts import bars, facts, histogram_text, pills, shares
@@ -109,13 +101,13 @@ def _environment() -> Environment:
         map_drawing=map_drawing,
         curve_plots=curve_plots,
         plot_drawing=plot_drawing,
-        aligned_text=aligned_text,
-        apart_text=apart_text,
-        diff_name=diff_name,
-        difference_text=difference_text,
-        differing_text=differing_text,
-        setting_text=setting_text,
-        worst_text=worst_text,
+        aligned_text=runs.aligned_text,
+        apart_text=runs.apart_text,
+        diff_name=wording.output_text,
+        difference_text=runs.difference_text,
+        differing_text=runs.differing_text,
+        setting_text=runs.setting_text,
+        worst_text=runs.worst_text,
         highlighted=highlighted,
         filter_parameters=filter_parameters,
         execution_filter_parameters=execution_filter_parameters,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from tfdbg_arrow.query.present import findings, html, logdirs, models, runs, tensors
-from tfdbg_arrow.query.present.blocks import Block, Item, Items, Line
+from tfdbg_arrow.query.present.blocks import Block, Line, Table
 from tfdbg_arrow.query.present.text import line_text
 
 _MAX_TEXT = 200
@@ -26,24 +27,24 @@ def rows_html(rows: Sequence[Any]) -> str:
     """Returns a list of answers as HTML."""
     if not rows:
         return html.html_of([Line("nothing was found")])
-    return html.html_of([Items([_item(row) for row in rows[: html.MAX_ROWS]], len(rows))])
+    cells = [[span for line in _first_lines(row) for span in line.spans] for row in rows[: html.MAX_ROWS]]
+    return html.html_of([Table((), cells, num_others=len(rows) - len(cells))])
 
 
 def line_of(answer: object) -> str:
     """Returns an answer in one line of at most 200 characters."""
-    text = " ".join(": ".join(line_text(line).strip() for line in _item(answer)[:2]).split())
+    text = " ".join(": ".join(line_text(line).strip() for line in _first_lines(answer)).split())
     return text if len(text) <= _MAX_TEXT else text[: _MAX_TEXT - 1] + "…"
 
 
-def _item(answer: object) -> Item:
-    """Returns the lines of an answer in a list of answers."""
+def _first_lines(answer: object) -> list[Line]:
+    """Returns what sums up an answer: a line made for this, or else its first line and the line that belongs to it."""
     make_line = next((_LINES[kind.__name__] for kind in type(answer).__mro__ if kind.__name__ in _LINES), None)
     if make_line is not None:
         line = make_line(answer)
-        return (Line(line) if isinstance(line, str) else line,)
-    first = next(iter(blocks_of(answer)))
-    assert isinstance(first, Items | Line), answer
-    return (first,) if isinstance(first, Line) else first.items[0]
+        return [Line(line) if isinstance(line, str) else line]
+    first, *second = [block for block in islice(blocks_of(answer), 2) if isinstance(block, Line)]
+    return [first, *(line for line in second if line.indent > first.indent)]
 
 
 _BLOCKS: Mapping[str, Callable[[Any], Iterable[Block]]] = {
@@ -57,7 +58,7 @@ _BLOCKS: Mapping[str, Callable[[Any], Iterable[Block]]] = {
     "Distributions": models.distributions,
     "Explanation": tensors.reason,
     "Growth": tensors.reason,
-    "HistoryRow": lambda row: tensors.history([row]),
+    "HistoryRow": tensors.history_row,
     "LayerDifferences": models.layer_differences,
     "LayerHealth": models.layer_health,
     "LogdirInfo": logdirs.info,
@@ -73,9 +74,7 @@ _BLOCKS: Mapping[str, Callable[[Any], Iterable[Block]]] = {
 }
 _LINES: Mapping[str, Callable[[Any], Line | str]] = {
     "Alerts": findings.alerts_text,
-    "Diagnosis": logdirs.diagnosis_text,
-    "Diff": runs.diff_text,
-    "LogdirInfo": logdirs.info_text,
+    "Diff": runs.outcome_text,
     "NonFinite": tensors.nonfinite_line,
     "Provenance": tensors.provenance_text,
     "TrainingCurves": models.training_curves_text,

@@ -5,7 +5,7 @@ The texts may hold anything that is in a logdir. What shows them makes them safe
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,7 +18,7 @@ SEVERITY_STYLES: Mapping[str, Style] = {"error": "bad", "warning": "warning", "i
 
 @dataclass(frozen=True, init=False)
 class Line:
-    """A line of text.
+    """A line of text; an empty one separates others. A line belongs to the last line before it with less indentation.
 
     Attributes:
         spans: The pieces of the text.
@@ -33,36 +33,8 @@ class Line:
         object.__setattr__(self, "indent", indent)
 
 
-def with_style(span: Span) -> tuple[str, Style]:
-    """Returns a text and its style."""
-    return (span, "") if isinstance(span, str) else span
-
-
 class Heading(Line):
     """A bold line above what it is about. There is an empty line above it, unless it is the first."""
-
-
-EMPTY = Line()
-Item = tuple[Line, ...]
-"""The lines of one thing in a list."""
-
-
-@dataclass(frozen=True)
-class Items:
-    """A list of things.
-
-    Attributes:
-        items: The first things. Notebooks show as many as they have room for.
-        number: How many there are.
-    """
-
-    items: Sequence[Item]
-    number: int
-
-
-def items(*shown: Item) -> Items:
-    """Returns a list of all these things."""
-    return Items(shown, len(shown))
 
 
 @dataclass(frozen=True)
@@ -84,14 +56,16 @@ class Table:
     """A table.
 
     Attributes:
-        names: The names of the columns.
-        rows: The cells of each row.
+        names: The names of the columns; empty if they have none.
+        rows: The cells of each row. Notebooks show as many rows as they have room for.
         num_numbers: How many of the columns, from the last on, have numbers.
+        num_others: How many rows there are besides these.
     """
 
     names: Sequence[str]
     rows: Sequence[Sequence[Span]]
     num_numbers: int = 0
+    num_others: int = 0
 
 
 @dataclass(frozen=True)
@@ -111,4 +85,10 @@ class Drawing:
     otherwise: Sequence[Line | Table]
 
 
-Block = Line | Items | Facts | Code | Table | Drawing
+Block = Line | Facts | Code | Table | Drawing
+Blocks = Iterator[Block]
+
+
+def with_style(span: Span) -> tuple[str, Style]:
+    """Returns a text and its style."""
+    return (span, "") if isinstance(span, str) else span

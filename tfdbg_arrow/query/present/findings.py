@@ -7,17 +7,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from tfdbg_arrow.query.present.blocks import EMPTY, SEVERITY_STYLES, Block, Heading, Item, Items, Line, Table, items
+from tfdbg_arrow.query import wording
+from tfdbg_arrow.query.present.blocks import SEVERITY_STYLES, Blocks, Heading, Line, Table
 from tfdbg_arrow.query.present.tensors import code_line
-from tfdbg_arrow.query.wording import alert_text, changed_text, events_text, ops_text, steps_text, unobserved_text
 from tfdbg_arrow.safe_text import number_of
 
 if TYPE_CHECKING:
     from tfdbg_arrow.query.alert_rules.answer import Alert, AlertFinding, Alerts, RuleSummary
-    from tfdbg_arrow.query.coverage import Coverage
+    from tfdbg_arrow.query.coverage import ChangedOps, Coverage, UnobservedOps
+
+_MAX_OPS = 8
+"""Number of ops of a group that are named."""
 
 
-def alerts(found: Alerts) -> Iterator[Block]:
+def alerts(found: Alerts) -> Blocks:
     """Yields the number of alerts of each rule, then the findings."""
     yield from summary(found.summary)
     yield from findings(found)
@@ -29,79 +32,62 @@ def alerts_text(found: Alerts) -> str:
     return ", ".join(rules) or "nothing was found"
 
 
-def summary(rules: Sequence[RuleSummary]) -> Iterator[Block]:
+def summary(rules: Sequence[RuleSummary]) -> Blocks:
     """Yields the number of alerts, places and steps of each rule."""
     if rules:
         rows = [
             (
                 (rule.severity, SEVERITY_STYLES[rule.severity]),
                 rule.kind,
-                steps_text(rule.first_step, rule.last_step).partition(" ")[2],
+                _steps_text(rule.first_step, rule.last_step).partition(" ")[2],
                 f"{rule.num_alerts:,}",
                 f"{rule.num_places:,}",
             )
             for rule in rules
         ]
         yield Table(("", "rule", "steps", "alerts", "places"), rows, num_numbers=2)
-        yield EMPTY
+        yield Line()
 
 
 def rule_line(found: RuleSummary) -> Line:
     """Returns the number of alerts of a rule, its places and its steps."""
     places = f"{number_of(found.num_alerts, 'alert')} at {number_of(found.num_places, 'place')}"
-    steps = steps_text(found.first_step, found.last_step)
-    return Line(
-        (found.severity, SEVERITY_STYLES[found.severity]), f" {found.kind}: {places}" + (f", {steps}" if steps else "")
-    )
+    text = ", ".join(filter(None, (places, _steps_text(found.first_step, found.last_step))))
+    return Line((found.severity, SEVERITY_STYLES[found.severity]), f" {found.kind}: {text}")
 
 
-def findings(found: Alerts, *, limit: int | None = None) -> Iterator[Block]:
+def findings(found: Alerts, *, expand: bool = False, limit: int | None = None) -> Blocks:
     """Yields the findings, then the rules that were stopped.
 
     Args:
         found: What the rules found.
+        expand: Whether to show every alert instead of the findings.
         limit: How many findings of each rule to show; None shows all.
     """
-    yield from _nothing(found)
-    numbers: Counter[str] = Counter()
-    num_alerts = Counter(dict.fromkeys(found.num_found, 0))
-    shown: list[Item] = []
-    for each in found.findings:
-        numbers[each.kind] += 1
-        num_alerts[each.kind] += each.num_alerts
-        if limit is None or numbers[each.kind] <= limit:
-            shown.append(_finding(each))
-    yield items(*shown)
-    yield from _rest("findings", {} if limit is None else {kind: number - limit for kind, number in numbers.items()})
-    for kind, number in found.num_found.items():
-        if number > num_alerts[kind]:
-            text = f"{kind} has {number_of(number, 'alert')}; the findings cover only the first {num_alerts[kind]:,}."
-            yield Line((text, "bold"))
-    if any(each.num_alerts > 1 for each in found.findings):
-        yield Line(("--all lists every alert.", "option"))
-    yield from _not_run(found)
+    if not found.findings and not found.not_run:
+        yield Line("No rule found anything.")
+    if expand:
+        for each in found.alerts:
+            yield from alert(each)
+        yield from _rest("alerts", Counter(found.num_found) - Counter(each.kind for each in found.alerts))
+    else:
+        yield from _limited_findings(found, limit)
+    for kind, error in found.not_run.items():
+        yield Line((f"The rule {kind} did not finish: {error}", "bad"))
 
 
-def every_alert(found: Alerts) -> Iterator[Block]:
-    """Yields each alert, then the rules that were stopped."""
-    yield from _nothing(found)
-    yield items(*map(_alert, found.alerts))
-    shown = Counter(each.kind for each in found.alerts)
-    yield from _rest("alerts", {kind: number - shown[kind] for kind, number in found.num_found.items()})
-    yield from _not_run(found)
-
-
-def finding(found: AlertFinding) -> Iterator[Items]:
+def finding(found: AlertFinding) -> Iterator[Line]:
     """Yields a finding: how often it occurred, its first alert, then the steps, events and source line."""
-    yield items(_finding(found))
+    times = "" if found.num_alerts == 1 else f"{found.num_alerts:,} times, first "
+    yield from _about(found, found.first, times)
 
 
-def alert(found: Alert) -> Iterator[Items]:
+def alert(found: Alert) -> Iterator[Line]:
     """Yields an alert: what it is about, then the steps, events and source line."""
-    yield items(_alert(found))
+    yield from _about(found, found, "")
 
 
-def coverage(found: Coverage) -> Iterator[Block]:
+def coverage(found: Coverage) -> Blocks:
     """Yields what was not looked at, by run and graph, and what else happened while the program was recorded."""
     if found.summary is None:
         yield Line("Every tensor that could be bad was looked at.")
@@ -110,64 +96,75 @@ def coverage(found: Coverage) -> Iterator[Block]:
     unobserved = [group for group in found.unobserved if group.num_could_be_bad]
     for run_id, groups in groupby(unobserved, key=lambda group: group.run_id):
         yield Heading(("run ", "quiet"), run_id)
-        yield items(
-            *(
-                (
-                    Line(f"{_graph(group.graph_name, group.graph_id)}: {unobserved_text(group)}", indent=2),
-                    Line((ops_text(group), "quiet"), indent=6),
-                )
-                for group in groups
-            )
-        )
+        for group in groups:
+            yield Line(f"{_graph(group)}: {_unobserved_text(group)}", indent=2)
+            yield Line((_ops_text(group), "quiet"), indent=6)
     num_others = sum(group.num_outputs for group in found.unobserved if not group.num_could_be_bad)
     if num_others:
         text = f"{number_of(num_others, 'other output')} cannot be bad or are recorded at another op"
         yield Line((text, "quiet"), ("; --json lists them", "option"), (".", "quiet"))
-    changed = [f"{_graph(each.graph_name, each.graph_id)}: {changed_text(each)}" for each in found.changed]
-    failed = [
-        f"{each.op_type}: {each.error_type}, {number_of(each.num_executions, 'time')}"
-        + ("; some of its tensors may be missing" if each.is_lossy else "")
-        for each in found.failed
-    ]
-    stats = [
-        f"{each.stat}: {each.subject}"
-        + ("" if each.num_events is None else f" ({number_of(each.num_events, 'event')})")
-        + f": {each.reason}"
-        for each in found.stats
-    ]
-    for title, texts in (
-        ("changed by TensorFlow's optimizer, and recorded as executed", changed),
-        ("raised an error", failed),
-        ("noted while recording", stats),
-    ):
-        if texts:
-            yield Heading(title)
-            yield items(*((Line(text, indent=2),) for text in texts))
+    if found.changed:
+        yield Heading("changed by TensorFlow's optimizer, and recorded as executed")
+    for changed in found.changed:
+        yield Line(f"{_graph(changed)}: {_changed_text(changed)}", indent=2)
+    if found.failed:
+        yield Heading("raised an error")
+    for failed in found.failed:
+        times = f"{failed.op_type}: {failed.error_type}, {number_of(failed.num_executions, 'time')}"
+        yield Line(times, "; some of its tensors may be missing" if failed.is_lossy else "", indent=2)
+    if found.stats:
+        yield Heading("noted while recording")
+    for stat in found.stats:
+        number = "" if stat.num_events is None else f" ({number_of(stat.num_events, 'event')})"
+        yield Line(f"{stat.stat}: {stat.subject}{number}: {stat.reason}", indent=2)
 
 
-def _finding(found: AlertFinding) -> Item:
-    times = "" if found.num_alerts == 1 else f"{found.num_alerts:,} times, first "
-    return _item(found, found.first, times)
+def _limited_findings(found: Alerts, limit: int | None) -> Iterator[Line]:
+    num_findings, num_alerts = Counter[str](), Counter[str]()
+    for each in found.findings:
+        num_findings[each.kind] += 1
+        num_alerts[each.kind] += each.num_alerts
+        if limit is None or num_findings[each.kind] <= limit:
+            yield from finding(each)
+    if limit is not None:
+        yield from _rest("findings", {kind: number - limit for kind, number in num_findings.items()})
+    for kind, number in found.num_found.items():
+        if number > num_alerts[kind]:
+            text = f"{kind} has {number_of(number, 'alert')}; the findings cover only the first {num_alerts[kind]:,}."
+            yield Line((text, "bold"))
+    if any(each.num_alerts > 1 for each in found.findings):
+        yield Line(("--all lists every alert.", "option"))
 
 
-def _alert(found: Alert) -> Item:
-    return _item(found, found, "")
+def _about(found: Alert | AlertFinding, first: Alert, times: str) -> Iterator[Line]:
+    severity, layer = SEVERITY_STYLES[found.severity], "" if found.layer is None else f", layer {found.layer}"
+    yield Line((found.severity, severity), f" {found.kind}: {times}", (_alert_text(first), "bold"), layer)
+    yield Line(first.message, indent=4)
+    events = ""
+    if found.first_event_index is not None:
+        events = (
+            f"events {found.first_event_index} to {found.last_event_index}, {number_of(found.num_events, 'tensor')}"
+        )
+        events = f"event {found.first_event_index}" if found.num_events == 1 else events
+    when = ", ".join(filter(None, (_steps_text(found.first_step, found.last_step), events)))
+    if when:
+        yield Line((when, "quiet"), indent=4)
+    yield from code_line(found.source, indent=4)
 
 
-def _item(found: Alert | AlertFinding, first: Alert, times: str) -> Item:
-    events = events_text(found.first_event_index, found.last_event_index, found.num_events)
-    when = ", ".join(filter(None, (steps_text(found.first_step, found.last_step), events)))
-    return (
-        Line(
-            (found.severity, SEVERITY_STYLES[found.severity]),
-            f" {found.kind}: {times}",
-            (alert_text(first), "bold"),
-            "" if found.layer is None else f", layer {found.layer}",
-        ),
-        Line(first.message, indent=4),
-        *((Line((when, "quiet"), indent=4),) if when else ()),
-        *(() if found.source is None else (code_line(found.source, indent=4),)),
-    )
+def _alert_text(found: Alert) -> str:
+    """Returns what an alert is about, such as `Log:0 (Log) in loss`."""
+    if found.op_type is None and found.op_name is None and found.graph_name:
+        return f"the function {found.graph_name}"
+    graph = "" if found.graph_name is None or found.op_name is None else f" in {found.graph_name}"
+    return wording.output_text(found) + graph
+
+
+def _steps_text(first: int | None, last: int | None) -> str:
+    """Returns a range of training steps, such as `steps 3 to 9`; an empty text if it is not known."""
+    if first is None:
+        return ""
+    return f"step {first}" if last in (None, first) else f"steps {first} to {last}"
 
 
 def _rest(what: str, left: Mapping[str, int]) -> Iterator[Line]:
@@ -178,15 +175,32 @@ def _rest(what: str, left: Mapping[str, int]) -> Iterator[Line]:
         yield Line((text, "bold"), ("; --limit raises the limit", "option"), (".", "bold"))
 
 
-def _nothing(found: Alerts) -> Iterator[Line]:
-    if not found.findings and not found.not_run:
-        yield Line("No rule found anything.")
+def _graph(found: UnobservedOps | ChangedOps) -> str:
+    return found.graph_name or f"graph {found.graph_id}"
 
 
-def _not_run(found: Alerts) -> Iterator[Line]:
-    for kind, error in found.not_run.items():
-        yield Line((f"The rule {kind} did not finish: {error}", "bad"))
+def _unobserved_text(group: UnobservedOps) -> str:
+    """Returns how many outputs were not recorded, why, and how many of them could be bad."""
+    text = f"{number_of(group.num_outputs, 'output')} of {number_of(len(group.ops), 'op')}: {group.reason}"
+    if group.num_could_be_bad < group.num_outputs:
+        text += f"; {group.num_could_be_bad:,} of them could be bad"
+    return text
 
 
-def _graph(name: str | None, graph_id: int) -> str:
-    return name or f"graph {graph_id}"
+def _ops_text(group: UnobservedOps) -> str:
+    """Returns the first ops of a group, and the number of the others."""
+    names = [f"{op.op_name} ({op.op_type})" for op in group.ops[:_MAX_OPS]]
+    left = len(group.ops) - len(names)
+    return ", ".join(names) + (f" and {left:,} more" if left else "")
+
+
+def _changed_text(changed: ChangedOps) -> str:
+    """Returns what TensorFlow's optimizer did with the ops of a graph."""
+    counts = (
+        (changed.num_replaced, "replaced"),
+        (changed.num_folded, "computed in advance"),
+        (changed.num_absorbed, "absorbed by others or not needed"),
+    )
+    return f"of {number_of(changed.num_ops, 'op')} " + ", ".join(
+        f"{number:,} {what}" for number, what in counts if number
+    )

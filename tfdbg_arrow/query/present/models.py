@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tfdbg_arrow.query.present.blocks import Block, Drawing, Heading, Line, Span, Style, Table, items
+from tfdbg_arrow.query.present.blocks import Blocks, Drawing, Heading, Line, Span, Style, Table
 from tfdbg_arrow.safe_text import number_of
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ _MAX_PARTINGS = 10
 _MAX_ONLY = 5
 
 
-def layer_health(found: LayerHealth) -> Iterator[Block]:
+def layer_health(found: LayerHealth) -> Blocks:
     """Yields a map of the layers over the steps."""
     yield Heading(found.sentence)
     yield Line((f"run {found.run_id}, {_range(found)}", "quiet"))
@@ -35,18 +35,19 @@ def layer_health(found: LayerHealth) -> Iterator[Block]:
     yield from _drawing("map_drawing", "map_svg", found, Table(names, rows, num_numbers=3))
 
 
-def layer_differences(found: LayerDifferences) -> Iterator[Block]:
+def layer_differences(found: LayerDifferences) -> Blocks:
     """Yields a map of the differences of two runs, and where their layers parted."""
     yield from parted_layers(found)
     yield Line((f"A: {found.run_a}, B: {found.run_b}, {_range(found)}", "quiet"))
 
 
-def parted_layers(found: LayerDifferences) -> Iterator[Block]:
+def parted_layers(found: LayerDifferences) -> Blocks:
     """Yields where the layers of two runs parted, and the layers that only one of them has."""
     from tfdbg_arrow.query.model_health.sentences import parting_texts
 
     yield Heading((found.sentence, "bold" if found.first_parting is None else "bad"))
-    yield items(*((Line(note),) for note in found.notes))
+    for note in found.notes:
+        yield Line(note)
     rows: list[tuple[Span, ...]] = []
     for parting in found.partings[:_MAX_PARTINGS]:
         row = found.rows[parting.row]
@@ -65,10 +66,11 @@ def parted_layers(found: LayerDifferences) -> Iterator[Block]:
             yield Line((f"Only {side} has {texts}{more}.", "warning"))
 
 
-def training_curves(found: TrainingCurves) -> Iterator[Block]:
+def training_curves(found: TrainingCurves) -> Blocks:
     """Yields the curves of a training."""
     yield Line((f"run {found.run_id}, {_range(found)}", "quiet"))
-    yield items(*((Line(note),) for note in found.notes))
+    for note in found.notes:
+        yield Line(note)
     names = ("", "first", "last", "least", "greatest", f"bad from {found.axis}", "of")
     rows = [_curve_cells(curve, found) for curve in found.curves]
     yield from _drawing("line_drawing", "curves_svg", found, Table(names, rows))
@@ -80,7 +82,7 @@ def training_curves_text(found: TrainingCurves) -> str:
     return " ".join([f"{', '.join(texts)} ({number_of(len(found.columns), 'column')})", *found.notes])
 
 
-def distributions(found: Distributions) -> Iterator[Block]:
+def distributions(found: Distributions) -> Blocks:
     """Yields how the elements of tensors were distributed over the steps."""
     yield Heading(found.sentence)
     yield Line((f"run {found.run_id}, {_range(found)}, {number_of(sum(found.num_tensors), 'tensor')}", "quiet"))
@@ -94,7 +96,7 @@ def distributions(found: Distributions) -> Iterator[Block]:
 
 def _drawing(
     module: str, function: str, found: LayerMap | TrainingCurves | Distributions, *otherwise: Line | Table
-) -> Iterator[Block]:
+) -> Blocks:
     if found.columns:
         yield Drawing(module, function, found, otherwise)
     else:

@@ -5,21 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from tfdbg_arrow.query.present.blocks import Block, Heading, Item, Line, Span, items
+from tfdbg_arrow.query import wording
+from tfdbg_arrow.query.present.blocks import Blocks, Heading, Line, Span
+from tfdbg_arrow.query.present.models import parted_layers
 from tfdbg_arrow.query.present.tensors import code_line
-from tfdbg_arrow.query.wording import facts_text
-from tfdbg_arrow.safe_text import number_of
+from tfdbg_arrow.safe_text import number_of, parse_json
 
 if TYPE_CHECKING:
     from tfdbg_arrow.query.model_health.answers import LayerDifferences
-    from tfdbg_arrow.query.run_diff.answer import Diff, DiffTensor, Divergence
+    from tfdbg_arrow.query.run_diff.answer import Diff, DiffInput, DiffTensor, Divergence
+
+_KINDS = {
+    "shape": "a different shape",
+    "dtype": "a dtype of a different kind",
+    "nonfinite": "different NaN or infinities",
+    "values": "different values",
+    "magnitudes": "different magnitudes",
+    "counts": "different numbers of negative, zero or positive elements",
+}
+"""The ways in which two tensors can differ (`Divergence.kind`), in words."""
 
 
-def diff(found: Diff, layers: LayerDifferences | None = None) -> Iterator[Block]:
+def diff(found: Diff, layers: LayerDifferences | None = None) -> Blocks:
     """Yields a comparison: layers, the divergent op, what only one run has, and other differences of the runs."""
-    from tfdbg_arrow.query.present.models import parted_layers
-    from tfdbg_arrow.query.run_diff.answer import aligned_text, differing_text, outcome_text, setting_text
-
     yield Line(f"A: {found.run_a}")
     yield Line(f"B: {found.run_b}")
     if layers is not None:
@@ -34,104 +42,142 @@ def diff(found: Diff, layers: LayerDifferences | None = None) -> Iterator[Block]
         yield Line(f"{aligned_text(found)}, {found.num_differing:,} differ by more than the tolerance.")
     if found.is_search_cut:
         yield Line(("There are too many candidates for the first divergence; not all were examined.", "bold"))
-    changes = [
-        f"{number_of(change.num_tensors, 'tensor is', 'tensors are')} {change.a} in A and {change.b} in B."
-        for change in found.dtype_changes
-    ]
-    yield items(*((Line(text),) for text in changes), *((Line((text, "warning")),) for text in found.incomparable))
+    for change in found.dtype_changes:
+        tensors = number_of(change.num_tensors, "tensor is", "tensors are")
+        yield Line(f"{tensors} {change.a} in A and {change.b} in B.")
+    for text in found.incomparable:
+        yield Line((text, "warning"))
     yield from _unaligned(found)
     if found.environment:
         yield Heading("Other differences")
-        yield items(
-            *(
-                (
-                    Line(
-                        f"{setting.name}: ",
-                        setting_text(setting.name, setting.a),
-                        ("  |  ", "quiet"),
-                        setting_text(setting.name, setting.b),
-                        indent=2,
-                    ),
-                )
-                for setting in found.environment
-            )
-        )
+    for setting in found.environment:
+        a, b = (setting_text(setting.name, value) for value in (setting.a, setting.b))
+        yield Line(f"{setting.name}: ", a, ("  |  ", "quiet"), b, indent=2)
 
 
-def diff_text(found: Diff) -> str:
-    """Returns whether and where two runs diverge, as a sentence."""
-    from tfdbg_arrow.query.run_diff.answer import outcome_text
-
-    return outcome_text(found)
-
-
-def diff_tensor(side: DiffTensor) -> Iterator[Block]:
+def diff_tensor(side: DiffTensor, name: str = "") -> Iterator[Line]:
     """Yields one side of two compared tensors."""
-    yield items(_side(side))
+    numbers = wording.range_text(side, digits=6)
+    yield Line(name, (wording.output_text(side), "bold"), _where(side), indent=2)
+    yield Line(wording.facts_text(side), numbers and f", {numbers}", indent=5)
+    yield from code_line(side.source, indent=5)
 
 
-def _divergence(found: Divergence) -> Iterator[Block]:
-    from tfdbg_arrow.query.run_diff.answer import apart_text, diff_name, difference_text, worst_text
+def outcome_text(found: Diff) -> str:
+    """Returns whether and where two runs diverge, as a sentence."""
+    if found.divergence is not None:
+        by = found.divergence.excess
+        times = "" if by is None or _is_counted(found.divergence) else f", apart by {by:,.4g} times the tolerance"
+        kind = _KINDS[found.divergence.kind]
+        return f"The first divergence: {wording.output_text(found.divergence.a)} has {kind}{times}."
+    nothing = "Nothing diverges" if found.num_compared else "Nothing could be compared"
+    return f"{nothing}: {aligned_text(found)}."
 
+
+def aligned_text(found: Diff) -> str:
+    """Returns how much was compared, as the beginning of a sentence."""
+    pairs = number_of(found.num_compared, "pair of tensors was", "pairs of tensors were")
+    return f"{pairs} compared in {number_of(found.num_aligned_executions, 'pair')} of executions"
+
+
+def differing_text(found: Diff) -> str | None:
+    """Returns why tensors differ although nothing diverges, or None if none differ or if something diverges."""
+    if found.divergence is not None or not found.num_differing:
+        return None
+    differ = number_of(found.num_differing, "tensor differs", "tensors differ")
+    return (
+        f"{differ} by more than the tolerance, but no single op caused this: the "
+        "differences grew from op to op, as rounding errors do."
+    )
+
+
+def difference_text(found: Divergence) -> str | None:
+    """Returns how far the sides of a divergence are apart, or None if there is no measure."""
+    if found.difference is None or found.tolerance is None:
+        return None
+    if _is_counted(found):
+        may = f", and {found.tolerance:.0f} may differ" if found.tolerance >= 1 else ""
+        return f"{found.difference:.6g} of {number_of(found.a.size, 'element')} differ{may}"
+    return f"The greatest difference is {found.difference:.6g}, and the tolerance is {found.tolerance:.3g}"
+
+
+def worst_text(found: Divergence) -> str | None:
+    """Returns the elements that are furthest apart, or None if they are not known."""
+    if found.worst is None:
+        return None
+    place = f"[{', '.join(map(str, found.worst.index))}]" if found.worst.index else "the element"
+    return f"{place}, {_number(found.worst.a)} in A, {_number(found.worst.b)} in B"
+
+
+def apart_text(input_: DiffInput) -> str:
+    """Returns how far an input is from its counterpart."""
+    if input_.b is None:
+        return "not aligned"
+    if input_.excess is None:
+        return "not comparable"
+    return f"{input_.excess:.3g} times the tolerance apart" if input_.excess else "equal"
+
+
+def setting_text(name: str, value: str | None) -> str:
+    """Returns the value of a setting in a run as text."""
+    if value is None:
+        return "none"
+    if name == "command_line":
+        try:
+            return " ".join(map(str, parse_json(value)))
+        except ValueError:
+            return value
+    return value
+
+
+def _divergence(found: Divergence) -> Iterator[Line]:
     difference, worst = difference_text(found), worst_text(found)
     if difference is not None:
         yield Line(difference, indent=4)
-    yield items(_side(found.a, "A  "), _side(found.b, "B  "))
+    yield from diff_tensor(found.a, "A  ")
+    yield from diff_tensor(found.b, "B  ")
     if worst is not None:
         yield Line(f"furthest apart: {worst}", indent=2)
-    yield items(*((Line(note, indent=2),) for note in found.notes))
+    for note in found.notes:
+        yield Line(note, indent=2)
     if found.inputs:
         yield Line("computed from" if found.is_proven else "computed from, as far as known", indent=2)
-        inputs = [
-            Line(diff_name(each.a), _where(each.a), (f": {apart_text(each)}", "quiet"), indent=5)
-            for each in found.inputs
-        ]
-        yield items(*((line,) for line in inputs))
-
-
-def _side(side: DiffTensor, name: str = "") -> Item:
-    from tfdbg_arrow.query.run_diff.answer import diff_name
-
-    least, greatest, mean = side.min_finite, side.max_finite, side.mean_finite
-    magnitudes = (
-        ""
-        if least is None or greatest is None or mean is None
-        else f", from {least:.6g} to {greatest:.6g}, mean {mean:.6g}"
-    )
-    return (
-        Line(name, (diff_name(side), "bold"), _where(side), indent=2),
-        Line(f"{facts_text(side)}{magnitudes}", indent=5),
-        *(() if side.source is None else (code_line(side.source, indent=5),)),
-    )
+    for each in found.inputs:
+        yield Line(wording.output_text(each.a), _where(each.a), (f": {apart_text(each)}", "quiet"), indent=5)
 
 
 def _where(side: DiffTensor) -> str:
-    facts = [
+    facts = (
         None if side.graph_name is None else f"in {side.graph_name}",
         f"iteration {side.iteration}" if side.iteration else None,
         None if side.step is None else f"step {side.step}",
         None if side.execution_index is None else f"execution {side.execution_index}",
-    ]
+    )
     return "".join(f", {fact}" for fact in facts if fact is not None)
 
 
-def _unaligned(found: Diff) -> Iterator[Block]:
-    from tfdbg_arrow.query.run_diff.answer import diff_name
-
+def _unaligned(found: Diff) -> Blocks:
     for side, only in (("a", found.only_a), ("b", found.only_b)):
         if not (only.num_tensors or only.num_executions or only.num_ops):
             continue
         tensors, executions = number_of(only.num_tensors, "tensor"), number_of(only.num_executions, "execution")
         ops = f"{number_of(only.num_ops, 'op')} of the graphs that both have"
         yield Heading(f"Only {side.upper()} has {tensors}, {executions} and {ops}")
-        lines = []
         for op in found.unaligned:
             if op.side == side:
                 graph = "" if op.graph_name is None else f" in {op.graph_name}"
                 times = " in executions that only this run has" if op.is_in_other else ""
                 where: Span = "" if op.source is None else (f"  {op.source.place}", "quiet")
-                text = f"{diff_name(op)}{graph}: {number_of(op.num_tensors, 'tensor')}{times}"
-                lines.append(Line(text, where, indent=2))
-        yield items(*((line,) for line in lines))
+                text = f"{wording.output_text(op)}{graph}: {number_of(op.num_tensors, 'tensor')}{times}"
+                yield Line(text, where, indent=2)
     if found.is_cut:
         yield Line("…", ("; raise --limit to list more", "option"), indent=2)
+
+
+def _is_counted(found: Divergence) -> bool:
+    is_exact = found.a.dtype is not None and not found.a.dtype.startswith(("float", "bfloat", "complex"))
+    return found.kind == "counts" or (found.kind == "values" and is_exact)
+
+
+def _number(value: object) -> str:
+    return f"{value:.8g}" if isinstance(value, (float, complex)) else str(value)

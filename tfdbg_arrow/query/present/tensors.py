@@ -2,27 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from tfdbg_arrow.query.present.blocks import EMPTY, Block, Code, Facts, Heading, Item, Line, Span, items
-from tfdbg_arrow.query.wording import (
-    HOP_ROLES,
-    call_lines,
-    carets,
-    facts_text,
-    frame_text,
-    harm_text,
-    hop_place_text,
-    hop_text,
-    input_health_text,
-    made_at_text,
-    nonfinite_facts,
-    op_text,
-    place_facts,
-    producer_text,
-    spread_text,
-)
+from tfdbg_arrow.query import wording
+from tfdbg_arrow.query.present.blocks import Blocks, Code, Facts, Heading, Line, Span
 from tfdbg_arrow.safe_text import number_of, printable_line
 
 if TYPE_CHECKING:
@@ -40,11 +24,16 @@ _NUM_LAST = 7
 _MAX_INDENT = 40
 _NUM_SPREAD = 20
 _NUM_NAMES = 5
+_ROLES: Mapping[str, str] = {
+    "origin": "it went bad here",
+    "candidate": "bad here; an input was not recorded",
+    "cause": "healthy",
+    "unfollowed": "not followed any further",
+}
+"""What the role of a hop means, for the roles that are worth a note."""
 
 
-def nonfinite(
-    found: NonFinite, reasons: Reasons | None = None, source_lines: Sequence[SourceLine] = ()
-) -> Iterator[Block]:
+def nonfinite(found: NonFinite, reasons: Reasons | None = None, source_lines: Sequence[SourceLine] = ()) -> Blocks:
     """Yields a bad tensor: its headline, the reasons, its op, effect, inputs, stack and callers, and its source.
 
     Args:
@@ -55,63 +44,49 @@ def nonfinite(
     yield _headline(found)
     if reasons is not None:
         yield from _reasons_of(found, reasons)
-    yield Facts(nonfinite_facts(found))
+    yield Facts(wording.nonfinite_facts(found))
     if found.inputs:
         yield Heading("inputs")
-        yield items(
-            *(
-                (
-                    Line((f"{each.index:<3}", "quiet"), producer_text(each), indent=2),
-                    Line((input_health_text(each), "quiet" if each.health is None else ""), indent=5),
-                )
-                for each in found.inputs
-            )
-        )
+    for each in found.inputs:
+        yield Line((f"{each.index:<3}", "quiet"), wording.producer_text(each), indent=2)
+        yield Line((wording.input_health_text(each), "quiet" if each.health is None else ""), indent=5)
     yield from _stack(found.stack)
-    calls = call_lines(found)
+    calls = wording.call_lines(found)
     if calls:
         yield Heading("called from, innermost first")
-        yield items(*((Line(call, indent=2),) for call in calls))
+    for call in calls:
+        yield Line(call, indent=2)
     if found.source is not None and (source_lines or found.source not in found.stack):
         yield Heading("source ", found.source.place)
         yield Code(tuple(_source(found.source, source_lines)))
 
 
-def nonfinite_in_brief(found: NonFinite, reasons: Reasons, *more: tuple[str, str]) -> Iterator[Block]:
-    """Yields a bad tensor for an error message, which has a stack of its own.
-
-    Args:
-        found: The tensor.
-        reasons: Why it went bad.
-        *more: Further facts.
-    """
+def nonfinite_in_brief(found: NonFinite, reasons: Reasons, *more: tuple[str, str]) -> Blocks:
+    """Yields a bad tensor, with further facts, for an error message, which has a stack of its own."""
     yield _headline(found)
     yield from _reasons_of(found, reasons)
-    yield Facts(
-        [
-            *nonfinite_facts(found),
-            *((f"input {each.index}", f"{producer_text(each)}: {input_health_text(each)}") for each in found.inputs),
-            *([] if found.source is None else [("source", frame_text(found.source))]),
-            *(("called", line) for line in call_lines(found)),
-            *more,
-        ]
-    )
+    facts = wording.nonfinite_facts(found)
+    for each in found.inputs:
+        facts.append((f"input {each.index}", f"{wording.producer_text(each)}: {wording.input_health_text(each)}"))
+    if found.source is not None:
+        facts.append(("source", wording.frame_text(found.source)))
+    yield Facts([*facts, *(("called", call) for call in wording.call_lines(found)), *more])
 
 
-def verdict(found: NonFinite, why: Reasons) -> Iterator[Line]:
+def verdict(found: NonFinite, reasons: Reasons) -> Iterator[Line]:
     """Yields the headline, the reasons, the effect and the samples of a bad tensor."""
     yield _headline(found)
-    yield from _reasons_of(found, why)
+    yield from _reasons_of(found, reasons)
     yield from _effect(found.effect, found.expected_reason)
     yield from _samples(found)
 
 
 def nonfinite_line(found: NonFinite) -> Line:
     """Returns a bad tensor in one line."""
-    return Line((found.headline, "bad"), f" Event {found.event_index}: ", op_text(found))
+    return Line((found.headline, "bad"), f" Event {found.event_index}: ", wording.op_text(found))
 
 
-def reasons(found: Reasons) -> Iterator[Block]:
+def reasons(found: Reasons) -> Blocks:
     """Yields why a tensor went bad, and how to fix it."""
     explained = [each for each in (found.explanation, found.growth) if each is not None]
     for each in explained:
@@ -125,43 +100,29 @@ def reason(found: Explanation | Growth) -> Iterator[Line]:
     yield from _reason(found.sentence, found.repair)
 
 
-def health(found: TensorHealth) -> Iterator[Block]:
+def health(found: TensorHealth) -> Blocks:
     """Yields the health of a tensor."""
-    yield Line(("event ", "quiet"), f"{found.event_index}: ", _facts(found))
+    facts: Span = wording.facts_text(found), "bad" if found.has_inf_or_nan else ""
+    yield Line(("event ", "quiet"), f"{found.event_index}: ", facts)
 
 
-def history(rows: Sequence[HistoryRow]) -> Iterator[Block]:
-    """Yields the history of tensors, one line for each time that they were computed."""
-    yield items(*map(history_item, rows))
-
-
-def history_item(row: HistoryRow) -> Item:
-    """Returns one computation of a tensor, and its elements if they were asked for."""
+def history_row(row: HistoryRow) -> Blocks:
+    """Yields one computation of a tensor, and its elements if they were asked for."""
     slot = "" if row.output_slot is None else f":{row.output_slot}"
-    where = [
-        None if row.step is None else f"step {row.step}",
-        f"iteration {row.iteration}" if row.iteration else None,
-        None if row.graph_name is None else f"in {row.graph_name}",
-    ]
     name = f"{row.op_name or row.op_type or 'a tensor from outside'}{slot}"
-    head = " ".join([name, *(fact for fact in where if fact)])
-    numbers = (
-        ""
-        if row.min_finite is None or row.max_finite is None or row.mean_finite is None
-        else f"  from {row.min_finite:.4g} to {row.max_finite:.4g}, mean {row.mean_finite:.4g}"
-    )
-    name_and_place: Span = head, "bad" if row.has_inf_or_nan else "bold"
-    line = Line((f"{row.event_index:>8}  ", "quiet"), name_and_place, f"  {facts_text(row)}", numbers)
-    if row.values is None:
-        return (line,)
-    more = ", …" if row.size is not None and row.size > len(row.values) else ""
-    elements = ", ".join(f"{each:.6g}" if isinstance(each, (float, complex)) else str(each) for each in row.values)
-    return line, Line((f"{elements}{more}", "quiet"), indent=10)
+    step = "" if row.step is None else f" step {row.step}"
+    iteration = f" iteration {row.iteration}" if row.iteration else ""
+    graph = "" if row.graph_name is None else f" in {row.graph_name}"
+    place: Span = f"{name}{step}{iteration}{graph}", "bad" if row.has_inf_or_nan else "bold"
+    numbers = wording.range_text(row, digits=4)
+    yield Line((f"{row.event_index:>8}  ", "quiet"), place, f"  {wording.facts_text(row)}", numbers and f"  {numbers}")
+    if row.values is not None:
+        elements = (f"{each:.6g}" if isinstance(each, (float, complex)) else str(each) for each in row.values)
+        more = ", …" if row.size is not None and row.size > len(row.values) else ""
+        yield Line((f"{', '.join(elements)}{more}", "quiet"), indent=10)
 
 
-def provenance(
-    found: Provenance, start: NonFinite | None = None, *, tree: bool = False, full: bool = True
-) -> Iterator[Block]:
+def provenance(found: Provenance, start: NonFinite | None = None, *, tree: bool = False, full: bool = True) -> Blocks:
     """Yields the path from a bad tensor back to its origin.
 
     Args:
@@ -179,35 +140,32 @@ def provenance(
     lines += [] if start is None else _samples(start)
     yield from lines
     if lines:
-        yield EMPTY
+        yield Line()
     # If the value did no harm, no hop is called bad.
-    notes = HOP_ROLES if found.expected_reason is None else {**HOP_ROLES, "origin": "it began here"}
+    notes = _ROLES if found.expected_reason is None else {**_ROLES, "origin": "it began here"}
     if tree:
-        ordered = _in_tree_order(found.hops, (each.user_hop_index for each in found.hops))
-        yield items(*(_hop(each, note=notes.get(each.role), indent=2 * depth) for each, depth in ordered))
+        for each, depth in _in_tree_order(found.hops, (each.user_hop_index for each in found.hops)):
+            yield from _hop(each, note=notes.get(each.role), indent=2 * depth)
     else:
-        way = [
-            _hop(each, note=notes.get(each.role), indent=4 if each.role == "cause" else 0)
-            for each in reversed(found.path)
-        ]
-        if full or len(way) <= _NUM_FIRST + _NUM_LAST:
-            yield items(*way)
-        else:
-            yield items(*way[:_NUM_FIRST])
-            num_folded = len(way) - _NUM_FIRST - _NUM_LAST
+        way = list(reversed(found.path))
+        num_folded = 0 if full else max(0, len(way) - _NUM_FIRST - _NUM_LAST)
+        for each in way[:_NUM_FIRST]:
+            yield from _hop(each, note=notes.get(each.role), indent=4 if each.role == "cause" else 0)
+        if num_folded:
             yield Line((f"... {num_folded:,} more tensors on the path; --full shows them", "quiet"))
-            yield items(*way[-_NUM_LAST:])
+        for each in way[_NUM_FIRST + num_folded :]:
+            yield from _hop(each, note=notes.get(each.role), indent=4 if each.role == "cause" else 0)
     yield from _cut(found)
 
 
 def provenance_text(found: Provenance) -> str:
     """Returns both ends of the path in one line."""
-    origin = "the origin is not known" if found.origin is None else f"from {hop_text(found.origin)}"
-    end = f" to {hop_text(found.hops[0])}" if found.hops else ""
+    origin = "the origin is not known" if found.origin is None else f"from {wording.output_text(found.origin)}"
+    end = f" to {wording.output_text(found.hops[0])}" if found.hops else ""
     return f"{origin}{end}: {number_of(len(found.path), 'tensor')} on the path"
 
 
-def spread(found: Spread, start: NonFinite | None = None, *, full: bool = True) -> Iterator[Block]:
+def spread(found: Spread, start: NonFinite | None = None, *, full: bool = True) -> Blocks:
     """Yields where a bad tensor went: totals, then each tensor once, below the one that it was computed from.
 
     Args:
@@ -217,32 +175,36 @@ def spread(found: Spread, start: NonFinite | None = None, *, full: bool = True) 
     """
     if start is not None:
         yield _headline(start)
-    parts = [spread_text(found)]
+    number = len(found.hops) - 1
+    created = " or created by its gradient" if any(each.how == "gradient" for each in found.hops) else ""
+    computed = number_of(number, "tensor was computed", "tensors were computed")
+    text = f"{computed} from it{created} and {'is' if number == 1 else 'are'} bad"
     if found.returned_by:
-        parts.append("returned to eager code by " + _some(found.returned_by))
+        text += f"; returned to eager code by {_some(found.returned_by)}"
     if found.variables:
-        parts.append("written to variables " + _some([f"#{variable}" for variable in found.variables]))
-    yield Line(("; ".join(parts) + ".", "bold"))
+        text += f"; written to variables {_some([f'#{variable}' for variable in found.variables])}"
+    yield Line((f"{text}.", "bold"))
     yield from _effect(found.effect, found.expected_reason)
-    yield EMPTY
-    ordered = _in_tree_order(found.hops, (each.source_hop_index for each in found.hops))
-    shown = [_hop(each, note=_reach(each), indent=2 * depth) for each, depth in ordered]
-    num_more = 0 if full else max(0, len(shown) - _NUM_SPREAD)
-    yield items(*shown[: len(shown) - num_more])
+    yield Line()
+    num_more = 0 if full else max(0, len(found.hops) - _NUM_SPREAD)
+    ordered = list(_in_tree_order(found.hops, (each.source_hop_index for each in found.hops)))
+    for each, depth in ordered[: len(ordered) - num_more]:
+        yield from _hop(each, note=_reach(each), indent=2 * depth)
     if num_more:
         yield Line((f"... {number_of(num_more, 'more tensor')}; --full shows all", "quiet"))
     yield from _cut(found)
 
 
-def hop(found: TensorHop) -> Iterator[Block]:
+def hop(found: TensorHop) -> Blocks:
     """Yields one tensor of a path."""
-    yield items(_hop(found, note=HOP_ROLES.get(getattr(found, "role", ""))))
+    yield from _hop(found, note=_ROLES.get(getattr(found, "role", "")))
 
 
-def code_line(source: Frame, *, indent: int) -> Line:
-    """Returns a line of the user's code, below what it is about."""
-    code = "" if source.code is None else f"  {source.code}"
-    return Line((f"{source.place}{code}", "quiet"), indent=indent)
+def code_line(source: Frame | None, *, indent: int) -> Iterator[Line]:
+    """Yields the line of the user's code below what was made there."""
+    if source is not None:
+        code = "" if source.code is None else f"  {source.code}"
+        yield Line((f"{source.place}{code}", "quiet"), indent=indent)
 
 
 def _headline(found: NonFinite) -> Line:
@@ -266,35 +228,25 @@ def _reason(sentence: str | None, repair: str | None) -> Iterator[Line]:
 
 def _effect(effect: str | None, expected_reason: str | None) -> Iterator[Line]:
     """Yields the harm that a bad value did; nothing if that is not known."""
-    text = harm_text(effect, expected_reason)
+    text = wording.harm_text(effect, expected_reason)
     if text is not None:
         yield Line(f"Effect: {text}.")
 
 
 def _samples(found: NonFinite) -> Iterator[Line]:
     """Yields which samples or slices of a tensor are bad, and from where they came."""
-    for _, text in place_facts(found, found.samples):
+    for _, text in wording.place_facts(found, found.samples):
         yield Line(f"{text[0].upper()}{text[1:]}.")
 
 
-def _facts(found: TensorHealth) -> Span:
-    return facts_text(found), "bad" if found.has_inf_or_nan else ""
-
-
-def _stack(stack: Sequence[Frame]) -> Iterator[Block]:
-    if not stack:
-        return
-    yield Heading("stack, innermost first")
-    yield items(
-        *(
-            (
-                Line(f"{frame.place} in {frame.func}", indent=2),
-                *((Line((frame.code, "bold"), indent=6),) if frame.code else ()),
-            )
-            for frame in stack
-            if frame.is_user
-        )
-    )
+def _stack(stack: Sequence[Frame]) -> Iterator[Line]:
+    if stack:
+        yield Heading("stack, innermost first")
+    for frame in stack:
+        if frame.is_user:
+            yield Line(f"{frame.place} in {frame.func}", indent=2)
+            if frame.code:
+                yield Line((frame.code, "bold"), indent=6)
     owners = [frame.owner for frame in stack if frame.owner != "user"]
     if owners:
         counts = " and ".join(f"{owners.count(owner)} {owner}" for owner in sorted(set(owners)))
@@ -311,25 +263,33 @@ def _source(source: Frame, lines: Sequence[SourceLine]) -> Iterator[Line]:
         is_it = line.lineno == source.lineno
         text = f"{'>' if is_it else ' '} {line.lineno:>{width}} | {printable_line(line.text)}"
         yield Line((text.rstrip(), "bold" if is_it else ""))
-        marks = carets(source, line.text) if is_it else None
+        marks = wording.carets(source, line.text) if is_it else None
         if marks is not None:
             yield Line((f"  {'':>{width}} | {marks}", "bad"))
 
 
-def _hop(found: TensorHop, *, note: str | None, indent: int = 0) -> Item:
+def _hop(found: TensorHop, *, note: str | None, indent: int = 0) -> Iterator[Line]:
     indent = min(indent, _MAX_INDENT)
-    name: Span = hop_text(found), "bad" if found.has_inf_or_nan else "bold"
-    noted: Span = "" if note is None else (f"  <- {note}", "bold" if note == HOP_ROLES["origin"] else "quiet")
-    return (
-        Line(name, hop_place_text(found), noted, indent=indent),
-        Line(facts_text(found), indent=indent + 4),
-        *(() if found.source is None else (code_line(found.source, indent=indent + 4),)),
-        *(
-            ()
-            if found.made_at is None
-            else (Line((f"made at {made_at_text(found.made_at)}", "quiet"), indent=indent + 4),)
-        ),
+    noted: Span = "" if note is None else (f"  <- {note}", "bold" if note == _ROLES["origin"] else "quiet")
+    name: Span = wording.output_text(found), "bad" if found.has_inf_or_nan else "bold"
+    yield Line(name, _place(found), noted, indent=indent)
+    yield Line(wording.facts_text(found), indent=indent + 4)
+    yield from code_line(found.source, indent=indent + 4)
+    if found.made_at is not None:
+        yield Line((f"made at {wording.made_at_text(found.made_at)}", "quiet"), indent=indent + 4)
+
+
+def _place(found: TensorHop) -> str:
+    """Returns the graph, layer, iteration and step of a hop, and how it was passed on."""
+    facts = (
+        None if found.forward_op_type is None else f"gradient of {found.forward_op_type}",
+        None if found.layer is None else f"layer {found.layer}",
+        None if found.iteration is None else f"iteration {found.iteration}",
+        None if found.step is None else f"step {found.step}",
+        wording.HOW.get(found.how),
     )
+    graph = "" if found.graph_name is None else f" in {found.graph_name}"
+    return graph + "".join(f", {fact}" for fact in facts if fact is not None)
 
 
 def _in_tree_order(hops: Sequence[_AnyHop], parents: Iterable[int | None]) -> Iterator[tuple[_AnyHop, int]]:
@@ -351,12 +311,9 @@ def _in_tree_order(hops: Sequence[_AnyHop], parents: Iterable[int | None]) -> It
 
 def _reach(found: SpreadHop) -> str | None:
     """Returns which functions returned a tensor and which variables hold it; None if it did not leave its graph."""
-    parts = []
-    if found.returned_by:
-        parts.append("returned by " + _some(found.returned_by))
-    if found.variables:
-        parts.append("written to variable " + _some([f"#{variable}" for variable in found.variables]))
-    return "; ".join(parts) or None
+    returned = [f"returned by {_some(found.returned_by)}"] if found.returned_by else []
+    written = [f"written to variable {_some([f'#{each}' for each in found.variables])}"] if found.variables else []
+    return "; ".join(returned + written) or None
 
 
 def _some(names: Sequence[str]) -> str:
@@ -366,6 +323,6 @@ def _some(names: Sequence[str]) -> str:
 
 def _cut(found: Provenance | Spread) -> Iterator[Line]:
     if found.is_cut:
-        yield EMPTY
+        yield Line()
         text = f"The search stopped after {number_of(len(found.hops), 'tensor')}"
         yield Line((text, "bold"), ("; --limit raises the limit", "option"), (".", "bold"))

@@ -4,19 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from tfdbg_arrow.query.present.blocks import (
-    EMPTY,
-    Block,
-    Code,
-    Drawing,
-    Facts,
-    Heading,
-    Items,
-    Line,
-    Span,
-    Table,
-    with_style,
-)
+from tfdbg_arrow.query.present.blocks import Block, Code, Drawing, Facts, Heading, Line, Span, Table, with_style
 from tfdbg_arrow.safe_text import printable_line
 
 
@@ -26,7 +14,7 @@ def text_of(blocks: Iterable[Block]) -> str:
 
 
 def line_text(line: Line) -> str:
-    """Returns a line as printable text, without its indentation if it is empty."""
+    """Returns a line as printable text, without spaces at its end."""
     return (" " * line.indent + "".join(map(_span_text, line.spans))).rstrip()
 
 
@@ -36,11 +24,8 @@ def pieces(blocks: Iterable[Block]) -> Iterator[Line | Table]:
         match block:
             case Heading():
                 if number:
-                    yield EMPTY
+                    yield Line()
                 yield Line(*((span, "bold") if isinstance(span, str) else span for span in block.spans))
-            case Items():
-                for item in block.items:
-                    yield from item
             case Facts():
                 width = max(len(name) for name, _ in block.pairs) + 2
                 for name, value in block.pairs:

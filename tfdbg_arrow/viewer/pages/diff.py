@@ -15,8 +15,8 @@ from tfdbg_arrow.query import Diff, LayerDifferences, Logdir, Measure
 from tfdbg_arrow.query.asked_runs import ALL_RUNS
 from tfdbg_arrow.query.model_health import MEASURES
 from tfdbg_arrow.query.model_health.differences import LARGEST_DIFFERENCE
+from tfdbg_arrow.query.present.runs import outcome_text
 from tfdbg_arrow.query.run_diff import check_pattern
-from tfdbg_arrow.query.run_diff.answer import outcome_text
 from tfdbg_arrow.viewer.background import Background
 from tfdbg_arrow.viewer.comparison import Compared, Comparison, compare, compare_layers, comparison_of
 from tfdbg_arrow.viewer.map_scale import shown_measure
