@@ -104,7 +104,7 @@ def console(*, stderr: bool = False) -> Console:
     from rich.console import Console
     from rich.theme import Theme
 
-    theme = Theme({"bad": "bold red", "warning": "yellow", "quiet": "dim", "option": "none"})
+    theme = Theme({"bad": "bold red", "warning": "yellow", "quiet": "dim", "option": "dim"})
     out = Console(stderr=stderr, markup=False, highlight=False, emoji=False, soft_wrap=True, theme=theme)
     if not out.is_terminal:
         out.width = _WIDTH_OF_A_FILE

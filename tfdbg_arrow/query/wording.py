@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from tfdbg_arrow.query.nonfinite_tensor import InputTensor, NonFinite
     from tfdbg_arrow.query.recorded import TensorHealth
     from tfdbg_arrow.query.stacks import Frame
+    from tfdbg_arrow.query.trace_back import Provenance
+    from tfdbg_arrow.query.trace_forward import Spread
     from tfdbg_arrow.query.user_places import CallSite, Forward
 
 _COUNTS = (
@@ -91,16 +93,11 @@ def gradient_text(forward: Forward) -> str:
     return f"the gradient of {forward.op_type or forward.op_name or 'an unknown op'}{line}"
 
 
-def effect_text(found: NonFinite) -> str | None:
-    """Returns the effect of a bad value, such as `reached a variable`, or None if it is not known."""
-    return harm_text(found.effect, found.expected_reason)
-
-
-def harm_text(effect: str | None, expected_reason: str | None) -> str | None:
+def effect_text(found: NonFinite | Provenance | Spread) -> str | None:
     """Returns the effect of a bad value, such as `no harm: nothing used it`, or None if it is not known."""
-    if expected_reason is not None:
-        return f"no harm: {expected_reason}"
-    return None if effect is None else _EFFECTS[effect]
+    if found.expected_reason is not None:
+        return f"no harm: {found.expected_reason}"
+    return None if found.effect is None else _EFFECTS[found.effect]
 
 
 def frame_text(frame: Frame) -> str:

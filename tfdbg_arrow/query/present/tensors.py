@@ -77,7 +77,7 @@ def verdict(found: NonFinite, reasons: Reasons) -> Iterator[Line]:
     """Yields the headline, the reasons, the effect and the samples of a bad tensor."""
     yield _headline(found)
     yield from _reasons_of(found, reasons)
-    yield from _effect(found.effect, found.expected_reason)
+    yield from _effect(found)
     yield from _samples(found)
 
 
@@ -136,7 +136,7 @@ def provenance(found: Provenance, start: NonFinite | None = None, *, tree: bool 
     if origin is not None:
         lines += _reason(origin.why, origin.repair)
         lines += [] if found.growth is None else reason(found.growth)
-    lines += _effect(found.effect, found.expected_reason)
+    lines += _effect(found)
     lines += [] if start is None else _samples(start)
     yield from lines
     if lines:
@@ -184,7 +184,7 @@ def spread(found: Spread, start: NonFinite | None = None, *, full: bool = True) 
     if found.variables:
         text += f"; written to variables {_some([f'#{variable}' for variable in found.variables])}"
     yield Line((f"{text}.", "bold"))
-    yield from _effect(found.effect, found.expected_reason)
+    yield from _effect(found)
     yield Line()
     num_more = 0 if full else max(0, len(found.hops) - _NUM_SPREAD)
     ordered = list(_in_tree_order(found.hops, (each.source_hop_index for each in found.hops)))
@@ -226,9 +226,9 @@ def _reason(sentence: str | None, repair: str | None) -> Iterator[Line]:
         yield Line(f"To fix it: {repair}")
 
 
-def _effect(effect: str | None, expected_reason: str | None) -> Iterator[Line]:
+def _effect(found: NonFinite | Provenance | Spread) -> Iterator[Line]:
     """Yields the harm that a bad value did; nothing if that is not known."""
-    text = wording.harm_text(effect, expected_reason)
+    text = wording.effect_text(found)
     if text is not None:
         yield Line(f"Effect: {text}.")
 
