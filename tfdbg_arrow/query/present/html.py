@@ -34,29 +34,19 @@ _Shown = Line | Facts | Code | Table | str
 
 
 def html_of(blocks: Iterable[Block]) -> str:
-    """Returns blocks as HTML. Tables, and lines below each other, share what the other blocks leave of MAX_BYTES."""
+    """Returns blocks as HTML. A table, and lines below each other, take at most half of what is left of MAX_BYTES."""
     shown = [each for block in blocks for each in _drawn(block)]
     groups = [list(group) for _, group in groupby(shown, key=lambda each: None if type(each) is Line else id(each))]
-    parts = [None if type(group[0]) in (Line, Table) else _html(group[0]) for group in groups]
     room = MAX_BYTES - _NUM_OTHER_BYTES
-    room_of_lists = room - sum(map(_size, filter(None, parts)))
-    num_lists = parts.count(None)
     html = ['<div style="overflow-x:auto;line-height:1.4">']
-    for group, part in zip(groups, parts, strict=True):
-        if part is None:
-            part = _list_html(group, max_bytes=room_of_lists // num_lists)
-            room_of_lists -= _size(part)
-            num_lists -= 1
-        room -= _size(part)
+    for number, group in enumerate(groups, start=1):
+        part = _html(group, max_bytes=room if number == len(groups) else room // 2)
+        room -= 0 if part.startswith("<svg") else len(part.encode())
         if room < 0:
-            html.append(_note("the rest is not shown; the attributes have it"))
+            html.append(_line_html(Line(("… the rest is not shown; the attributes have it", "quiet"))))
             break
         html.append(part)
     return "".join([*html, "</div>"])
-
-
-def _size(part: str) -> int:
-    return 0 if part.startswith("<svg") else len(part.encode())
 
 
 def _drawn(block: Block) -> Sequence[_Shown]:
@@ -72,49 +62,43 @@ def _drawn(block: Block) -> Sequence[_Shown]:
     return (drawing,) if is_shown else block.otherwise
 
 
-def _html(block: _Shown) -> str:
-    match block:
-        case Heading():
-            return f'<div style="font-weight:bold;margin:.4em 0 .1em">{_spans(block.spans)}</div>'
+def _html(group: Sequence[_Shown], *, max_bytes: int) -> str:
+    match group[0]:
+        case Heading(spans=spans):
+            return f'<div style="font-weight:bold;margin:.4em 0 .1em">{_spans(spans)}</div>'
         case Line():
-            style = f' style="padding-left:{block.indent / 2:g}em"' if block.indent else ""
-            text = _spans(block.spans)
-            return f"<div{style}>{text or '&nbsp;'}</div>" if text or not block.spans else ""
-        case Facts():
-            rows = (_row([(name, "quiet"), value]) for name, value in block.pairs)
-            return f"{_TABLE}{''.join(rows)}</table>"
+            lines = [_line_html(line) for line in group if isinstance(line, Line)]
+            return _first(lines, len(lines), max_bytes=max_bytes, what="more lines")
+        case Table() as table:
+            head = "".join(f'<th style="{_CELL}">{_span(name)}</th>' for name in table.names)
+            start = _TABLE + (f"<tr>{head}</tr>" if head else "")
+            rows, number = list(map(_row, table.rows[:MAX_ROWS])), len(table.rows) + table.num_others
+            return _first(rows, number, max_bytes=max_bytes, what="more", start=start, end="</table>")
+        case Facts(pairs=pairs):
+            return f"{_TABLE}{''.join(_row([(name, 'quiet'), value]) for name, value in pairs)}</table>"
         case Code():
-            lines = (" " * line.indent + _spans(line.spans) for line in block.lines)
+            lines = [" " * line.indent + _spans(line.spans) for line in group[0].lines]
             return f'<pre style="white-space:pre-wrap">{chr(10).join(lines)}</pre>'
-        case Table():
-            return _list_html([block], max_bytes=MAX_BYTES)
-        case str():
-            return block
+        case str() as drawing:
+            return drawing
 
 
-def _list_html(group: Sequence[_Shown], *, max_bytes: int) -> str:
-    """Returns the first lines, or the first rows of a table, and the number of the others."""
-    if isinstance(group[0], Table):
-        (table,) = group
-        assert isinstance(table, Table)
-        head = "".join(f'<th style="{_CELL}">{_span(name)}</th>' for name in table.names)
-        start, end, what = _TABLE + (f"<tr>{head}</tr>" if head else ""), "</table>", "more"
-        parts, number = list(map(_row, table.rows[:MAX_ROWS])), len(table.rows) + table.num_others
-    else:
-        start, end, what = "", "", "more lines"
-        parts, number = list(map(_html, group)), len(group)
+def _first(parts: Sequence[str], number: int, *, max_bytes: int, what: str, start: str = "", end: str = "") -> str:
+    """Returns the first parts of a list, and how many parts it has besides these."""
     left, num_shown = max_bytes - len(start) - 100, 0
     for part in parts:
-        left -= _size(part)
+        left -= len(part.encode())
         if left < 0:
             break
         num_shown += 1
-    more = _note(f"{number - num_shown:,} {what}") if number > num_shown else ""
+    more = "" if num_shown == number else _line_html(Line((f"… {number - num_shown:,} {what}", "quiet")))
     return f"{start}{''.join(parts[:num_shown])}{end}{more}"
 
 
-def _note(text: str) -> str:
-    return _html(Line((f"… {text}", "quiet")))
+def _line_html(line: Line) -> str:
+    style = f' style="padding-left:{line.indent / 2:g}em"' if line.indent else ""
+    text = _spans(line.spans)
+    return f"<div{style}>{text or '&nbsp;'}</div>" if text or not line.spans else ""
 
 
 def _row(cells: Iterable[Span]) -> str:
