@@ -163,7 +163,7 @@ def print_provenance(found: Provenance, *, start: NonFinite | None, tree: bool, 
                 if index == _NUM_FIRST:
                     out.print(styled((f"... {num_folded:,} more tensors on the path; --full shows them", "dim")))
                 continue
-            _print_hop(hop, note=notes.get(hop.role), indent="    " if hop.role == "cause" else "")
+            _print_hop(hop, note=notes.get(hop.role), indent="    " if hop.is_input or hop.role == "literal" else "")
     if found.is_cut:
         _print_cut(len(found.hops))
 

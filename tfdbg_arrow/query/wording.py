@@ -52,6 +52,8 @@ HOP_ROLES = {
     "origin": "it went bad here",
     "candidate": "bad here; an input was not recorded",
     "cause": "healthy",
+    "infinite": "infinite",
+    "literal": "the program wrote this infinity",
     "unfollowed": "not followed any further",
 }
 """What the role of a hop means, for the roles that are worth a note."""
