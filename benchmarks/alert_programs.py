@@ -88,7 +88,7 @@ def nested_loops(logdir: Path, *, num_outer: int, num_inner: int) -> None:
 
 
 def spread(logdir: Path, copy: Path, *, num_parts: int) -> None:
-    """Copies a logdir, with the rows of tensor_health split into `num_parts` parts, each with its digest."""
+    """Copies a logdir, with the rows of tensor_health split into `num_parts` parts."""
     copy.mkdir(parents=True)
     (copy / MARKER_NAME).write_text(marker_text())
     for run_id in run_ids(logdir):
@@ -99,12 +99,9 @@ def spread(logdir: Path, copy: Path, *, num_parts: int) -> None:
         writer.start()
         for name, tables in parts.items():
             rows = pa.concat_tables(tables)
-            if name == "op_digest":
-                rows = rows.slice(0, 0)  # the digests are computed from the new parts
             length = -(-rows.num_rows // num_parts) if name == "tensor_health" else max(rows.num_rows, 1)
             for start in range(0, max(rows.num_rows, 1), length):
                 writer.write(name, rows.slice(start, length))
-        writer.digest()
 
 
 def main() -> None:

@@ -125,8 +125,6 @@ class Recording:
         first_ns = int(_ints(self.tables["run"], "wall_time_ns")[0])
         made = {}
         for name, table in self.tables.items():
-            if name == "op_digest":  # computed from the rows that are written
-                continue
             rows = self._repeated(table, pieces, rng) if name in _REPEATED else table
             rows = _replaced(rows, "run_id", pa.repeat(run_id, rows.num_rows))
             if "wall_time_ns" in rows.schema.names:

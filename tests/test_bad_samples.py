@@ -210,8 +210,72 @@ def test_a_bad_record_of_the_data_is_named(tmp_path: Path, is_label: bool) -> No
 
     assert texts(tmp_path, program) == [
         ("where", f"sample {BAD_ROW} of the data, the only bad one of {NUM_ROWS}"),
-        ("data", f"this is the {'second' if is_label else 'first'} component of the data"),
+        ("data", f"this is {'y' if is_label else 'x'} of the data"),
     ]
+
+
+def headline(logdir: Path, program: Callable[[], None]) -> str:
+    return first(logdir, program).headline.partition(", read at")[0]
+
+
+def test_a_component_of_the_data_has_the_name_that_the_program_gave_it(tmp_path: Path) -> None:
+    features, labels = arrays()
+    bad = features.copy()
+    bad[BAD_ROW, 0] = np.nan
+
+    def in_fit() -> None:
+        age, wage = keras.Input((6,), name="age"), keras.Input((6,), name="wage")
+        output = keras.layers.Dense(1)(keras.layers.Concatenate()([age, wage]))
+        model = keras.Model({"age": age, "wage": wage}, output)
+        model.compile("sgd", "mse")
+        model.fit({"wage": bad, "age": features}, labels, batch_size=BATCH, shuffle=False, verbose=0)
+
+    def in_a_loop(elements: Any, take: Callable[[Any], Any]) -> Callable[[], None]:
+        weight = tf.Variable(tf.ones([6, 1]))
+        step = train_step(lambda x: x @ weight, weight)
+
+        def run() -> None:
+            for element in tf.data.Dataset.from_tensor_slices(elements).batch(BATCH):
+                step(take(element), tf.ones([BATCH, 1]))
+
+        return run
+
+    came = "NaN came into the program in"
+    nested = ({"name": features, "wage": (features, bad)}, labels)
+    pairs = ((features, bad), labels)
+    assert headline(tmp_path / "fit", in_fit) == f"{came} the component wage of the data"
+    run = in_a_loop(nested, lambda element: element[0]["wage"][1])
+    assert headline(tmp_path / "nested", run) == f"{came} the component wage of the data"
+    run = in_a_loop(pairs, lambda element: element[0][1])
+    assert headline(tmp_path / "pairs", run) == f"{came} the component [0][1] of the data"
+    run = in_a_loop((labels, bad), lambda element: element[1])
+    assert headline(tmp_path / "flat", run) == f"{came} the second component of the data"
+
+
+def test_components_of_composite_tensors_and_of_data_sets_in_graphs(tmp_path: Path) -> None:
+    ragged = tf.ragged.constant([[1.0, 2.0], [], [3.0]])
+
+    @tf.function
+    def total() -> Any:
+        return tf.data.Dataset.from_tensor_slices({"a": tf.ones([3]), "b": tf.ones([3])}).reduce(
+            0.0, lambda so_far, element: so_far + element["a"]
+        )
+
+    with tfdbg_arrow.capture(tmp_path):
+        for _ in range(2):
+            for _ in tf.data.Dataset.from_tensor_slices({"lengths": ragged, "label": tf.ones([3])}):
+                pass
+        total()
+    with tfdbg_arrow.open_logdir(tmp_path) as opened:
+        rows = opened.rows("SELECT tensor_id, component_index, path FROM data_component ORDER BY tensor_id, 2")
+        failures = opened.rows("SELECT subject, reason FROM capture_stat WHERE stat = 'failed'")
+    assert failures == []
+    paths = {}
+    for tensor_id, index, path in rows:
+        paths.setdefault(tensor_id, []).append((index, path))
+    expected = [(0, '["label"]'), (1, '["lengths"]')]
+    assert all(each == expected for each in paths.values())
+    assert len(paths) == 2, "an iterator takes the data set of tensors itself"
 
 
 def test_a_tensor_computed_from_a_bad_argument_says_so(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def test_the_first_bad_iteration_of_a_loop(tmp_path: Path) -> None:
     first = tfdbg_arrow.first_nonfinite(tmp_path)
     assert first is not None
     assert (first.op_type, first.iteration, first.num_pos_inf, first.is_origin) == ("Mul", 1, 1, True)
-    assert first.ran_as == "Square, run for Mul"
+    assert first.ran_as == "Square in place of Mul"
 
 
 def test_a_nan_made_from_infinities_is_the_first_nan(tmp_path: Path) -> None:

@@ -200,7 +200,7 @@ def test_a_reference_resolves(logdir: Logdir, of: Table, column: Column) -> None
         f'AND NOT EXISTS (SELECT 1 FROM "{target}" AS target WHERE target.run_id = source.run_id '
         f'AND target."{target_column}" = source."{column.name}"{same_graph})'
     )
-    if (of.name, column.name) in {("tensor_health", "op_name"), ("op_digest", "op_name")}:
+    if (of.name, column.name) == ("tensor_health", "op_name"):
         # Nodes that TensorFlow's optimizer made are not ops of a graph of the program.
         made = logdir.rows("SELECT run_id, node_name FROM executed_op WHERE op_name IS NULL")
         assert lost

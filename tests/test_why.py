@@ -292,7 +292,7 @@ def test_only_origins_and_candidates_are_explained(opened: Logdir) -> None:
     hops = [hop for (event_index,) in found for hop in opened.provenance(event_index).hops]
     explained = {hop.role for hop in hops if hop.why is not None}
     assert "origin" in explained
-    assert explained <= {"origin", "candidate"}
+    assert explained <= {"origin", "candidate", "literal"}
     assert {hop.role for hop in hops} - explained != set()
 
 
@@ -320,7 +320,7 @@ def test_a_healthy_input_is_that_of_the_last_op_of_a_fused_node(tmp_path: Path) 
         assert first is not None
         hops = opened.provenance(first).hops
     assert [(hop.op_type, hop.role) for hop in hops] == [("Log", "origin"), ("Sigmoid", "cause")]
-    assert hops[1].ran_as in (None, "_FusedMatMul, run for MatMul, BiasAdd and Sigmoid")
+    assert hops[1].ran_as in (None, "_FusedMatMul in place of MatMul, BiasAdd and Sigmoid")
 
 
 def test_a_loss_is_traced_back_through_steps_variables_and_functions_to_a_log_of_zeros(tmp_path: Path) -> None:

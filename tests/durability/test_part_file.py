@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -99,25 +100,16 @@ def test_a_part_of_exactly_the_maximum_size_is_full(tmp_path: Path, monkeypatch:
         sizes.append(self.size)
         return count
 
+    def pieces() -> Iterator[pa.Table]:
+        yield marks(1)
+        sizes.append(-1)  # the piece is written
+
     with monkeypatch.context() as patched:
         patched.setattr(_HashingFile, "write", noting)
-        seal_part(tmp_path, "mark", [marks(1)], run_id="r", number=3, on_piece=lambda piece: sizes.append(-1))
+        seal_part(tmp_path, "mark", pieces(), run_id="r", number=3)
     after_one = sizes[sizes.index(-1) - 1]
     assert sealed(tmp_path, marks(1), marks(2), max_bytes=after_one).rows == 1
     assert sealed(tmp_path, marks(1), marks(2), max_bytes=after_one + 1).rows == 2
-
-
-def test_on_piece_gets_the_pieces_as_they_are_written(tmp_path: Path) -> None:
-    shown: list[list[int]] = []
-    seal_part(
-        tmp_path,
-        "mark",
-        [marks(1, 2), marks(3)],
-        run_id="r",
-        number=3,
-        on_piece=lambda piece: shown.append(piece["event_index"].to_pylist()),
-    )
-    assert shown == [[1, 2], [3]]
 
 
 def test_a_large_piece_is_written_as_several_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,9 +90,6 @@ class _NoParts:
     def merge_small(self, table: str) -> None:
         pass
 
-    def digest(self) -> None:
-        pass
-
     def parts(self, table: str) -> tuple[()]:
         return ()
 

@@ -261,4 +261,4 @@ def test_a_session_stops(tmp_path: Path) -> None:
     constant = stopped(tmp_path / "constant", lambda: program(is_fed=False))
     assert constant.nonfinite is not None
     # TensorFlow computed the result of the call in advance.
-    assert (constant.nonfinite.op_type, constant.nonfinite.ran_as) == ("Log", "Const, run for Log and Mul")
+    assert (constant.nonfinite.op_type, constant.nonfinite.ran_as) == ("Log", "Const in place of Log and Mul")

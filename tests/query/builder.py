@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ from tfdbg_arrow.schema.declaration import Type
 from tfdbg_arrow.storage.layout import MARKER_NAME, manifest_path, part_path
 from tfdbg_arrow.storage.manifest import ManifestEntry, add_line, checksummed
 from tfdbg_arrow.storage.marker import marker_text
-from tfdbg_arrow.writer.sink.digest import PartDigest
 
 START_NS = 1_700_000_000_000_000_000
 CPU = "/job:localhost/replica:0/task:0/device:CPU:0"
@@ -370,13 +369,12 @@ class RunBuilder:
         self.next_event_index += 1
         return self.next_event_index - 1
 
-    def write(self, logdir: Path, *, parts: int = 1, digested: Collection[int] = ()) -> Path:
+    def write(self, logdir: Path, *, parts: int = 1) -> Path:
         """Writes the run into a logdir and returns the logdir.
 
         Args:
             logdir: The directory to write to.
-                        parts: The number of parts of each table.
-                        digested: The numbers of the parts of tensor_health that have a digest.
+            parts: The number of parts of each table.
         """
         self._set_executed_graphs()
         logdir.mkdir(parents=True, exist_ok=True)
@@ -386,8 +384,6 @@ class RunBuilder:
             size = max(1, -(-len(rows) // parts))
             for number in range(parts):
                 part = rows[number * size : (number + 1) * size]
-                if name == "op_digest" and number in digested:
-                    part = self._digest(number, parts)
                 path = part_path(name, run_id=self.run_id, number=number)
                 lines.append(add_line(_write_part(logdir, path, name=name, rows=part)))
         manifest = logdir / manifest_path(self.run_id)
@@ -414,14 +410,6 @@ class RunBuilder:
             ran = best if best is not None and fitting[best] else None
             for row in rows:
                 row["executed_graph_id"] = ran if row["scope"] == "graph" else None
-
-    def _digest(self, number: int, parts: int) -> list[dict[str, Any]]:
-        rows = self.rows["tensor_health"]
-        size = max(1, -(-len(rows) // parts))
-        digest = PartDigest(self.run_id)
-        digest.add(pa.Table.from_pylist(rows[number * size : (number + 1) * size], arrow_schema("tensor_health")))
-        made: list[dict[str, Any]] = digest.table(number).to_pylist()
-        return made
 
 
 def _write_part(logdir: Path, path: str, *, name: str, rows: list[dict[str, Any]]) -> ManifestEntry:

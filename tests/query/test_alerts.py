@@ -7,7 +7,7 @@ import math
 import random
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -466,7 +466,7 @@ def findings(found: Alerts) -> list[tuple[object, ...]]:
     return [(*dataclasses.astuple(replace(alert, value=0.0)), f"{alert.value:.9g}") for alert in found.alerts]
 
 
-def programs(logdir: Path, *, parts: int = 1, digested: Collection[int] = ()) -> Path:
+def programs(logdir: Path, *, parts: int = 1) -> Path:
     """Writes a logdir with one run for each program in CASES, and some runs with several programs."""
     builds = [build for case in CASES for build in (case[1], case[3])]
     for number in range(len(builds) + 10):
@@ -476,31 +476,17 @@ def programs(logdir: Path, *, parts: int = 1, digested: Collection[int] = ()) ->
             build(run)
         for row in run.rows["graph_op"] + run.rows["graph"] + run.rows["execution"]:
             row["stack_trace_id"] = 0
-        run.write(logdir, parts=parts, digested=digested)
+        run.write(logdir, parts=parts)
     return logdir
 
 
-DIGESTED = pytest.mark.parametrize(
-    ("parts", "digested"),
-    [
-        pytest.param(1, (), id="none", marks=pytest.mark.exhaustive),
-        pytest.param(1, {0}, id="whole", marks=pytest.mark.exhaustive),
-        pytest.param(3, {0, 1, 2}, id="each", marks=pytest.mark.exhaustive),
-        pytest.param(3, {1}, id="mixed"),
-    ],
-)
-
-
 @pytest.mark.slow
-@DIGESTED
 def test_a_scan_of_many_runs_finds_the_same_alerts_as_a_full_read(
-    parts: int, digested: set[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parameters = {"growth_trend": {"growth": 50}}
-    with open_logdir(programs(tmp_path, parts=parts, digested=digested)) as logdir:
-        wholes = {
-            limit: logdir.alerts(limit=limit, parameters=parameters) for limit in ((100,) if digested else (0, 2, 100))
-        }
+    with open_logdir(programs(tmp_path, parts=3)) as logdir:
+        wholes = {limit: logdir.alerts(limit=limit, parameters=parameters) for limit in (0, 2, 100)}
         monkeypatch.setattr("tfdbg_arrow.query.alert_rules.scan._LARGE_BYTES", 0)
         monkeypatch.setattr("tfdbg_arrow.query.alert_rules.scan._MAX_RUNS", 7)
         monkeypatch.setattr("tfdbg_arrow.query.alert_rules.scan._BATCH_BYTES", 20_000)
@@ -552,14 +538,13 @@ SERIES = st.builds(
     suppress_health_check=list(HealthCheck),
 )
 @given(st.lists(st.lists(SERIES, min_size=1, max_size=4), min_size=4, max_size=4))
-def test_written_and_computed_digests_give_the_same_alerts(programs: list[list[Build]]) -> None:
+def test_a_scan_of_random_runs_finds_the_same_alerts_as_a_full_read(programs: list[list[Build]]) -> None:
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
         for number, builds in enumerate(programs):
             run = RunBuilder(f"run-{number}")
             for build in builds:
                 build(run)
-            parts, digested = [(1, ()), (1, {0}), (3, {0, 1, 2}), (2, {1})][number]
-            run.write(Path(directory), parts=parts, digested=digested)
+            run.write(Path(directory), parts=1 + number % 3)
         with open_logdir(directory) as logdir:
             whole = logdir.alerts(limit=1000)
             patch.setattr("tfdbg_arrow.query.alert_rules.scan._LARGE_BYTES", 0)

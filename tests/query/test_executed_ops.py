@@ -67,7 +67,7 @@ class TestFused:
 
     def test_the_answer_names_the_executed_op_and_the_ops_of_the_program(self, tmp_path: Path) -> None:
         found = first(self.build(), tmp_path)
-        assert (found.op_name, found.op_type, found.ran_as) == ("Log", "Log", "LogSoftmax, run for Softmax and Log")
+        assert (found.op_name, found.op_type, found.ran_as) == ("Log", "Log", "LogSoftmax in place of Softmax and Log")
         assert found.is_origin
         assert found.effect == "result"
         (softmax,) = found.inputs
@@ -124,7 +124,11 @@ def test_a_node_made_by_the_optimizer_has_the_source_line_and_labels_of_its_op(t
     run.tensor(graph, "out", NEG_INF, execution=index)
     run.eager(index, NEG_INF, tensor_id=2)
     found = first(run, tmp_path)
-    assert (found.op_name, found.op_type, found.ran_as) == ("log", "Log", "_UnaryOpsComposition, run for Abs and Log")
+    assert (found.op_name, found.op_type, found.ran_as) == (
+        "log",
+        "Log",
+        "_UnaryOpsComposition in place of Abs and Log",
+    )
     assert found.source is not None
     assert (found.source.lineno, found.layer, found.role) == (7, "dense", "forward")
     why = read_reasons(tmp_path / "logdir", tensor=3, run_id=run.run_id)
@@ -144,7 +148,7 @@ def test_a_constant_computed_in_advance_is_an_origin_without_inputs(tmp_path: Pa
     run.tensor(graph, "out", NEG_INF, execution=index)
     run.eager(index, NEG_INF, tensor_id=2)
     found = first(run, tmp_path)
-    assert (found.op_name, found.op_type, found.ran_as) == ("log", "Log", "Const, run for Log")
+    assert (found.op_name, found.op_type, found.ran_as) == ("log", "Log", "Const in place of Log")
     assert found.is_origin
 
 
@@ -382,7 +386,7 @@ def test_the_reciprocal_of_a_root_is_the_division_of_the_program(epsilon: bool, 
     run.eager(index, counts(nan=1, pos=2), tensor_id=2)
     found = first(run, tmp_path)
     assert (found.op_name, found.op_type, found.event_index) == ("ratio", "RealDiv", root)
-    assert found.ran_as == "Rsqrt, run for Sqrt"
+    assert found.ran_as == "Rsqrt in place of Sqrt and RealDiv"
     assert [each.health and (each.health.num_zero, each.health.num_pos_inf) for each in found.inputs] == [
         (1, 0),
         (1, 0),

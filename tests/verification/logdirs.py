@@ -43,7 +43,7 @@ def write_killed_run(logdir: Path, scratch: Path, *, seed: int = 1) -> Path:
 def write_all(logdir: Path, scratch: Path) -> Path:
     """Writes a logdir with one run that ended and one that was killed."""
     write_killed_run(logdir, scratch)
-    return clean_run().write(logdir, digested=(0,))
+    return clean_run().write(logdir)
 
 
 def damage(found: Verification) -> list[tuple[str, str]]:

@@ -25,7 +25,7 @@ COUNT = "SELECT count(*) FROM tensor_health"
 
 @pytest.fixture
 def logdir(tmp_path: Path) -> Path:
-    return clean_run().write(tmp_path / "logdir", parts=2, digested=(0, 1))
+    return clean_run().write(tmp_path / "logdir", parts=2)
 
 
 def change(path: Path, damage: str) -> None:
@@ -64,24 +64,14 @@ def test_nothing_is_left_out_of_an_intact_logdir_or_without_skip_broken(logdir: 
 
 
 @pytest.mark.slow
-def test_the_digest_of_a_part_that_is_left_out_is_not_used(logdir: Path) -> None:
-    expected = clean_run().write(logdir.parent / "expected", parts=2, digested=(0, 1))
+def test_a_part_that_is_left_out_is_not_used(logdir: Path) -> None:
+    expected = clean_run().write(logdir.parent / "expected", parts=2)
     lines = (expected / MANIFEST).read_text().splitlines()
     (expected / MANIFEST).write_text(resealed("\n".join(line for line in lines if PART not in line)))
     change(logdir / PART, "changed")
     with open_logdir(logdir, skip_broken=True) as opened, open_logdir(expected) as other:
         assert opened.alerts() == other.alerts()
         assert opened.lasting(BadRuns).by_first(("nan",)) == other.lasting(BadRuns).by_first(("nan",))
-
-
-@pytest.mark.slow
-def test_a_broken_digest_is_left_out_and_its_part_is_read(logdir: Path) -> None:
-    with open_logdir(logdir) as opened:
-        expected = opened.alerts()
-    change(logdir / PART.replace("tensor_health", "op_digest"), "changed")
-    with open_logdir(logdir, skip_broken=True) as opened:
-        assert opened.alerts() == expected
-        assert [part.table for part in opened.broken_parts] == ["op_digest"]
 
 
 def test_a_refresh_notices_broken_and_restored_parts(logdir: Path) -> None:

@@ -385,7 +385,7 @@ def test_a_function_whose_ops_were_all_fused_has_rows_and_lines(program: Any, tm
     record(tmp_path, tf.function(program), tf.constant([0.0, 2.0]))
     found = tfdbg_arrow.first_nonfinite(tmp_path)
     assert found is not None
-    assert (found.op_type, found.ran_as) == ("Log", "_UnaryOpsComposition, run for Relu and Log")
+    assert (found.op_type, found.ran_as) == ("Log", "_UnaryOpsComposition in place of Relu and Log")
     assert found.source is not None
     assert found.source.code == "return tf.math.log(tf.nn.relu(x))"
 
@@ -456,7 +456,7 @@ def test_a_check_waits_until_its_constant_input_is_recorded(tmp_path: Path) -> N
         found = tfdbg_arrow.first_nonfinite(tmp_path / str(attempt))
         assert found is not None
         assert (found.op_name, found.op_type, found.num_neg_inf) == ("Log", "Log", 3)
-        assert found.ran_as == "Const, run for Log"
+        assert found.ran_as == "Const in place of Log"
 
 
 def test_a_function_call_that_was_computed_in_advance_names_its_ops(tmp_path: Path) -> None:
@@ -468,7 +468,7 @@ def test_a_function_call_that_was_computed_in_advance_names_its_ops(tmp_path: Pa
         session.run(logarithm(tf.constant(0.0)))
     found = tfdbg_arrow.first_nonfinite(tmp_path)
     assert found is not None
-    assert (found.op_type, found.ran_as, found.is_expected) == ("Log", "Const, run for Log and Mul", False)
+    assert (found.op_type, found.ran_as, found.is_expected) == ("Log", "Const in place of Log and Mul", False)
     assert found.source is not None
     assert (found.source.code or "").endswith("# computed in advance")
     explanation = read_reasons(tmp_path, found.event_index, run_id=found.run_id).explanation

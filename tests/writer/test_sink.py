@@ -18,7 +18,7 @@ from tfdbg_arrow.schema import TABLES
 from tfdbg_arrow.schema.dtypes import dtype_itemsize
 from tfdbg_arrow.spool.journal import RunFiles
 from tfdbg_arrow.spool.records import NO_STEP, NO_VALUE, RECORD_DTYPE, Flag, Kind, join_records
-from tfdbg_arrow.storage.layout import part_number, spool_paths
+from tfdbg_arrow.storage.layout import spool_paths
 from tfdbg_arrow.storage.manifest import read_live_parts
 from tfdbg_arrow.writer.memory import MemoryShares
 from tfdbg_arrow.writer.sink.sink import Sink
@@ -346,18 +346,6 @@ class TestCircularBuffer:
             ("dropped", "graph tensor", 13),
         ]
         assert recording.rows("run", "is_clean_end") == [(True,)]
-
-    def test_the_digest_covers_the_kept_events(self, tmp_path: Path) -> None:
-        recording = Recording(tmp_path, circular_buffer_size=2).start()
-        for step in range(3):
-            recording.call(step, step_id=step, tensors=3)
-            recording.sink.flush()
-        assert recording.rows("op_digest", "num_tensors") == []
-        recording.close()
-        (part,) = {entry.path for entry in read_live_parts(tmp_path, run_id=RUN_ID) if entry.table == "tensor_health"}
-        digested = recording.rows("op_digest", "part_number", "num_tensors")
-        assert {number for number, _ in digested} == {part_number(part)}
-        assert sum(number for _, number in digested) == len(recording.rows("tensor_health", "event_index"))
 
     def test_a_flush_writes_the_buffer_and_the_next_flush_replaces_it(self, tmp_path: Path) -> None:
         recording = Recording(tmp_path, circular_buffer_size=2).start()

@@ -44,7 +44,6 @@ from tfdbg_arrow.storage.layout import MANIFEST_DIRECTORY, make_run_id, manifest
 from tfdbg_arrow.storage.manifest import read_live_parts, resolve_part
 from tfdbg_arrow.storage.marker import mark_logdir
 from tfdbg_arrow.writer.rows import to_json
-from tfdbg_arrow.writer.sink.digest import DIGEST_TABLE
 from tfdbg_arrow.writer.sink.parts import PartWriter
 
 _DEFINITIONS = FILES[:4]
@@ -295,8 +294,6 @@ class _Import:
         for row in stats:
             self._rows.add_row("capture_stat", row)
         self._rows.flush()
-        self._parts.digest()
-        num_digests = sum(part.rows for part in self._parts.parts(DIGEST_TABLE))
         old = [entry.path for entry in self._parts.parts("run")]
         self._parts.replace(old, {"run": [self._run_table(is_finished=True)]})
         return ImportedRun(
@@ -304,7 +301,7 @@ class _Import:
             prefix=self._file_set.prefix,
             is_new=True,
             num_events=self._num_definitions + self._events.num_events,
-            rows={**self._rows.num_rows, "run": 1, DIGEST_TABLE: num_digests},
+            rows={**self._rows.num_rows, "run": 1},
             dropped=tuple(_shown(dict(row)) for row in stats),
         )
 

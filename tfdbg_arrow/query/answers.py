@@ -218,10 +218,8 @@ class Logdir(OpenLogdir, Answers):
         """
         return _of_run(super().of_run(run_id))
 
-    def _restricted(
-        self, run_ids: Sequence[str], *, loads: bool = False, only: Mapping[str, Iterable[str]] | None = None
-    ) -> SubLogdir:
-        return _RunsOfLogdir(self, run_ids, loads=loads, only=only)
+    def _restricted(self, run_ids: Sequence[str], *, loads: bool = False) -> SubLogdir:
+        return _RunsOfLogdir(self, run_ids, loads=loads)
 
     def _repr_html_(self) -> str | None:
         try:

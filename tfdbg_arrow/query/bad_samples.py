@@ -15,6 +15,7 @@ from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.keras_graphs import user_names
 from tfdbg_arrow.query.recorded import (
+    Execution,
     GraphTensor,
     Place,
     TensorEvent,
@@ -29,6 +30,9 @@ from tfdbg_arrow.schema.op_traits import Trait, types_with
 
 _ELEMENTWISE, _KEEPS_SLICES = types_with(Trait.ELEMENTWISE), types_with(Trait.KEEPS_SLICES)
 _RESHAPING = types_with(Trait.RESHAPED) - {"Transpose"}
+_METHODS_OF_KERAS = frozenset({"evaluate", "fit", "predict"})
+_ARGUMENTS_OF_KERAS = ("x", "y", "sample_weight")
+"""The components of an element that Keras takes from a data set, by its names of them."""
 _PHASES_OF_KERAS = ("train", "test", "predict")
 """What a recording marks as the phase in fit, evaluate and predict. Keras takes each element for a batch."""
 _REORDERING = frozenset({
@@ -310,27 +314,42 @@ class SampleFinder:
         arguments = self._arguments(execution_index)
         if source.event_index in arguments or source.op_type not in GETS_ELEMENT:
             return arguments
+        is_of_keras = not self._library_functions(source).isdisjoint(_METHODS_OF_KERAS)
         return {
-            row.event_index: StepInput(name=f"the {_ordinal(row.output_slot or 0)} of the batch", health=_health(row))
+            row.event_index: StepInput(
+                name=f"{self._component(row, is_of_keras=is_of_keras)} of the batch", health=_health(row)
+            )
             for row in self._siblings(source)
         }
 
+    def _component(self, row: TensorEvent, *, is_of_keras: bool) -> str:
+        """Returns what an output of an op that gets an element is in the program."""
+        path = self._arrays.element_component(row)
+        return component_name(path or (row.output_slot or 0,), is_of_keras=is_of_keras)
+
     def _read_arguments(self, execution_index: int | None) -> dict[int, StepInput]:
-        """Returns the recorded arguments of the function that an execution called, by event_index."""
+        """Returns the recorded arguments of a function's call or feeds of a session's run, by event_index."""
         execution = self._flow.events.execution(execution_index)
         if execution is None or execution.graph_id is None:
             return {}
-        graphs, found = self._flow.graphs, {}
+        arguments: dict[int, StepInput] = {}
         for index, tensor_id in self._flow.events.execution_inputs(execution.execution_index).items():
-            name = graphs.placeholder(execution.op_type, index)
-            argument = (
-                None if name is None else graphs.argument(execution.graph_id, name, function_name=execution.op_type)
-            )
+            name = self._argument_name(execution, execution.graph_id, index)
             row = self._flow.events.eager(tensor_id).event
-            if row is not None and argument is not None and not argument.is_capture:
-                function = graphs.names.get(execution.graph_id, execution.op_type)
-                found[row.event_index] = StepInput(name=f"the argument {name} of {function}", health=_health(row))
-        return found
+            if row is not None and name is not None:
+                arguments[row.event_index] = StepInput(name=name, health=_health(row))
+        return arguments
+
+    def _argument_name(self, execution: Execution, graph_id: int, index: int) -> str | None:
+        """Returns what an input of an execution is in the program; None for a tensor that a function captured."""
+        graphs = self._flow.graphs
+        feeds = graphs.feeds.get(execution.op_type)
+        if feeds is not None:
+            return next((f"the feed of {op_name}" for (op_name, _), fed in feeds.items() if fed == index), None)
+        name = graphs.placeholder(execution.op_type, index)
+        argument = None if name is None else graphs.argument(graph_id, name, function_name=execution.op_type)
+        function = graphs.names.get(graph_id, execution.op_type)
+        return None if argument is None or argument.is_capture else f"the argument {name} of {function}"
 
     def _data_name(self, event: TensorEvent) -> str | None:
         """Returns which component of a data set has the rows of an array; None for another tensor."""
@@ -338,24 +357,30 @@ class SampleFinder:
             return None
         for op_type, _, index in self._flow.events.ways_of_use(event.tensor_id):
             if self._arrays.is_array(op_type):
-                return f"the {_ordinal(index)}"
+                path = self._arrays.array_component(event.tensor_id, index)
+                functions = self._library_functions(self._first_element(event))
+                return component_name(path or (index,), is_of_keras=not functions.isdisjoint(_METHODS_OF_KERAS))
         return None
+
+    def _first_element(self, array: TensorEvent) -> TensorEvent:
+        """Returns the first bad element after an array was given to a data set, or the array if there is none."""
+        types = ", ".join(f"'{op_type}'" for op_type in sorted(GETS_ELEMENT))
+        elements = read_events(
+            self._logdir,
+            f"has_inf_or_nan AND op_type IN ({types}) AND event_index > ? ORDER BY event_index LIMIT 1",
+            [self._run_id, array.event_index],
+        )
+        return elements[0] if elements else array
+
+    def _library_functions(self, event: TensorEvent) -> set[str]:
+        """Returns the functions of libraries in which the execution of a tensor was called."""
+        execution = self._flow.events.execution(event.execution_index)
+        stack = () if execution is None else self._stacks.stack(execution.stack_trace_id)
+        return {frame.func.rpartition(".")[2] for frame in stack if not frame.is_user}
 
     def _whole(self, event: TensorEvent, *, is_batch: bool) -> str:
         """Returns what the samples of a tensor are samples of."""
-        element = event
-        if not is_batch:
-            types = ", ".join(f"'{op_type}'" for op_type in sorted(GETS_ELEMENT))
-            elements = read_events(
-                self._logdir,
-                f"has_inf_or_nan AND op_type IN ({types}) AND event_index > ? ORDER BY event_index LIMIT 1",
-                [self._run_id, event.event_index],
-            )
-            element = elements[0] if elements else event
-        execution = self._flow.events.execution(element.execution_index)
-        stack = () if execution is None else self._stacks.stack(execution.stack_trace_id)
-        functions = {frame.func.rpartition(".")[2] for frame in stack if not frame.is_user}
-        if functions >= {"fit", "evaluate"}:
+        if self._library_functions(event if is_batch else self._first_element(event)) >= {"fit", "evaluate"}:
             return "the batch of the validation" if is_batch else "the validation data"
         return "the batch" if is_batch else "the data"
 
@@ -370,9 +395,22 @@ def _takes_whole_axis(attributes: dict[str, Any]) -> bool:
     return [mask & 1 if isinstance(mask, int) else None for mask in masks] == [1, 1, 0, 0, 0]
 
 
-def _ordinal(index: int) -> str:
-    """Returns a component of an element of a data set by its index, such as `second component`."""
-    return f"{_ORDINALS[index]} component" if index < len(_ORDINALS) else f"component with index {index}"
+def component_name(path: tuple[int | str, ...], *, is_of_keras: bool) -> str:
+    """Returns what a tensor is in an element of a data set, such as `the component age` or `the second component`.
+
+    Args:
+        path: The indexes and keys that lead to it.
+        is_of_keras: Whether Keras takes the elements for (x, y, sample_weight).
+    """
+    names = [key for key in path if isinstance(key, str)]
+    if names:
+        return f"the component {names[-1]}"
+    index, *inner = path
+    if is_of_keras and isinstance(index, int) and index < len(_ARGUMENTS_OF_KERAS) and not inner:
+        return _ARGUMENTS_OF_KERAS[index]
+    if isinstance(index, int) and index < len(_ORDINALS) and not inner:
+        return f"the {_ORDINALS[index]} component"
+    return "the component " + "".join(f"[{key}]" for key in path)
 
 
 def _health(row: TensorEvent) -> TensorHealth:

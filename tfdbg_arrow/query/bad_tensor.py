@@ -188,13 +188,13 @@ class BadTensorReader:
         )
 
     def _call(self, event: TensorEvent, stack: tuple[Frame, ...]) -> FunctionCall | None:
-        """Returns the call from eager code in which the op of a tensor ran.
+        """Returns the call from eager code in which the op of a tensor ran, or that first took a tensor from outside.
 
         The result is None if its number is not known, or if the function is one of TensorFlow or Keras themselves, such
         as the one in which `jacobian` computes: its name says nothing to the user.
         """
         index = event.execution_index
-        execution = self.flow.events.execution(index) if event.scope == "graph" else None
+        execution = self.flow.events.execution(index) if event.scope != "execution" else None
         if execution is None or execution.graph_id is None or index is None:
             return None
         if execution.op_type in self.flow.graphs.sessions:

@@ -120,8 +120,8 @@ class NonFinite(TensorHealth):
             gradient, that of its forward op. None outside of these, if the part was made before the recording began,
             and if `source` is this line.
         role: The purpose of the op: `forward`, `gradient`, `optimizer`, `loss`, `metric` or `input`.
-        ran_as: What TensorFlow ran in place of the program's op, such as `LogSoftmax, run for Softmax and Log`; None if
-            it ran the op as it is.
+        ran_as: What TensorFlow ran in place of the program's op, such as `LogSoftmax in place of Softmax and Log`; None
+            if it ran the op as it is.
         equal_lines: The user's lines of other ops of the program that equal this one: TensorFlow's optimizer computed
             them all as one op. Each of these lines may be the one to change.
         effect: Where the badness of an origin ends: `variable` (an op wrote it to a variable), `result` (it was

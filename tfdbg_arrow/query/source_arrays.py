@@ -8,6 +8,7 @@ from functools import cached_property
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.recorded import Execution, TensorEvent
+from tfdbg_arrow.safe_text import parse_json
 from tfdbg_arrow.schema.op_traits import Trait, types_with
 
 GETS_ELEMENT = types_with(Trait.GETS_ELEMENT)
@@ -47,6 +48,28 @@ class SourceArrays:
             inputs = self._flow.events.execution_inputs(maker.execution_index or 0) if is_dataset else {}
             dataset_id = inputs.get(0)
         return False
+
+    def element_component(self, source: TensorEvent) -> tuple[int | str, ...] | None:
+        """Returns the path to an output of an op that gets an element; None if the elements have no names."""
+        made = self._maker(source)
+        dataset_id = None if made is None else self._flow.events.execution_inputs(made).get(0)
+        return self._components.get((dataset_id, source.output_slot))
+
+    def array_component(self, tensor_id: int, input_index: int) -> tuple[int | str, ...] | None:
+        """Returns the path to an array in the elements of the data set that was made of it; None without names."""
+        for use in self._flow.events.uses(tensor_id):
+            outputs = self._flow.events.execution_outputs(use.execution.execution_index)
+            if use.input_index == input_index and self.is_array(use.execution.op_type) and 0 in outputs:
+                return self._components.get((outputs[0][0], input_index))
+        return None
+
+    @cached_property
+    def _components(self) -> dict[tuple[int | None, int | None], tuple[int | str, ...]]:
+        """The paths to the tensors in elements of data sets, by data set and index."""
+        rows = self._logdir.rows(
+            "SELECT tensor_id, component_index, path FROM data_component WHERE run_id = ?", [self._run_id]
+        )
+        return {(tensor_id, index): _keys(path) for tensor_id, index, path in rows}
 
     def row(self, source: TensorEvent, sample: int) -> int | None:
         """Returns the row of a sample in the arrays that the batches come from, or None if their order is not known."""
@@ -131,3 +154,12 @@ class SourceArrays:
     @cached_property
     def _has_arrays_of_keras(self) -> bool:
         return set(_ARRAYS_OF_KERAS) <= set(self._flow.graphs.names.values())
+
+
+def _keys(path: str) -> tuple[int | str, ...]:
+    """Parses the path of a component, which may be any text in a logdir from an untrusted source."""
+    try:
+        keys = parse_json(path)
+    except ValueError:
+        return ()
+    return tuple(key for key in keys if isinstance(key, (int, str))) if isinstance(keys, list) else ()

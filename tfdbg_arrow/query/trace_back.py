@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -191,8 +192,10 @@ class Hop(TensorHop):
             which it was found first.
         role: `origin` (its op created one of the kinds), `propagator` (all it holds came from an input), `candidate`
             (bad, and neither is proven because an input was not recorded), `cause` (a healthy input of an origin or
-            candidate), `unfollowed` (bad, but the search reached its limit before examining it).
-        is_on_path: Whether it lies on the path to the earliest origin or candidate, or is a cause of that one.
+            candidate), `infinite` (an infinite input of the origin on the path), `literal` (where the program wrote the
+            infinities of such an input), `unfollowed` (bad, but the search reached its limit before examining it).
+        is_on_path: Whether it lies on the path to the earliest origin or candidate, or has one of the roles `cause`,
+            `infinite` and `literal` for that one.
         why: One sentence on how the op created the bad value, if the counts prove it.
         repair: How to fix it, as a short instruction; None if there is no sentence or no standard fix.
     """
@@ -202,6 +205,11 @@ class Hop(TensorHop):
     is_on_path: bool
     why: str | None
     repair: str | None
+
+    @property
+    def is_input(self) -> bool:
+        """Whether it is shown as an input of the origin."""
+        return self.role in ("cause", "infinite")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -237,10 +245,14 @@ class Provenance(HopRows):
 
     @property
     def path(self) -> tuple[Hop, ...]:
-        """The path from that origin, preceded by its causes, to the start of the search."""
+        """The path from that origin, preceded by its inputs, to the start of the search.
+
+        The places where the program wrote infinities among the inputs come before these.
+        """
         on_path = [hop for hop in self.hops if hop.is_on_path]
-        causes = [hop for hop in on_path if hop.role == "cause"]
-        return (*causes, *reversed([hop for hop in on_path if hop.role != "cause"]))
+        literals = [hop for hop in on_path if hop.role == "literal"]
+        inputs = [hop for hop in on_path if hop.is_input]
+        return (*literals, *inputs, *reversed([hop for hop in on_path if hop not in (*literals, *inputs)]))
 
 
 def provenance(
@@ -372,12 +384,33 @@ class _Search:
         if not ends:
             return tuple(hops)
         end = self._earliest(ends)
-        on_path = {index for index in self._sources.get(end.hop_index, ()) if hops[index].role == "cause"}
+        inputs = [hops[index] for index in sorted(self._sources.get(end.hop_index, ()))]
+        infinite = [hop for hop in inputs if hop.role != "cause" and not hop.num_nan]
+        literals = [literal for hop in infinite if (literal := self._nearest_literal(hop)) is not None]
+        roles = {
+            **{hop.hop_index: "infinite" for hop in infinite},
+            **{hop.hop_index: "literal" for hop in literals},
+        }
+        on_path = {*roles, *(hop.hop_index for hop in inputs if hop.role == "cause")}
         at: int | None = end.hop_index
         while at is not None:
             on_path.add(at)
             at = hops[at].user_hop_index
-        return tuple(replace(hop, is_on_path=hop.hop_index in on_path) for hop in hops)
+        return tuple(
+            replace(hop, role=roles.get(hop.hop_index, hop.role), is_on_path=hop.hop_index in on_path) for hop in hops
+        )
+
+    def _nearest_literal(self, start: Hop) -> Hop | None:
+        """Returns the nearest hop, from an infinite one back, at which the program wrote an infinity, or None."""
+        waiting, seen = deque([start.hop_index]), {start.hop_index}
+        while waiting:
+            hop = self._hops[waiting.popleft()]
+            if hop.role == "origin":
+                return hop if self._is_literal(hop) else None
+            new = sorted(self._sources.get(hop.hop_index, set()) - seen)
+            seen.update(new)
+            waiting += new
+        return None
 
     def _is_literal(self, hop: Hop) -> bool:
         event = self.flow.events.event(hop.event_index)

@@ -450,6 +450,21 @@ EXECUTION_OUTPUT = Table(
     ),
 )
 
+DATA_COMPONENT = Table(
+    name="data_component",
+    row="One tensor of the elements of a tf.data data set whose components have names or are nested.",
+    key=("run_id", "tensor_id", "component_index"),
+    columns=(
+        _RUN_ID,
+        Column(2, "tensor_id", _BIGINT, "The data set: the tensor_id in execution_output of the op that made it."),
+        Column(3, "component_index", _INTEGER,
+            "Index of the tensor among those of an element, from 0, as the output of an op that gets an element and as "
+            "the input of one that makes the data set of tensors."),
+        Column(4, "path", _VARCHAR,
+            "A JSON array of the indexes and keys that lead to the tensor in an element, such as `[0, \"age\"]`."),
+    ),
+)
+
 EXECUTION_ERROR = Table(
     name="execution_error",
     row="One execution that raised an error instead of returning.",
@@ -564,61 +579,6 @@ TENSOR_HEALTH = Table(
     ),
 )
 
-OP_DIGEST = Table(
-    name="op_digest",
-    row=(
-        "Extremes and sums over the tensors of one op output and one dtype in one part of tensor_health. They let a "
-        "reader skip parts and outputs that cannot match."
-    ),
-    key=("run_id", "part_number", "digest_index"),
-    columns=(
-        _RUN_ID,
-        Column(2, "part_number", _BIGINT,
-            "Number of the part of tensor_health; equal to the number of the part that holds this row."),
-        Column(3, "digest_index", _BIGINT, "Index of the row in the part's digest, from 0."),
-        _nullable(4, "graph_id", _BIGINT,
-            "The graph that contains the op; NULL outside graphs.", references="graph.graph_id"),
-        _nullable(5, "op_name", _VARCHAR, "The op in that graph; NULL outside graphs.", references="graph_op.op_name"),
-        _nullable(6, "op_type", _VARCHAR, "Op type, or the function's runtime name; NULL for `external`."),
-        _nullable(7, "output_slot", _INTEGER, "Index of the op's output, from 0; NULL for `external`."),
-        _nullable(8, "dtype", _VARCHAR, "TensorFlow's name of the dtype; NULL if unknown (an imported dump)."),
-        Column(9, "num_tensors", _BIGINT, "Number of rows of tensor_health."),
-        Column(10, "num_bad_tensors", _BIGINT, "Number of tensors whose has_inf_or_nan is true."),
-        _nullable(11, "min_size", _BIGINT, "Smallest size; NULL if no size was measured.", unit="elements"),
-        _nullable(12, "max_size", _BIGINT, "Largest size; NULL if min_size is NULL.", unit="elements"),
-        _nullable(13, "min_shape", _VARCHAR,
-            "Smallest shape in byte order of its text, such as `32,64`; empty for a scalar; NULL if no shape was "
-            "measured."),
-        _nullable(14, "max_shape", _VARCHAR, "Largest shape in the same order; NULL if min_shape is NULL."),
-        _nullable(15, "max_nonzero", _BIGINT,
-            "Largest size - num_zero of tensors with more than one element; NULL if there are none.", unit="elements"),
-        _nullable(16, "max_zero_share", _DOUBLE, "Largest num_zero / size; NULL if there is none."),
-        _nullable(17, "max_subnormal", _BIGINT, "Largest num_subnormal; NULL if none was measured.", unit="elements"),
-        _nullable(18, "max_magnitude", _DOUBLE, "Largest max_abs_finite; NULL if there is none."),
-        Column(19, "num_logs", _BIGINT, "Number of tensors with max_abs_finite above 0."),
-        _nullable(20, "sum_log", _DOUBLE, "Sum of ln(max_abs_finite) over these tensors; NULL if there are none."),
-        _nullable(21, "sum_log_square", _DOUBLE, "Sum of the squares of these logarithms; NULL if sum_log is NULL."),
-        _nullable(22, "min_square", _DOUBLE,
-            "Smallest mean square, mean_finite * mean_finite + stddev_finite * stddev_finite, clipped to the range "
-            "of DOUBLE; NULL if there is none."),
-        _nullable(23, "max_square", _DOUBLE, "Largest mean square; NULL if min_square is NULL."),
-        _nullable(24, "min_stddev", _DOUBLE, "Smallest stddev_finite; NULL if there is none."),
-        _nullable(25, "max_stddev", _DOUBLE, "Largest stddev_finite; NULL if min_stddev is NULL."),
-        _nullable(26, "min_slope", _DOUBLE,
-            "Smallest mean of y - y * y over the elements y, which is mean_finite minus the mean square, clipped "
-            "to the range of DOUBLE; NULL if there is none."),
-        Column(27, "num_norms", _BIGINT,
-            "Number of tensors of scope `graph` that have a mean_finite and whose has_inf_or_nan is false."),
-        _nullable(28, "min_norm", _DOUBLE,
-            "Smallest Euclidean norm of these tensors, the square root of size times mean square, clipped in the "
-            "same way; NULL if there are none."),
-        _nullable(29, "max_norm", _DOUBLE, "Largest Euclidean norm of these tensors; NULL if min_norm is NULL."),
-        _nullable(30, "max_norm_jump", _DOUBLE,
-            "Largest ratio of a norm to the mean of the ten norms before it in the part; 0 if no norm has ten "
-            "norms before it with a mean above 0; NULL if unknown."),
-    ),
-)
-
 TENSOR_VALUE = Table(
     name="tensor_value",
     row="The elements of one recorded tensor.",
@@ -707,9 +667,9 @@ TABLES: tuple[Table, ...] = (
     EXECUTION,
     EXECUTION_INPUT,
     EXECUTION_OUTPUT,
+    DATA_COMPONENT,
     EXECUTION_ERROR,
     TENSOR_HEALTH,
-    OP_DIGEST,
     TENSOR_VALUE,
     INPUT_VALUE,
     MARK,

@@ -6,7 +6,7 @@ Source: spec/README.md, "Layout of a logdir".
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 
@@ -35,7 +35,6 @@ def seal_part(
     run_id: str,
     number: int,
     max_bytes: int | None = None,
-    on_piece: Callable[[pa.Table], None] | None = None,
 ) -> ManifestEntry:
     """Writes and renames a part, but does not add it to the manifest.
 
@@ -46,7 +45,6 @@ def seal_part(
         run_id: The run.
         number: The part's number.
         max_bytes: The part ends with the piece at which its file reaches this size; None means no limit.
-        on_piece: Called with each piece of the rows, if given.
 
     Returns:
         The manifest entry of the part.
@@ -69,8 +67,6 @@ def seal_part(
             writer.write_table(piece, row_group_size=ROW_GROUP_ROWS)
             rows += piece.num_rows
             events.add(piece)
-            if on_piece is not None:
-                on_piece(piece)
             del piece  # frees its memory before the next one is read
             if max_bytes is not None and file.size >= max_bytes:
                 break

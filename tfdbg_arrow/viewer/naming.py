@@ -29,6 +29,8 @@ ROLES = {
     "candidate": "bad here; an input was not recorded",
     "propagator": "passed it on",
     "cause": "healthy input",
+    "infinite": "infinite input",
+    "literal": "the program wrote this infinity",
 }
 """The role of a tensor on the path back from a bad one, by `Hop.role`."""
 

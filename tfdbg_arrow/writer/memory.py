@@ -59,7 +59,7 @@ class MemoryShares:
 
     @property
     def row_group_bytes(self) -> int:
-        """Arrow bytes of a merged row group; the rows read ahead and the digest each have an equal share."""
+        """Arrow bytes of a merged row group. The rows read ahead and the buffers of the writer have equal shares."""
         return self._third // 3
 
 

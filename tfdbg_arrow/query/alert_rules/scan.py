@@ -7,8 +7,8 @@ tensors of the candidates of all rules are read once, some runs at a time, and t
 tensors are missing there, so a rule may find something that it would not find in the whole logdir. Therefore only
 findings among the rule's own candidates are kept.
 
-The extremes of an output over its run exclude most outputs, and are cheap to read. The table op_digest holds them for
-most parts of tensor_health. The other parts are read once, and their digests are kept until the parts change.
+The digest of an output has extremes and sums over all of its tensors in a run. They exclude most outputs. Each part is
+read once, and the digests are kept until the parts of the run change.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from tfdbg_arrow.query.logdir.open_logdir import OpenLogdir
 from tfdbg_arrow.query.logdir.public_views import public_views
 from tfdbg_arrow.query.recorded import KINDS
 from tfdbg_arrow.schema.tables import table
-from tfdbg_arrow.storage.layout import part_number
 
 _LARGE_BYTES = 8_000_000
 """If the parts of tensor_health are at least this large (half a million rows or less), it pays to determine the
@@ -297,26 +296,16 @@ DIGEST = {
     "num_norms": (f"CAST(sum(CASE WHEN {_IS_NORM} THEN 1 ELSE 0 END) AS BIGINT)", "sum"),
     "min_norm": (f"min({_NORM})", "min"),
     "max_norm": (f"max({_NORM})", "max"),
-    # It depends on the order of time and takes as long to compute as the rule itself.
-    "max_norm_jump": ("CAST(NULL AS DOUBLE)", "max"),
 }
-"""For each column of op_digest: the SQL that computes it from tensors, and the aggregate that merges digests."""
+"""For each column of a digest: the SQL that computes it from tensors, and the aggregate that merges digests."""
 
 
 COMPUTED = (
-    f"SELECT CAST(NULL AS BIGINT) AS part_number, {', '.join(_KEY)}, dtype, "
+    f"SELECT {', '.join(_KEY)}, dtype, "
     f"{', '.join(f'{made} AS {name}' for name, (made, _) in DIGEST.items())} "
     f"FROM tensor_health GROUP BY {', '.join(_KEY)}, dtype"
 )
-"""Computes the rows of op_digest from tensors."""
-
-
-_WRITTEN = (
-    "WITH live AS (SELECT unnest(?) AS run_id, unnest(CAST(? AS BIGINT[])) AS part_number) "
-    f"SELECT d.part_number, {', '.join(f'd.{name}' for name in (*_KEY, 'dtype', *DIGEST))} FROM op_digest AS d "
-    "JOIN live AS l ON l.run_id = d.run_id AND l.part_number = d.part_number"
-)
-"""Reads the rows of op_digest for some parts."""
+"""Computes the digest of each output and dtype."""
 
 
 _EXTREMES = f"""\
@@ -337,8 +326,7 @@ gradient AS (
 )
 SELECT
     {", ".join(f"d.{name}" for name in _KEY)},
-    {", ".join(f"{merged}(d.{name}) AS {name}" for name, (_, merged) in DIGEST.items() if name != "max_norm_jump")},
-    CASE WHEN count(*) = 1 THEN max(d.max_norm_jump) END AS max_norm_jump,
+    {", ".join(f"{merged}(d.{name}) AS {name}" for name, (_, merged) in DIGEST.items())},
     max(d.max_magnitude / CASE d.dtype
         WHEN 'float16' THEN CAST(65504 AS DOUBLE)
         WHEN 'bfloat16' THEN CAST(3.3895313892515355e38 AS DOUBLE)
@@ -353,7 +341,7 @@ SELECT
 FROM derived.digest AS d
 LEFT JOIN gradient AS g ON g.run_id = d.run_id AND g.graph_id = d.graph_id AND g.op_name = d.op_name
 GROUP BY {", ".join(f"d.{name}" for name in _KEY)}"""
-"""One row is an op output over its whole run. The jump is known only if a single digest covers all of its tensors.
+"""One row is an op output over its whole run.
 
 `gradient_op` is the SELECT of the view of that name. Here it reads only the ops of the digests, because graphs have
 many more ops.
@@ -371,15 +359,15 @@ class OpDigests:
         views = {view.name: view.select for view in public_views()}
         extremes = _EXTREMES.format(gradient_op=views["gradient_op"])
         self._selects = dict(zip(_DERIVED, (extremes, _UPDATES), strict=True))
-        self._known: dict[str, tuple[_Parts, _Parts]] = {}
+        self._known: dict[str, _Parts] = {}
         self._is_made = False
 
     def update(self) -> None:
         """Updates the tables to the current live parts."""
-        self._logdir.fetch("tensor_health", "op_digest")
+        self._logdir.fetch("tensor_health")
         self._make()
         while True:
-            parts = self._parts()
+            parts = self._logdir.parts_by_run("tensor_health")
             outdated = [run_id for run_id, known in self._known.items() if parts.get(run_id) != known]
             for run_id in outdated:
                 del self._known[run_id]
@@ -389,15 +377,9 @@ class OpDigests:
                 batch = {run_id: parts[run_id] for run_id in unknown[start : start + _LARGE_BATCH]}
                 self._digest(batch)
                 self._known.update(batch)
-            if self._parts() == parts:  # otherwise parts were replaced: some rows were read twice or not at all
+            if self._logdir.parts_by_run("tensor_health") == parts:
                 return
-
-    def _parts(self) -> dict[str, tuple[_Parts, _Parts]]:
-        digests = self._logdir.parts_by_run("op_digest")
-        return {
-            run_id: (parts, digests.get(run_id, ()))
-            for run_id, parts in self._logdir.parts_by_run("tensor_health").items()
-        }
+            # Parts were replaced meanwhile: some rows were read twice or not at all.
 
     def _make(self) -> None:
         if not self._is_made:
@@ -412,39 +394,17 @@ class OpDigests:
             for name in _DERIVED:
                 self._logdir.rows(f"DELETE FROM derived.{name} WHERE run_id IN (SELECT unnest(?))", [list(run_ids)])
 
-    def _digest(self, parts: Mapping[str, tuple[_Parts, _Parts]]) -> None:
+    def _digest(self, parts: Mapping[str, _Parts]) -> None:
         """Adds the digests of some runs."""
         self._logdir.rows("DELETE FROM derived.digest")
         self._remove(list(parts))  # rows that an interrupted call may have left
-        left = {run_id: of_run for run_id, (of_run, _) in parts.items()}
-        if any(digests for _, digests in parts.values()):
-            left = self._take_written(left)
-        for batch in _digest_batches({run_id: of_run for run_id, of_run in left.items() if of_run}):
-            rest = [part for run_id in batch for part in left[run_id]]
-            with self._logdir.of_runs(batch, only={"tensor_health": rest}) as runs:
+        for batch in _digest_batches(parts):
+            with self._logdir.of_runs(batch) as runs:
                 runs.rows(f"INSERT INTO derived.digest {COMPUTED}")
         with self._logdir.of_runs(list(parts)) as runs:
             for name, select in self._selects.items():
                 runs.rows(f"INSERT INTO derived.{name} {select}")
         self._logdir.rows("DELETE FROM derived.digest")
-
-    def _take_written(self, parts: Mapping[str, _Parts]) -> dict[str, _Parts]:
-        """Reads the digests of parts from op_digest, and returns the parts that have none.
-
-        A part of op_digest without rows does not count: each table has an empty part from the start.
-        """
-        numbers = [(run_id, part_number(part)) for run_id, of_run in parts.items() for part in of_run]
-        with self._logdir.of_runs(list(parts)) as runs:
-            runs.rows(
-                f"INSERT INTO derived.digest {_WRITTEN}",
-                [[run_id for run_id, _ in numbers], [number for _, number in numbers]],
-            )
-        digested = self._logdir.rows("SELECT DISTINCT run_id, part_number FROM derived.digest")
-        known = set(digested)
-        return {
-            run_id: tuple(part for part in of_run if (run_id, part_number(part)) not in known)
-            for run_id, of_run in parts.items()
-        }
 
 
 def _digest_batches(parts: Mapping[str, _Parts]) -> Iterator[list[str]]:

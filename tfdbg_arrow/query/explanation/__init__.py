@@ -3,6 +3,7 @@
 * `kinds.py` and `linear.py`: explanations, the facts about an op that they use, and the kinds of rule.
 * `surroundings.py`: the facts for which the recording is followed.
 * `rules.py`: the rule for each type of op.
+* `library.py`: fixes for ops inside functions of libraries.
 
 This module reads the facts for a rule from a recording, and finds tensors that grew from step to step until an op
 overflowed.
@@ -20,6 +21,7 @@ from tfdbg_arrow.query.bad_tensor import run_and_row
 from tfdbg_arrow.query.displayed import Displayed
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.explanation.computed import Computed, Explanation
+from tfdbg_arrow.query.explanation.library import repair_of_call
 from tfdbg_arrow.query.explanation.rules import explain
 from tfdbg_arrow.query.explanation.surroundings import Surroundings
 from tfdbg_arrow.query.flow.data_flow import DataFlow
@@ -177,11 +179,15 @@ def explain_event(
         pool_of_nan=around.pool_of_nan,
         masking_product=around.masking_product,
     )
-    if made is None or made.ran_as is None:
-        return explain(as_run)
-    in_program = _in_program(flow, made, as_run, is_origin=is_origin)
-    found = None if in_program is None else explain(in_program)
-    return explain(as_run) if found is None else found
+    found = None
+    if made is not None and made.ran_as is not None:
+        in_program = _in_program(flow, made, as_run, is_origin=is_origin)
+        found = None if in_program is None else explain(in_program)
+    found = explain(as_run) if found is None else found
+    if found is None or found.repair is None:
+        return found
+    repair = repair_of_call(*around.op_to_change())
+    return found if repair is None else replace(found, repair=repair)
 
 
 def _in_program(flow: DataFlow, made: ProgramOp, as_run: Computed, *, is_origin: bool) -> Computed | None:

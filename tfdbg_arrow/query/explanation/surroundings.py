@@ -15,7 +15,7 @@ from tfdbg_arrow.query.flow.extremes import POOLS, holds_extreme, largest_of
 from tfdbg_arrow.query.flow.sinks import Sinks
 from tfdbg_arrow.query.flow.walk import CannotTellError, OutOfSightError, UnrecordedEndError, Walk, WalkedTensor
 from tfdbg_arrow.query.recorded import KINDS, GraphTensor, Op, TensorEvent, bad_condition, read_events
-from tfdbg_arrow.query.stacks import StackReader, short_place, user_source
+from tfdbg_arrow.query.stacks import Frame, StackReader, short_place, user_source
 from tfdbg_arrow.schema.op_traits import Trait, types_with
 
 _GETS_ELEMENT = f"{tuple(sorted(types_with(Trait.GETS_ELEMENT)))}"
@@ -102,6 +102,14 @@ class Surroundings:
     def _type_of(self, graph_id: int | None, op_name: str | None) -> str | None:
         op = None if graph_id is None or op_name is None else self.flow.graphs.op(graph_id, op_name)
         return None if op is None else op.op_type
+
+    def op_to_change(self) -> tuple[tuple[Frame, ...], str | None]:
+        """Returns the stack and the type of the program's op that made the tensor or whose gradient did."""
+        forward = self.flow.labels.forward_op(self.flow.label_of_maker(self.event))
+        stack_id = self.flow.stack_trace_id(self.event) if forward is None else forward.stack_trace_id
+        made = self.flow.program_ops.maker(self.event)
+        own_type = self.event.op_type if made is None else made.op.op_type
+        return self._stacks.stack(stack_id), own_type if forward is None else forward.op_type
 
     def takers(self) -> frozenset[tuple[str, ...]]:
         """Returns the types of the forward ops that take the tensor, alone and with those that take their result."""
@@ -269,9 +277,13 @@ class Surroundings:
         for product in sorted(self._forward_walk.products, key=lambda row: row.event_index):
             if any(_is_mask(row, product) for _, _, row in self.flow.taken_by(product)):
                 stack_id = self.flow.stack_trace_id(product)
-                frame = user_source(StackReader(self.logdir, run_id=self.run_id).stack(stack_id))
+                frame = user_source(self._stacks.stack(stack_id))
                 return None if frame is None else short_place(frame)
         return None
+
+    @cached_property
+    def _stacks(self) -> StackReader:
+        return StackReader(self.logdir, run_id=self.run_id)
 
     @cached_property
     def _forward_walk(self) -> _ForwardWalk:

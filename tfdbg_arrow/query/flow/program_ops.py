@@ -47,8 +47,8 @@ class ProgramOp:
         op: The op.
         others: The types of other ops that TensorFlow ran as the same node and that can make bad values too.
         is_output: Whether the tensor is the op's own output, up to ops that keep its bad elements.
-        ran_as: What TensorFlow ran in its place, such as `_UnaryOpsComposition, run for Relu and Log`; None if that was
-            an op of its type.
+        ran_as: What TensorFlow ran in its place, such as `_UnaryOpsComposition in place of Relu and Log`; None if that
+            was an op of its type.
     """
 
     place: GraphTensor
@@ -107,6 +107,7 @@ class ProgramOps:
             return ProgramOp(*constant, others=(), is_output=False, ran_as=_ran_as(event.op_type, op_types))
         divided = self._division_by(own, event)
         if divided is not None:
+            op_types += [] if divided[1].op_type in op_types else [divided[1].op_type]
             return ProgramOp(*divided, others=(), is_output=False, ran_as=_ran_as(event.op_type, op_types))
         place, op = self._most_likely(own, event, possible)
         is_itself = (place.graph_id, op.op_name, op.op_type) == (own.graph_id, own.op_name, event.op_type)
@@ -273,13 +274,13 @@ def _that_can_have_made(
 
 
 def _ran_as(op_type: str | None, program_ops: Sequence[str]) -> str:
-    """Returns the type that ran, with the program's ops, such as `LogSoftmax, run for Softmax and Log`."""
+    """Returns the type that ran, with the program's ops, such as `LogSoftmax in place of Softmax and Log`."""
     counts = Counter(program_ops)
     names = [name if number == 1 else f"{number} {name}" for name, number in counts.items()]
     if len(names) > _MAX_NAMES:
         names = [*names[: _MAX_NAMES - 1], f"{len(names) - _MAX_NAMES + 1} more"]
     *first, last = names
-    return f"{op_type}, run for {', '.join(first)}{' and ' if first else ''}{last}"
+    return f"{op_type} in place of {', '.join(first)}{' and ' if first else ''}{last}"
 
 
 def _at(row: TensorEvent, place: GraphTensor, op_type: str | None) -> TensorEvent:

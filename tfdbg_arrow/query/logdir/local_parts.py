@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _MAX_ATTEMPTS = 20
 """How often to list the parts again because a run was recovered in the meantime."""
 _PART_NUMBER = 10**12
-"""A number that no recording gives to a part. It must be unique because a digest names its part by its number."""
+"""A number that no recording gives to a part."""
 
 
 class LocalSource:

@@ -11,7 +11,7 @@ import tempfile
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from types import TracebackType
@@ -217,19 +217,12 @@ class OpenLogdir(Statements, Engine):
                 other._views.release()
             return scope
 
-    def of_runs(self, run_ids: Sequence[str], *, only: Mapping[str, Iterable[str]] | None = None) -> SubLogdir:
-        """Returns the logdir restricted to some runs; close it when done.
+    def of_runs(self, run_ids: Sequence[str]) -> SubLogdir:
+        """Returns the logdir restricted to some runs; close it when done."""
+        return self._restricted(run_ids)
 
-        Args:
-            run_ids: The runs.
-            only: The parts to show, by table. All parts are shown for tables that are not in it.
-        """
-        return self._restricted(run_ids, only=only)
-
-    def _restricted(
-        self, run_ids: Sequence[str], *, loads: bool = False, only: Mapping[str, Iterable[str]] | None = None
-    ) -> SubLogdir:
-        return SubLogdir(self, run_ids, loads=loads, only=only)
+    def _restricted(self, run_ids: Sequence[str], *, loads: bool = False) -> SubLogdir:
+        return SubLogdir(self, run_ids, loads=loads)
 
     def kept(self, key: Hashable, make: Callable[[], _Result]) -> _Result:
         """Returns a cached value computed from the rows; `make` computes it again after the parts changed."""
@@ -409,23 +402,14 @@ class SubLogdir(OpenLogdir):
         whole: The logdir.
         run_ids: The runs.
         loads: Whether to read small tables into memory; only for a single run.
-        only: The parts to show, by table. All parts are shown for tables that are not in it.
     """
 
-    def __init__(
-        self,
-        whole: OpenLogdir,
-        run_ids: Sequence[str],
-        *,
-        loads: bool = False,
-        only: Mapping[str, Iterable[str]] | None = None,
-    ) -> None:
+    def __init__(self, whole: OpenLogdir, run_ids: Sequence[str], *, loads: bool = False) -> None:
         self._whole, self._run_ids = whole, tuple(run_ids)
         self.questions = whole.questions
         self.path, self.storage_options = whole.path, whole.storage_options
         self.memory_limit, self._time_limit = whole.memory_limit, whole._time_limit
         self._remote, self._check, self._broken = whole._remote, whole._check, whole._broken
-        self._only = {table: frozenset(parts) for table, parts in (only or {}).items()}
         self._lock = whole._lock
         self._loads, self._has_replaced = loads, False
         self._schema = f"runs_{next(_SCHEMA_NUMBERS)}"  # not the run ID, because names in SQL ignore case
@@ -499,9 +483,6 @@ class SubLogdir(OpenLogdir):
         for run_id in self._run_ids:
             for table, parts in by_run.get(run_id, {}).items():
                 found.setdefault(table, []).extend(parts)
-        tables = {
-            table: tuple(part for part in parts if table not in self._only or part in self._only[table])
-            for table, parts in found.items()
-        }
+        tables = {table: tuple(parts) for table, parts in found.items()}
         if tables != self._parts or self._remote is not None:
             self._take(tables)

@@ -28,6 +28,8 @@ _ROLES: Mapping[str, str] = {
     "origin": "it went bad here",
     "candidate": "bad here; an input was not recorded",
     "cause": "healthy",
+    "infinite": "infinite",
+    "literal": "the program wrote this infinity",
     "unfollowed": "not followed any further",
 }
 """What the role of a hop means, for the roles that are worth a note."""
@@ -144,17 +146,15 @@ def provenance(found: Provenance, start: NonFinite | None = None, *, tree: bool 
     # If the value did no harm, no hop is called bad.
     notes = _ROLES if found.expected_reason is None else {**_ROLES, "origin": "it began here"}
     if tree:
-        for each, depth in _in_tree_order(found.hops, (each.user_hop_index for each in found.hops)):
-            yield from _hop(each, note=notes.get(each.role), indent=2 * depth)
+        ordered = list(_in_tree_order(found.hops, (each.user_hop_index for each in found.hops)))
     else:
-        way = list(reversed(found.path))
-        num_folded = 0 if full else max(0, len(way) - _NUM_FIRST - _NUM_LAST)
-        for each in way[:_NUM_FIRST]:
-            yield from _hop(each, note=notes.get(each.role), indent=4 if each.role == "cause" else 0)
-        if num_folded:
+        ordered = [(each, 2 * (each.is_input or each.role == "literal")) for each in reversed(found.path)]
+    num_folded = 0 if tree or full else max(0, len(ordered) - _NUM_FIRST - _NUM_LAST)
+    for index, (each, depth) in enumerate(ordered):
+        if index == _NUM_FIRST and num_folded:
             yield Line((f"... {num_folded:,} more tensors on the path; --full shows them", "quiet"))
-        for each in way[_NUM_FIRST + num_folded :]:
-            yield from _hop(each, note=notes.get(each.role), indent=4 if each.role == "cause" else 0)
+        if not _NUM_FIRST <= index < _NUM_FIRST + num_folded:
+            yield from _hop(each, note=notes.get(each.role), indent=2 * depth)
     yield from _cut(found)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tfdbg_arrow.writer.hooks.autograph import hook_autograph
 from tfdbg_arrow.writer.hooks.calls import hook_calls, hook_errors, hook_failed_ops
+from tfdbg_arrow.writer.hooks.data_sets import hook_data_sets
 from tfdbg_arrow.writer.hooks.exports import hook_work_for_others, keep_exports_clean, keep_remote_calls_clean
 from tfdbg_arrow.writer.hooks.keras_parts import hook_keras
 from tfdbg_arrow.writer.hooks.observation import Observation, Observer, hook_graph_ops, hook_op_callbacks, hook_threads
@@ -43,6 +44,7 @@ class Hooks:
         hook_gradients(observation, patches)
         hook_layers(observation, patches)
         hook_keras(observation, patches)
+        hook_data_sets(observation, patches)
         hook_compiled_calls(observation, patches)
         hook_threads(observation, patches)
         hook_op_callbacks(observation, patches)

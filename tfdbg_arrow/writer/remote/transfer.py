@@ -21,7 +21,6 @@ from tfdbg_arrow.storage.layout import MARKER_NAME, manifest_path
 from tfdbg_arrow.storage.location import RemoteDirectory
 from tfdbg_arrow.storage.manifest import ManifestEntry, add_line, checksummed
 from tfdbg_arrow.storage.marker import marker_text, parse_marker
-from tfdbg_arrow.writer.sink.digest import DIGEST_TABLE
 
 _PUBLISH_S = 5.0
 """While there are always more parts to send, a manifest is written this often."""
@@ -153,12 +152,12 @@ class Drop:
 
     @property
     def lost_rows(self) -> dict[str, int]:
-        """Number of lost rows by table, without those of digests, which only describe other rows."""
+        """Number of lost rows by table."""
         lost: dict[str, int] = {}
         for sign, entries in ((1, self.removed), (-1, self.restored)):
             for entry in entries:
                 lost[entry.table] = lost.get(entry.table, 0) + sign * entry.rows
-        return {table: rows for table, rows in lost.items() if rows > 0 and table != DIGEST_TABLE}
+        return {table: rows for table, rows in lost.items() if rows > 0}
 
 
 class RemoteRun:
@@ -277,7 +276,7 @@ class RemoteRun:
         for change in self._pending:
             entries = change.adds.values()
             if any(entry.rows and entry.path not in self._sent for entry in entries) and all(
-                entry.table in (*EVENT_TABLES, DIGEST_TABLE) for entry in entries
+                entry.table in EVENT_TABLES for entry in entries
             ):
                 return Drop(removed=tuple(entries), restored=tuple(change.removes.values()))
         return None

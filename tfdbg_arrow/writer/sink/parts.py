@@ -34,7 +34,6 @@ from tfdbg_arrow.storage.manifest import (
 )
 from tfdbg_arrow.storage.part_files import RowGroups, read_rows, seal_part
 from tfdbg_arrow.writer.memory import DEFAULT_SHARES
-from tfdbg_arrow.writer.sink.digest import DIGEST_TABLE, DIGESTED_TABLE, PartDigest
 
 TARGET_ROWS = 5_000_000
 
@@ -57,9 +56,6 @@ class _Part:
 
 class PartWriter:
     """Writes the parts of one run. Not thread-safe; the caller must serialise calls.
-
-    Parts of tensor_health that are not merged again get a part of op_digest with the same number, which is removed
-    together with them.
 
     Args:
         logdir: The logdir.
@@ -256,7 +252,7 @@ class PartWriter:
         return sum(part.entry.rows for parts in self._compactable(table) for part in parts)
 
     def compact(self, table: str, *, on_rows: Callable[[int], None] = lambda num_rows: None) -> None:
-        """Merges the parts of a table into few large ones, and writes their digests if the table has digests.
+        """Merges the parts of a table into few large ones.
 
         Args:
             table: The table.
@@ -271,8 +267,6 @@ class PartWriter:
             self._swap([part.entry.path for part in empty], [])
         for parts in self._compactable(table):
             self._merge(table, parts, _LARGE, on_rows=on_rows)
-        if table == DIGESTED_TABLE:
-            self.digest()
 
     def _compactable(self, table: str) -> list[list[_Part]]:
         """Returns the neighbours among the parts that are merged with each other: parts with rows, if there are any."""
@@ -287,26 +281,6 @@ class PartWriter:
                 found.append(run)
             run = []
         return found
-
-    def digest(self) -> None:
-        """Writes the missing digests of the parts of tensor_health whose files are in this logdir.
-
-        Raises:
-            OSError: A digest cannot be written.
-            BrokenPartError: A part was changed after it was written.
-        """
-        digested = {part_number(part.entry.path) for part in self._parts.get(DIGEST_TABLE, ())}
-        for part in self._parts.get(DIGESTED_TABLE, ()):
-            number = part_number(part.entry.path)
-            if part.entry.rows == 0 or number in digested or not (self._logdir / part.entry.path).exists():
-                continue
-            digest = PartDigest(self._run_id)
-            rows = RowGroups(read_rows(self._logdir, [part.entry]), max_bytes=self._row_group_bytes)
-            for group in rows.part(part.entry.rows):
-                digest.add(group)
-            made = self._seal_digest(digest, number)
-            self._publish([], [made.entry], add_line(made.entry))
-            self._parts.setdefault(DIGEST_TABLE, []).append(made)
 
     def _is_large(self, *entries: ManifestEntry) -> bool:
         rows, size = sum(entry.rows for entry in entries), sum(entry.bytes for entry in entries)
@@ -328,36 +302,25 @@ class PartWriter:
         read = counted(read_rows(self._logdir, [part.entry for part in parts]))
         rows = RowGroups(read, max_bytes=self._row_group_bytes)
         made: list[_Part] = []
-        digests: list[_Part] = []
-        is_digested = table == DIGESTED_TABLE and (level == _LARGE or self._is_large(*(part.entry for part in parts)))
         try:
             while rows.has_more or not made:
-                digest = PartDigest(self._run_id) if is_digested else None
-                entry = self._seal(table, rows.part(self._target_rows), max_bytes=self._target_bytes, digest=digest)
-                large = self._is_large(entry)
-                made.append(_Part(entry=entry, level=_LARGE if large else level))
-                if digest is not None and made[-1].level == _LARGE:
-                    digests.append(self._seal_digest(digest, part_number(entry.path)))
+                entry = self._seal(table, rows.part(self._target_rows), max_bytes=self._target_bytes)
+                made.append(_Part(entry=entry, level=_LARGE if self._is_large(entry) else level))
             expected = sum(part.entry.rows for part in parts)
             found = sum(part.entry.rows for part in made)
             if found != expected:
                 raise OSError(f"merging parts of {table} gave {found} rows, expected {expected}; the parts are kept")
         except BaseException:
-            self._discard(part.entry for part in (*made, *digests))
+            self._discard(part.entry for part in made)
             raise
-        self._swap([part.entry.path for part in parts], [*made, *digests])
+        self._swap([part.entry.path for part in parts], made)
         pa.default_memory_pool().release_unused()  # otherwise the pool may keep this memory for hours
         return made
-
-    def _seal_digest(self, digest: PartDigest, number: int) -> _Part:
-        entry = self._seal(DIGEST_TABLE, [digest.table(number)], number=number)
-        return _Part(entry=entry, level=_LARGE)
 
     def _swap(
         self, removed: Sequence[str], made: Sequence[_Part], *, spool_upto: int | None = None, is_recovery: bool = False
     ) -> None:
         """Updates the manifest, then unlinks: a process killed in between leaves extra files, but misses none."""
-        removed = self._with_digests(removed)
         entries = [part.entry for part in made]
         line = replace_line(removed, added=entries, spool_upto=spool_upto, is_recovery=is_recovery)
         self._publish(removed, entries, line)
@@ -370,31 +333,12 @@ class PartWriter:
             self._parts[table] = [*parts[:place], *new, *rest]
         self._remove(removed)
 
-    def _with_digests(self, paths: Sequence[str]) -> list[str]:
-        """Returns paths of parts, together with the paths of their live digests."""
-        gone = {part_number(path) for path in paths if path.startswith(f"{DIGESTED_TABLE}/")}
-        held = (part.entry.path for part in self._parts.get(DIGEST_TABLE, ()))
-        digests = [path for path in held if part_number(path) in gone and path not in paths]
-        return [*paths, *digests]
-
-    def _seal(
-        self,
-        table: str,
-        data: Iterable[pa.Table],
-        *,
-        number: int | None = None,
-        max_bytes: int | None = None,
-        digest: PartDigest | None = None,
-    ) -> ManifestEntry:
-        """Writes a part, with the table's next number if none is given, but does not add it to the manifest."""
-        if number is None:
-            number = self._next_number.get(table, 0)
-        self._next_number[table] = max(number + 1, self._next_number.get(table, 0))
-        on_piece = None if digest is None else digest.add
+    def _seal(self, table: str, data: Iterable[pa.Table], *, max_bytes: int | None = None) -> ManifestEntry:
+        """Writes a part with the table's next number, but does not add it to the manifest."""
+        number = self._next_number.get(table, 0)
+        self._next_number[table] = number + 1
         try:
-            return seal_part(
-                self._logdir, table, data, run_id=self._run_id, number=number, max_bytes=max_bytes, on_piece=on_piece
-            )
+            return seal_part(self._logdir, table, data, run_id=self._run_id, number=number, max_bytes=max_bytes)
         except BaseException:
             self._remove(path(table, run_id=self._run_id, number=number) for path in (temporary_path, part_path))
             raise

@@ -1,0 +1,78 @@
+"""The fix for an op inside a function of TensorFlow or Keras: the user cannot change the op, only the call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import PurePath
+
+from tfdbg_arrow.query.stacks import Frame
+
+
+@dataclass(frozen=True)
+class _Function:
+    """A function of a library.
+
+    Attributes:
+        module: The name of its file, without the suffix.
+        name: Its name, as in a stack.
+        op_type: The type of the op that makes the bad value, or whose gradient does.
+        repair: What to write in place of the call.
+    """
+
+    module: str
+    name: str
+    op_type: str
+    repair: str
+
+
+_FUNCTIONS = (
+    _Function(
+        "math_ops", "reduce_std", "Sqrt",
+        "The standard deviation is a root. In place of tf.math.reduce_std(x), use "
+        "tf.sqrt(tf.math.reduce_variance(x) + 1e-7), with the same axis.",
+    ),
+    _Function(
+        "linalg_ops", "norm", "Sqrt",
+        "The norm is a root. In place of tf.norm(x), use tf.sqrt(tf.reduce_sum(tf.square(x)) + 1e-12), with the same "
+        "axis.",
+    ),
+    _Function(
+        "ragged_math_ops", "reduce_mean", "RealDiv",
+        "A row of the ragged tensor is empty. In place of its mean, divide its sum by its number of elements with "
+        "tf.math.divide_no_nan, or remove empty rows.",
+    ),
+    _Function(
+        "image_ops_impl", "ssim_multiscale", "Pow",
+        "The contrast of two images is 0 or negative at a scale, for example if an image is constant, and the power of "
+        "0 has an infinite slope. Use tf.image.ssim, or leave out such images.",
+    ),
+    _Function(
+        "losses", "poisson", "Log",
+        "The Poisson loss takes the logarithm of the predictions. Keep them above 0, for example with the activation "
+        "'softplus' in the last layer.",
+    ),
+    _Function(
+        "nn_impl", "l2_normalize_v2", "Rsqrt",
+        "Pass an epsilon to tf.math.l2_normalize that is not 0 in the dtype.",
+    ),
+    _Function(
+        "nn_impl", "batch_normalization", "Rsqrt",
+        "Pass a variance_epsilon above 0 to tf.nn.batch_normalization, and a variance that is not negative.",
+    ),
+)  # fmt: skip
+
+
+def repair_of_call(stack: Iterable[Frame], op_type: str | None) -> str | None:
+    """Returns the fix for an op that a function of a library created, or None if it is the same as for the op.
+
+    Args:
+        stack: The stack that created the op, or for an op of a gradient the op whose gradient it computes, innermost
+            frame first.
+        op_type: The type of that op.
+    """
+    inside = takewhile(lambda frame: not frame.is_user, stack)
+    names = {(PurePath(frame.file_path).stem, frame.func) for frame in inside}
+    of_type = (function for function in _FUNCTIONS if function.op_type == op_type)
+    return next((function.repair for function in of_type if (function.module, function.name) in names), None)

@@ -1,0 +1,43 @@
+"""Notes which components the elements of data sets have.
+
+| hook | purpose |
+|---|---|
+| `OwnedIterator._create_iterator` | the components of the elements that an iterator returns |
+| `_TensorSliceDataset.__init__`, `_TensorDataset.__init__` | the components that are arrays of the program |
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from tensorflow.python.data.ops import from_tensor_slices_op, from_tensors_op, iterator_ops
+
+from tfdbg_arrow.writer.hooks.observation import Observation
+from tfdbg_arrow.writer.hooks.patches import Patches
+from tfdbg_arrow.writer.own_frames import own_frames_left_out
+
+
+def hook_data_sets(observation: Observation, patches: Patches) -> None:
+    """Installs the hooks."""
+    noted = functools.partial(_noted, observation)
+    patches.put(iterator_ops.OwnedIterator, "_create_iterator", noted(lambda iterator: iterator._dataset))
+    for of_tensors in (from_tensor_slices_op._TensorSliceDataset, from_tensors_op._TensorDataset):
+        patches.put(of_tensors, "__init__", noted(lambda dataset: dataset))
+
+
+def _noted(observation: Observation, dataset_of: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Returns a decorator that notes the components of a data set after a method of an object that has it."""
+
+    def make(original: Any) -> Any:
+        @functools.wraps(original)
+        def run_and_note(self: Any, *args: Any, **kwargs: Any) -> None:
+            with own_frames_left_out:
+                original(self, *args, **kwargs)
+            if observation.is_active:
+                observation.observer.note_components(dataset_of(self))
+
+        return run_and_note
+
+    return make
