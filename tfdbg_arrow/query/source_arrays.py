@@ -21,8 +21,7 @@ _MAKES_BATCHES = frozenset({
 _ARRAYS_OF_KERAS = ("Dataset_map_permutation", "Dataset_flat_map_slice_batch_indices", "Dataset_map_grab_batch")
 """Names of the functions with which Keras takes batches from arrays."""
 _MANY = 2**63
-"""The number of rows of arrays that were not recorded, such as file names. A pipeline that repeats nothing returns each of
-them once."""
+"""The number of rows of arrays without a row, such as file names. Without repetitions, each is returned once."""
 _HANDING_ON = frozenset({"ModelDataset", "OptionsDataset", "PrefetchDataset"})
 """Types of data sets with the elements of their input."""
 
