@@ -152,6 +152,8 @@ def _is_passed_on(tensor: NonFinite) -> bool:
 
 def _when_text(tensor: NonFinite) -> str:
     text = "" if tensor.call is None else f" in call {tensor.call.number:,} of {tensor.call.function}"
+    if tensor.call is not None and tensor.iteration is not None:
+        text += f", iteration {tensor.iteration:,} of a loop"
     if tensor.step is not None:
         text = f" in step {tensor.step + (tensor.step_in_call or 0):,}"
         if tensor.step_in_call:

@@ -199,6 +199,8 @@ def _lgamma(computed: Computed) -> Explanation | None:
     if not below:
         return Overflow(repair="Scale the argument down.")(computed)
     held = elements_are(infs(computed.output), x)
+    if not x.num_neg_finite and zeros(x) == infs(computed.output):
+        return Explanation(f"Lgamma of 0: {held} 0, and the result is infinite.", _POSITIVE)
     if x.num_pos_finite and not is_small:
         return Explanation(
             f"Lgamma of 0, of a negative integer, or of a number that is too large: {held} one of these, and the "
