@@ -124,6 +124,8 @@ class NonFinite(TensorHealth):
             if it ran the op as it is.
         equal_lines: The user's lines of other ops of the program that equal this one: TensorFlow's optimizer computed
             them all as one op. Each of these lines may be the one to change.
+        also_bad: The user's lines of other origins that are as much to blame: in the same call, they made bad values of
+            healthy inputs and did the same harm. Each may need a fix of its own. Only `first_nonfinite` finds them.
         effect: Where the badness of an origin ends: `variable` (an op wrote it to a variable), `result` (it was
             returned to the program, and nothing computes with it any more; or an integer or a boolean was made of a
             NaN and used; or the program got an error instead), `metric` (only metrics took it), `absorbed` (everything
@@ -162,6 +164,7 @@ class NonFinite(TensorHealth):
     role: str | None = None
     ran_as: str | None = None
     equal_lines: tuple[Frame, ...] = ()
+    also_bad: tuple[Frame, ...] = ()
     effect: str | None = None
     is_expected: bool = False
     expected_reason: str | None = None
