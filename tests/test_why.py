@@ -156,7 +156,7 @@ CASES = (
         "Before the root, add an epsilon",
     ),
     Case("gradient of norm", lambda: _gradient(tf.norm, _t(0, 0)), "The gradient of Sqrt at 0: the only element is 0"),
-    Case("bad data", lambda: _t(float("nan"), 1) + 1.0, "The tensor was bad before the recorded program used it: no"),
+    Case("bad data", lambda: _t(float("nan"), 1) + 1.0, "No recorded op made the tensor: it already held 1 NaN"),
     Case("power", lambda: tf.pow(_t(-2, 1), _t(0.5, 1)), "Pow of a negative number: 1 of 2", "tf.maximum(x, 1e-7)"),
     Case("0 ** -1", lambda: tf.pow(_t(0, 1), _t(-1, -2)), "Pow of 0: 1 of 2 elements is 0"),
     Case("0 ** -1 or overflow", lambda: tf.pow(_t(0, 1e30), _t(-1, 2)), None),

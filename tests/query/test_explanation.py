@@ -135,7 +135,7 @@ def test_bad_data_that_where_replaces_has_to_be_replaced_before_it_is_used(tmp_p
     step.gradient("product", "Mul", ["x", "x"], NAN, "square")
     step.graph.function("f", ["x"], ["where"])
     assert read_reasons(step.run.write(tmp_path), 1, run_id="run-a").explanation == Explanation(
-        "The tensor was bad before the recorded program used it: no recorded op made it, and it holds 1 NaN. "
+        "No recorded op made the tensor: it already held 1 NaN when the program first used it. "
         "tf.where replaces the bad elements in the forward pass, but not in the gradient: Mul returns 1 NaN there.",
         "Replace the bad elements with tf.where before anything is computed from them, not only in the result: the "
         "unselected branch still has a gradient.",

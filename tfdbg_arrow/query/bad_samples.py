@@ -14,8 +14,8 @@ from typing import Any
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.keras_graphs import user_names
+from tfdbg_arrow.query.outside_tensors import OutsideTensors
 from tfdbg_arrow.query.recorded import (
-    Execution,
     GraphTensor,
     Place,
     TensorEvent,
@@ -97,6 +97,7 @@ class SampleFinder:
         self._run_id = run_id
         self._stacks = StackReader(logdir, run_id=run_id)
         self._arrays = SourceArrays(logdir, flow, run_id=run_id)
+        self._outside = OutsideTensors(flow)
         self._sources: dict[int, frozenset[int]] = {}
         self._rows: dict[int, TensorEvent] = {}
         self._open_axes = lru_cache(maxsize=100)(self._read_open_axes)
@@ -360,22 +361,11 @@ class SampleFinder:
             return {}
         arguments: dict[int, StepInput] = {}
         for index, tensor_id in self._flow.events.execution_inputs(execution.execution_index).items():
-            name = self._argument_name(execution, execution.graph_id, index)
+            name = self._outside.argument(execution, index)
             row = self._flow.events.eager(tensor_id).event
             if row is not None and name is not None:
                 arguments[row.event_index] = StepInput(name=name, health=_health(row))
         return arguments
-
-    def _argument_name(self, execution: Execution, graph_id: int, index: int) -> str | None:
-        """Returns what an input of an execution is in the program; None for a tensor that a function captured."""
-        graphs = self._flow.graphs
-        feeds = graphs.feeds.get(execution.op_type)
-        if feeds is not None:
-            return next((f"the feed of {op_name}" for (op_name, _), fed in feeds.items() if fed == index), None)
-        name = graphs.placeholder(execution.op_type, index)
-        argument = None if name is None else graphs.argument(graph_id, name, function_name=execution.op_type)
-        function = graphs.names.get(graph_id, execution.op_type)
-        return None if argument is None or argument.is_capture else f"the argument {name} of {function}"
 
     def _data_name(self, event: TensorEvent) -> str | None:
         """Returns which component of a data set has the rows of an array; None for another tensor."""

@@ -21,6 +21,7 @@ from tfdbg_arrow.query.flow.sinks import Sinks
 from tfdbg_arrow.query.headline import headline_of
 from tfdbg_arrow.query.keras_graphs import user_names
 from tfdbg_arrow.query.nonfinite_tensor import FunctionCall, InputTensor, NonFinite, Producer, TensorContext
+from tfdbg_arrow.query.outside_tensors import OutsideTensors
 from tfdbg_arrow.query.recorded import EagerValue, Execution, TensorEvent, TensorHealth, health_facts, read_events
 from tfdbg_arrow.query.stacks import Frame, source_text
 from tfdbg_arrow.query.user_places import UserPlaces
@@ -59,6 +60,7 @@ class BadTensorReader:
         self.origins = Origins(self.flow, kinds=kinds, is_allowed=is_allowed)
         self.sinks = Sinks(logdir, self.flow, run_id=run_id, kinds=kinds)
         self._samples = SampleFinder(logdir, self.flow, run_id=run_id)
+        self._outside = OutsideTensors(self.flow)
         self._calls_of = lru_cache(maxsize=64)(self._read_calls)
         self._texts = lru_cache(maxsize=16)(self._read_text)
         self.gradients = Gradients(logdir, self.flow, self.origins, run_id=run_id)
@@ -144,6 +146,8 @@ class BadTensorReader:
             worker=self._worker,
             left_out=self._left_out,
         )
+        name = self._outside.name(event) if found.samples is None else found.samples.name
+        found = replace(found, outside_name=name)
         return replace(found, headline=headline_of(found, line=self._line(found.source)))
 
     def _line(self, source: Frame | None) -> str | None:

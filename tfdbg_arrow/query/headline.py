@@ -83,8 +83,8 @@ def _output_text(tensor: NonFinite) -> str:
 
 
 def _outside_name(tensor: NonFinite) -> str:
-    if tensor.samples is not None and tensor.samples.name is not None:
-        return tensor.samples.name
+    if tensor.outside_name is not None:
+        return tensor.outside_name
     if tensor.op_type is None:
         return "a tensor from outside"
     if tensor.op_type in _GETS_ELEMENT:

@@ -136,6 +136,8 @@ class NonFinite(TensorHealth):
         expected_reason: Why the value is expected; None if it is not.
         samples: The samples that hold the bad elements, if the recording shows that the first axis is that of the batch
             or of the whole data; None if it does not.
+        outside_name: What a tensor from outside is in the program, such as `the argument x of train_step` or `a value
+            that was assigned to a variable of the optimizer`; None for other tensors, and if it is not known.
         worker: The cluster task of the run, such as `worker:1`; None outside a cluster.
         left_out: What the run did not record, as requested or by loss. It may contain an earlier bad tensor.
         headline: The answer in one sentence: the user's line, the bad values, the step and the sample, such as
@@ -169,6 +171,7 @@ class NonFinite(TensorHealth):
     is_expected: bool = False
     expected_reason: str | None = None
     samples: BadSamples | None = None
+    outside_name: str | None = None
     worker: str | None = None
     left_out: tuple[str, ...] = ()
     headline: str = ""

@@ -85,6 +85,11 @@ _CHOLESKY = (
     "another matrix, use tf.linalg.slogdet), and that no variance on its diagonal is negative."
 )
 _DATA = "Check the source of the data for NaN and infinities, and replace them or leave them out."
+_CHECK_DATA = (
+    "Check where the program got it, such as the data, NumPy code or loaded weights, and replace the bad elements or "
+    "leave them out."
+)
+_CHECK_SCALAR = "Check where the program got it, such as a schedule, NumPy code or a division in Python."
 _GAMMA = "Keep the arguments in the domain with tf.clip_by_value or tf.maximum."
 _ALPHA = "Keep the parameters above 0, for example with tf.nn.softplus."
 _DENOMINATOR = "Use an epsilon above 0, and a variance that is not negative."
@@ -462,11 +467,9 @@ def explain(computed: Computed) -> Explanation | None:
     if not output.has_inf_or_nan:
         return None
     if output.op_type is None:
-        where = f"no recorded op made it, and it holds {bad_text(output)}"
         from_outside = Explanation(
-            f"The tensor was bad before the recorded program used it: {where}.",
-            "Check where the program got it, such as the data, NumPy code or loaded weights, and replace the bad "
-            "elements or leave them out.",
+            f"No recorded op made the tensor: it already held {bad_text(output)} when the program first used it.",
+            _CHECK_SCALAR if output.shape == () else _CHECK_DATA,
         )
         masked = with_mask(from_outside, computed)
         return _with_product(_with_pool(from_outside, computed), computed) if masked is from_outside else masked
