@@ -44,6 +44,9 @@ PATCHES: dict[str, Patch] = {
     "data.bytes_read_with_the_wrong_type": Patch("Check that the bytes", (("0x3F800000, -1", "0x3F800000, 0"),)),
     "data.constant_made_by_numpy": Patch("Check the constant", (("[0.5, 0.5, 0.0]", "[0.5, 0.5, 1e-6]"),)),
     "data.csv_cell_that_says_nan": Patch(_CHECK_SOURCE, (('"4,nan,6"', '"4,5,6"'),)),
+    "data.csv_field_that_is_missing": Patch(
+        "Leave out the records with missing fields", (('"1,2,3", "4,,6"', '"1,2,3", "4,5,6"'),)
+    ),
     "data.csv_record_with_an_infinity": Patch(_CHECK_SOURCE, (('"0.5,inf"', '"0.5,1.5"'),)),
     "data.example_that_holds_a_nan": Patch(_CHECK_SOURCE, (('float("nan")', "2.0"),)),
     "data.feature_of_a_numpy_function": Patch(_CHECK_PYTHON, (("np.log(values)", "np.log(np.maximum(values, 1e-6))"),)),

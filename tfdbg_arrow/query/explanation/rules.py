@@ -264,6 +264,16 @@ def _cumulative_logsumexp(computed: Computed) -> Explanation | None:
     return _OVER(computed)
 
 
+def _constant(computed: Computed) -> Explanation | None:
+    """Explains a constant. One that a parser takes is the value of missing fields."""
+    if {types[0] for types in computed.takers()} == {"DecodeCSV"}:
+        return Explanation(
+            f"A field of a record is missing or bad: the default of missing fields holds {bad_text(computed.output)}.",
+            "Leave out the records with missing fields, or give tf.io.decode_csv a finite default (record_defaults).",
+        )
+    return FromOutside(source="this constant of the program holds", repair="Check the constant.")(computed)
+
+
 def _all(names: str, rule: Rule) -> dict[str, Rule]:
     return dict.fromkeys(names.split(), rule)
 
@@ -448,7 +458,7 @@ RULES: dict[str, Rule] = {
         source="the bytes, read as numbers, hold",
         repair="Check that the bytes are numbers of that dtype and byte order.",
     ),
-    "Const": FromOutside(source="this constant of the program holds", repair="Check the constant."),
+    "Const": _constant,
     "Empty": FromOutside(source="the uninitialized memory holds", repair="Use tf.zeros."),
 }
 """The rule for each type of op."""
