@@ -297,23 +297,27 @@ def has_square_root() -> bool:
 
 def test_nan_infinity_and_null_in_each_format(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
-    for index, number in enumerate((math.nan, math.inf, -math.inf, -0.0)):
+    for index, number in enumerate((math.nan, math.copysign(math.nan, -1), math.inf, -math.inf, -0.0)):
         run.add("tensor_health", event_index=index, scope="graph", min_finite=number)
     run.write(tmp_path / "logdir")
     for name in FORMATS:
         export(tmp_path / "logdir", tmp_path / name, format=name, tables=["tensor_health"])
     found = pq.read_table(tmp_path / "parquet" / "tensor_health.parquet")
-    assert list(map(repr, found["min_finite"].to_pylist())) == ["nan", "inf", "-inf", "-0.0"]
+    assert list(map(repr, found["min_finite"].to_pylist())) == ["nan", "nan", "inf", "-inf", "-0.0"]
     header, *lines = (tmp_path / "csv" / "tensor_health.csv").read_bytes().decode().split("\r\n")[:-1]
     place = header.split(",").index("min_finite")
     values = [line.split(",")[place : place + 2] for line in lines]
-    assert values == [["nan", ""], ["inf", ""], ["-inf", ""], ["-0.0", ""]]
+    assert values == [["nan", ""], ["nan", ""], ["inf", ""], ["-inf", ""], ["-0.0", ""]]
     query = "SELECT min_finite, max_finite FROM tensor_health ORDER BY event_index"
     with duckdb.connect(str(tmp_path / "duckdb")) as connection:
         values = connection.sql(query).fetchall()
-    assert list(map(repr, values)) == ["(nan, None)", "(inf, None)", "(-inf, None)", "(-0.0, None)"]
+    assert list(map(repr, values)) == [
+        "(nan, None)", "(nan, None)", "(inf, None)", "(-inf, None)", "(-0.0, None)",
+    ]  # fmt: skip
     with sqlite3.connect(tmp_path / "sqlite") as connection:
-        assert connection.execute(query).fetchall() == [("NaN", None), (math.inf, None), (-math.inf, None), (0.0, None)]
+        assert connection.execute(query).fetchall() == [
+            ("NaN", None), ("NaN", None), (math.inf, None), (-math.inf, None), (0.0, None),
+        ]  # fmt: skip
 
 
 class TestChoice:

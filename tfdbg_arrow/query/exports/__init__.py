@@ -28,7 +28,7 @@ ALL = "all"
 LARGE_VIEWS = frozenset({"gradient_tensor", "graph_tensor", "nonfinite_tensor", "stack", "tensor_input"})
 """Views that repeat the rows of large tables, or have several rows for each tensor.
 
-As rows, they made exports of logdirs with many tensors two to five times as large as all tables together.
+As rows, they make a CSV export two to five times as large; docs/exports.md has the figures.
 """
 _REASON = re.compile(r'": ([^"{}]+)')
 """Matches the reason in an error of DuckDB, after the path of the file."""

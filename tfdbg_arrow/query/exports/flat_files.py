@@ -50,6 +50,7 @@ FLAT = {"BIGINT[]": "CAST({} AS VARCHAR)", "HUGEINT": "CAST({} AS BIGINT)"}
 _CSV = {
     **FLAT,
     "BLOB": r"'\x' || lower(hex({0}))",
+    "DOUBLE": "CASE WHEN isnan({0}) THEN CAST('nan' AS DOUBLE) ELSE {0} END",  # DuckDB writes some as `-nan`
     "VARCHAR": (
         f"CASE WHEN ord({{0}}) IN ({', '.join(str(ord(character)) for character in _FORMULA)}) "
         f"AND NOT regexp_full_match({{0}}, '{_NUMBER}') THEN '''' || {{0}} ELSE {{0}} END"
