@@ -76,16 +76,15 @@ class Rows:
 
     def copy(self, select: str, path: Path, options: str) -> int:
         """Writes the rows of a SELECT to a file with DuckDB's COPY, and returns their number."""
-        # Each thread holds large values, and without an order a row group of Parquet can end at a number of bytes.
-        settings = {"threads": "1", "preserve_insertion_order": "false"} if self.has_blobs else {}
-        for name, value in settings.items():
-            self.connection.execute(f"SET {name} = {value}")
+        # Without an order, a row group of Parquet can end at a number of bytes. Each thread holds some of the BLOBs.
+        statement = f"COPY ({select}) TO $path ({options}, PRESERVE_ORDER {not self.has_blobs})"
+        if self.has_blobs:
+            self.connection.execute("SET threads = 1")
         try:
-            statement = f"COPY ({select}) TO $path ({options})"
             ((num_rows,),) = self.connection.execute(statement, {"path": str(path)}).fetchall()
         finally:
-            for name in settings:
-                self.connection.execute(f"RESET {name}")
+            if self.has_blobs:
+                self.connection.execute("RESET threads")
         return int(num_rows)
 
 
