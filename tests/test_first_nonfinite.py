@@ -103,6 +103,29 @@ def test_the_first_bad_iteration_of_a_loop(tmp_path: Path) -> None:
     assert first.ran_as == "Square in place of Mul"
 
 
+def test_the_lines_of_other_bugs_in_the_same_call_are_named(tmp_path: Path) -> None:
+    weight = tf.Variable([0.0, 1.0])
+
+    @tf.function
+    def step(x: tf.Tensor) -> tf.Tensor:
+        first = tf.math.log(x * weight)  # the first bug
+        second = tf.math.exp(100.0 * (x + 1.0))  # the second bug
+        handled = tf.math.log(x - x)  # does no harm
+        total = first + second + tf.where(handled < 0.0, x, x)
+        weight.assign(total - 1.0)  # passes the infinities on
+        return total
+
+    with tfdbg_arrow.capture(tmp_path):
+        step(tf.constant([1.0, 1.0]))
+        step(tf.constant([1.0, 1.0]))
+
+    first = tfdbg_arrow.first_nonfinite(tmp_path)
+    assert first is not None
+    assert first.source is not None
+    assert first.source.lineno == line_of("# the first bug")
+    assert [line.lineno for line in first.also_bad] == [line_of("# the second bug")]
+
+
 def test_a_nan_made_from_infinities_is_the_first_nan(tmp_path: Path) -> None:
     with tfdbg_arrow.capture(tmp_path):
         infinite = tf.math.exp(tf.constant(1000.0))

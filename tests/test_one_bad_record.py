@@ -183,6 +183,40 @@ def text_without_a_token() -> None:
 
 
 @program()
+def token_whose_vector_is_zero() -> None:
+    tokens = np.random.default_rng(2).integers(1, 50, (NUM, 9))
+    tokens[BAD] = 0
+    table = np.ones((50, 4), "float32")
+    table[0] = 0
+    vectors = keras.layers.Embedding(50, 4, embeddings_initializer=keras.initializers.Constant(table))
+    layers = [vectors, keras.layers.Flatten(), LogLayer(), keras.layers.Dense(1)]
+    trained(keras.Sequential([keras.Input((9,), dtype="int32"), *layers]), tokens, labels())
+
+
+@program(LOOP)
+def record_that_a_function_of_a_data_set_reads_and_reshapes() -> None:
+    def parse(number: Any) -> Any:
+        record = tf.io.decode_raw(tf.gather(texts, number), tf.float32)
+        return tf.reshape(record, (5, 1)), tf.ones([1])
+
+    texts = tf.constant([row.tobytes() for row in features(np.nan)])
+    data = tf.data.Dataset.range(NUM).map(parse).batch(BATCH)
+    loop(data, step_of(lambda x: tf.squeeze(x, -1)))
+
+
+@program()
+def data_set_of_texts_with_a_map() -> None:
+    def parse(text: Any, label: Any) -> Any:
+        return tf.math.log(tf.strings.to_number(text)[None]), label
+
+    texts = [str(value) for value in features()[:, 2]]
+    data = tf.data.Dataset.from_tensor_slices((texts, labels())).map(parse).batch(BATCH)
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    model.fit(data, epochs=2, verbose=0, shuffle=False)
+
+
+@program()
 def data_set_with_a_map() -> None:
     data = tf.data.Dataset.from_tensor_slices((features(), labels())).map(lambda x, y: (x, 2.0 * y))
     model = keras.Sequential([LogLayer(), keras.layers.Dense(1)])

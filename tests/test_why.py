@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -155,7 +156,7 @@ CASES = (
         "Before the root, add an epsilon",
     ),
     Case("gradient of norm", lambda: _gradient(tf.norm, _t(0, 0)), "The gradient of Sqrt at 0: the only element is 0"),
-    Case("bad data", lambda: _t(float("nan"), 1) + 1.0, "The tensor was bad before the recorded program used it: no"),
+    Case("bad data", lambda: _t(float("nan"), 1) + 1.0, "No recorded op made the tensor: it already held 1 NaN"),
     Case("power", lambda: tf.pow(_t(-2, 1), _t(0.5, 1)), "Pow of a negative number: 1 of 2", "tf.maximum(x, 1e-7)"),
     Case("0 ** -1", lambda: tf.pow(_t(0, 1), _t(-1, -2)), "Pow of 0: 1 of 2 elements is 0"),
     Case("0 ** -1 or overflow", lambda: tf.pow(_t(0, 1e30), _t(-1, 2)), None),
@@ -303,6 +304,28 @@ def test_inf_minus_inf_is_traced_back_to_both_overflows(opened: Logdir) -> None:
     assert hops[0].why is not None
     assert hops[0].why.startswith("Inf - Inf")
     assert {hop.role for hop in hops[3:]} == {"cause"}
+
+
+def test_the_infinite_inputs_of_an_origin_lead_to_the_line_that_wrote_them(tmp_path: Path) -> None:
+    @tf.function
+    def attend(scores: Any, mask: Any) -> Any:
+        masked = tf.where(mask, scores, -np.inf)
+        return tf.nn.softmax(tf.transpose(masked) * 2.0)
+
+    with tfdbg_arrow.capture(tmp_path):
+        attend(tf.ones([2, 3]), tf.constant([[True, True, False], [True, True, False]]))
+    with tfdbg_arrow.open_logdir(tmp_path) as opened:
+        first = opened.first_nonfinite()
+        assert first is not None
+        path = opened.provenance(first).path
+        lines = [hop.source.code if hop.source else None for hop in path]
+    assert [(hop.op_type, hop.role, hop.is_on_path) for hop in path] == [
+        ("Const", "literal", True),
+        ("Mul", "infinite", True),
+        ("Softmax", "origin", True),
+    ]
+    softmax = "return tf.nn.softmax(tf.transpose(masked) * 2.0)"
+    assert lines == ["masked = tf.where(mask, scores, -np.inf)", softmax, softmax]
 
 
 def test_a_healthy_input_is_that_of_the_last_op_of_a_fused_node(tmp_path: Path) -> None:

@@ -279,6 +279,7 @@ OPS = (
         "Lgamma",
         {
             "Lgamma at a pole": count(is_pole),
+            "Lgamma of 0:": count(lambda x: x == 0),
             "Lgamma of 0, of a": some(lambda x: is_pole(x) | (np.abs(x) > 1e36) | small(x)),
             "Overflow in Lgamma": some(lambda x: (np.abs(x) > 1e36) | small(x)),
         },

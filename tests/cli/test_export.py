@@ -200,3 +200,15 @@ def test_tables_are_exported_in_the_given_format(logdir: Path, tmp_path: Path) -
     again = run_cli("export", "--duckdb", logdir, tmp_path / "db", *chosen)
     assert (again.exit_code, "already exists" in again.stderr) == (2, True)
     assert run_cli("export", "--duckdb", logdir, tmp_path / "db", *chosen, "--overwrite").exit_code == 0
+
+
+def test_large_views_that_were_left_out_are_named(logdir: Path, tmp_path: Path) -> None:
+    result = run_cli("export", "--parquet", logdir, tmp_path / "out")
+    assert result.exit_code == 0
+    assert result.stdout.endswith(
+        "\n  left out: the large views gradient_tensor, graph_tensor, nonfinite_tensor, stack, tensor_input; "
+        "--table all includes them\n"
+    )
+    result = run_cli("export", "--parquet", "--overwrite", "--table", "all", logdir, tmp_path / "out")
+    assert (result.exit_code, "left out" in result.stdout) == (0, False)
+    assert (tmp_path / "out" / "graph_tensor.parquet").exists()

@@ -44,6 +44,9 @@ PATCHES: dict[str, Patch] = {
     "data.bytes_read_with_the_wrong_type": Patch("Check that the bytes", (("0x3F800000, -1", "0x3F800000, 0"),)),
     "data.constant_made_by_numpy": Patch("Check the constant", (("[0.5, 0.5, 0.0]", "[0.5, 0.5, 1e-6]"),)),
     "data.csv_cell_that_says_nan": Patch(_CHECK_SOURCE, (('"4,nan,6"', '"4,5,6"'),)),
+    "data.csv_field_that_is_missing": Patch(
+        "Leave out the records with missing fields", (('"1,2,3", "4,,6"', '"1,2,3", "4,5,6"'),)
+    ),
     "data.csv_record_with_an_infinity": Patch(_CHECK_SOURCE, (('"0.5,inf"', '"0.5,1.5"'),)),
     "data.example_that_holds_a_nan": Patch(_CHECK_SOURCE, (('float("nan")', "2.0"),)),
     "data.feature_of_a_numpy_function": Patch(_CHECK_PYTHON, (("np.log(values)", "np.log(np.maximum(values, 1e-6))"),)),
@@ -106,7 +109,9 @@ PATCHES: dict[str, Patch] = {
     "keras_training.clip_norm_that_is_infinite": Patch(
         _FINITE, (('[tape.gradient(loss, weight)], float("inf"))', "[tape.gradient(loss, weight)], 1e9)"),)
     ),
-    "keras_training.batch_normalisation_with_epsilon_zero": Patch(_ROOT, (("epsilon=0.0", "epsilon=1e-3"),)),
+    "keras_training.batch_normalisation_with_epsilon_zero": Patch(
+        "Give the normalization an epsilon", (("epsilon=0.0", "epsilon=1e-3"),)
+    ),
     "keras_training.checkpoint_that_holds_a_nan": Patch(
         "Restore an earlier checkpoint", (('[1.0, float("nan")]', "[1.0, 2.0]"),)
     ),
@@ -270,9 +275,6 @@ PATCHES: dict[str, Patch] = {
     "zero_gradients.guarded_log_in_where": Patch(
         _DOUBLE_WHERE, (("tf.math.log(product)", "tf.math.log(tf.where(product > 0.0, product, 1.0))"),)
     ),
-    "zero_gradients.norm_at_zero": Patch(
-        _ROOT, (("tf.norm(position)", "tf.sqrt(tf.reduce_sum(tf.square(position)) + 1e-6)"),)
-    ),
     "zero_gradients.normalise_an_empty_row": Patch(
         _DIVIDE,
         (
@@ -281,9 +283,6 @@ PATCHES: dict[str, Patch] = {
                 "unit = tf.math.divide_no_nan(rows, tf.norm(rows, ord=1, axis=-1, keepdims=True))",
             ),
         ),
-    ),
-    "zero_gradients.standard_deviation_of_equal_values": Patch(
-        _ROOT, (("tf.math.reduce_std(features)", "tf.sqrt(tf.math.reduce_variance(features) + 1e-6)"),)
     ),
 }
 """The patch of each program that needs one."""

@@ -125,6 +125,12 @@ EDITS: tuple[tuple[str, Edit], ...] = (
         "Sqrt": "tf.sqrt({x} + {eps})",
         "Rsqrt": "tf.math.rsqrt({x} + {eps})",
     })),
+    ("The norm is a root", in_program(
+        r"tf\.norm\((\w+)((?:, \w+=[-\w]+)*)\)", r"tf.sqrt(tf.reduce_sum(tf.square(\1)\2) + 1e-12)"
+    )),
+    ("The standard deviation is a root", in_program(
+        r"tf\.math\.reduce_std\((\w+)((?:, \w+=[-\w]+)*)\)", r"tf.sqrt(tf.math.reduce_variance(\1\2) + 1e-7)"
+    )),
     ("Clip the argument from above", at_op({
         "Exp": "tf.exp(tf.minimum({x}, {bound}))",
         "Expm1": "tf.math.expm1(tf.minimum({x}, {bound}))",

@@ -107,6 +107,24 @@ def test_an_op_merged_into_an_identical_op_has_its_value(tmp_path: Path) -> None
     assert (found.op_name, found.effect, found.ran_as) == ("a", "result", None)
 
 
+def test_a_division_in_a_chain_of_functions_divides_one(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    graph = run.graph("f").op("x", "Placeholder").op("one", "Const").op("root", "Sqrt", ["x"])
+    graph.op("ratio", "RealDiv", ["one", "root"]).function("f", ["x"], ["ratio"])
+    run.executed().node("x", "_Arg", of=graph, op="x", index=0).node(
+        "ratio", "_UnaryOpsComposition", ["x"], of=graph, op="ratio"
+    ).node("result", "_Retval", ["ratio"], index=0)
+    index = call(run, graph, health=counts(zero=1, pos=2))
+    run.tensor(graph, "x", counts(zero=1, pos=2), execution=index)
+    bad = run.tensor(graph, "ratio", counts(pos_inf=1, pos=2), execution=index, op_type="_UnaryOpsComposition")
+    run.eager(index, counts(pos_inf=1, pos=2), tensor_id=2)
+    found = first(run, tmp_path)
+    assert (found.op_type, found.ran_as) == ("RealDiv", "_UnaryOpsComposition in place of Sqrt and RealDiv")
+    explanation = read_reasons(tmp_path / "logdir", tensor=bad, run_id=run.run_id).explanation
+    assert explanation is not None
+    assert explanation.sentence == ("Division by 0: 1 of 3 elements is 0 in the divisor, and the quotient is infinite.")
+
+
 def test_a_node_made_by_the_optimizer_has_the_source_line_and_labels_of_its_op(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     line = run.stack(("train.py", 7, "f", "tf.math.log(tf.abs(x))", "user"))

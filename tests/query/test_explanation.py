@@ -63,11 +63,13 @@ def numbers(low: float, high: float, **kinds: int) -> dict[str, Any]:
 
 
 class Step:
-    """One call of a graph, `f(x)`. Each op is added with the health of its result."""
+    """A call of a graph, `f(x)`: the first one, or a later one. Each op is added with the health of its result."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_first: bool = True) -> None:
         self.run = RunBuilder("run-a")
         self.graph: GraphBuilder = self.run.graph("f").op("x", "Placeholder", role="forward")
+        if not is_first:
+            self.run.execution("f", inputs=[8], outputs={9: "float32"}, graph=self.graph)
         self.execution = self.run.execution("f", inputs=[1], outputs={2: "float32"}, graph=self.graph)
         self.events: dict[str, int] = {}
 
@@ -133,7 +135,7 @@ def test_bad_data_that_where_replaces_has_to_be_replaced_before_it_is_used(tmp_p
     step.gradient("product", "Mul", ["x", "x"], NAN, "square")
     step.graph.function("f", ["x"], ["where"])
     assert read_reasons(step.run.write(tmp_path), 1, run_id="run-a").explanation == Explanation(
-        "The tensor was bad before the recorded program used it: no recorded op made it, and it holds 1 NaN. "
+        "No recorded op made the tensor: it already held 1 NaN when the program first used it. "
         "tf.where replaces the bad elements in the forward pass, but not in the gradient: Mul returns 1 NaN there.",
         "Replace the bad elements with tf.where before anything is computed from them, not only in the result: the "
         "unselected branch still has a gradient.",
@@ -219,7 +221,7 @@ def test_an_epsilon_that_is_added_last_was_not_moved(tmp_path: Path) -> None:
 def test_the_norm_of_a_gradient_that_overflows(
     behind: tuple[str, str], role: str, sentence: str, repair: str, tmp_path: Path
 ) -> None:
-    step = Step().takes(CLEAN).op("root", "Sqrt", ["x"], CLEAN)
+    step = Step(is_first=False).takes(CLEAN).op("root", "Sqrt", ["x"], CLEAN)
     step.gradient("gradient", "Mul", ["x", "x"], CLEAN, "root").op("square", "Square", ["gradient"], INF, role)
     step.op("one", behind[0], ["square"], INF, role).op("two", behind[1], ["one"], INF, role)
     assert step.reason("square", tmp_path, result="two") == Explanation(
@@ -227,8 +229,23 @@ def test_the_norm_of_a_gradient_that_overflows(
     )
 
 
+def test_before_the_first_update_the_learning_rate_is_no_cause(tmp_path: Path) -> None:
+    repairs = []
+    for is_first in (True, False):
+        step = Step(is_first=is_first).takes(CLEAN).op("square", "Square", ["x"], CLEAN)
+        step.op("product", "Mul", ["square", "x"], INF).gradient("slope", "MatMul", ["x", "square"], INF, "square")
+        found = [step.reason(name, tmp_path / f"{is_first} {name}") for name in ("product", "slope")]
+        repairs.append([None if each is None else each.repair for each in found])
+    of_operands = "Scale the operands (data or weights) down, or compute in a wider dtype."
+    of_loss = (
+        "Scale the inputs and the loss down (if the program multiplies the loss by a scale, lower the scale), or "
+        "compute in a wider dtype. Clipping this gradient comes too late, as it is not finite any more."
+    )
+    assert repairs == [[of_operands, of_loss], [SCALE, OF_GRADIENT]]
+
+
 def test_a_gradient_that_overflows_cannot_be_clipped_any_more(tmp_path: Path) -> None:
-    step = Step().takes(CLEAN).op("square", "Square", ["x"], CLEAN)
+    step = Step(is_first=False).takes(CLEAN).op("square", "Square", ["x"], CLEAN)
     step.gradient("gradient", "MatMul", ["x", "square"], INF, "square")
     assert step.reason("gradient", tmp_path, result="gradient") == Explanation(
         f"In the gradient of Square, overflow in MatMul: its inputs are finite, and {OVER}", OF_GRADIENT
@@ -237,7 +254,7 @@ def test_a_gradient_that_overflows_cannot_be_clipped_any_more(tmp_path: Path) ->
 
 @pytest.mark.parametrize("scale", [2.0**100, 2.0])
 def test_a_gradient_that_overflows_because_of_a_scaled_loss(scale: float, tmp_path: Path) -> None:
-    step = Step().takes(CLEAN).op("loss", "Mul", ["x", "x"], numbers(1.0, 1.0, pos=1))
+    step = Step(is_first=False).takes(CLEAN).op("loss", "Mul", ["x", "x"], numbers(1.0, 1.0, pos=1))
     begin = {**numbers(scale, scale, pos=1), "rank": 0, "shape": []}
     step.gradient("begin", "Mul", ["x", "x"], begin, "loss").gradient("gradient", "Mul", ["begin", "x"], INF, "loss")
     found = step.reason("gradient", tmp_path, result="gradient")
@@ -292,7 +309,7 @@ def test_a_gradient_that_overflows_because_of_a_scaled_loss(scale: float, tmp_pa
 def test_an_overflow_behind_the_maximum_of_nothing(
     op_type: str, taken: Mapping[str, Any], made: Mapping[str, Any], cause: str | None, repair: str, tmp_path: Path
 ) -> None:
-    step = Step().takes(taken).op("extreme", op_type, ["x"], made).op("pad", "Pad", ["extreme"], made)
+    step = Step(is_first=False).takes(taken).op("extreme", op_type, ["x"], made).op("pad", "Pad", ["extreme"], made)
     step.op("square", "Square", ["pad"], INF)
     found = step.reason("square", tmp_path, result="square")
     assert found is not None
@@ -304,7 +321,7 @@ def test_an_overflow_behind_the_maximum_of_nothing(
 def test_an_overflow_behind_a_bound_is_not_of_the_maximum_of_nothing(
     op_type: str, health: Mapping[str, Any], tmp_path: Path
 ) -> None:
-    step = Step().takes(counts(pos=4)).op("extreme", "UnsortedSegmentMax", ["x"], counts(neg=1, pos=1))
+    step = Step(is_first=False).takes(counts(pos=4)).op("extreme", "UnsortedSegmentMax", ["x"], counts(neg=1, pos=1))
     step.op("bound", op_type, ["extreme"], health).op("square", "Square", ["bound"], INF)
     found = step.reason("square", tmp_path, result="square")
     assert found is not None
@@ -504,10 +521,7 @@ SIGNED = "Use tf.linalg.slogdet: it returns the sign of the determinant and the 
             "Lgamma",
             [ZERO],
             INF,
-            (
-                "Lgamma of 0, of a negative integer, or of a number that is too large: 1 of 2 elements is one of "
-                "these, and the result is infinite."
-            ),
+            "Lgamma of 0: 1 of 2 elements is 0, and the result is infinite.",
             "Keep the argument above 0, for example with tf.maximum.",
         ),
         ("Qr", [CLEAN], NAN, f"Qr: {DECOMPOSED}", FACTORS),

@@ -23,9 +23,8 @@ import pytest
 
 from tfdbg_arrow.errors import BrokenPartError, ExportError, LogdirError, MissingDependencyError, QueryError
 from tfdbg_arrow.query import ExportedTable, export, open_logdir, public_views
-from tfdbg_arrow.query.exports.flat_files import CsvExport
-from tfdbg_arrow.query.exports.table_writer import Relation
-from tfdbg_arrow.query.logdir import open_logdir as logdir_module
+from tfdbg_arrow.query.exports import LARGE_VIEWS
+from tfdbg_arrow.query.exports.table_writer import Rows
 from tfdbg_arrow.schema import TABLES
 
 from .builder import CLEAN, INF, NAN, RunBuilder
@@ -72,7 +71,7 @@ def exports(logdir: Path) -> dict[str, Path]:
     """Exports the logdir in every format and returns the paths by format."""
     targets = {name: logdir.parent / f"exported.{name}" for name in FORMATS}
     for name, target in targets.items():
-        export(logdir, target, format=name)
+        export(logdir, target, format=name, tables=["all"])
     return targets
 
 
@@ -136,7 +135,7 @@ class TestParquet:
         for name, expected in own.items():
             assert sorted_rows(read(exports["parquet"] / f"{name}.parquet", expected.columns)) == expected.rows, name
 
-    def test_nesting_compression_encodings_and_statistics(self, exports: dict[str, Path]) -> None:
+    def test_nesting_compression_and_encodings(self, exports: dict[str, Path]) -> None:
         assert sorted(path.name for path in exports["parquet"].iterdir()) == sorted(f"{n}.parquet" for n in RELATIONS)
         for path in exports["parquet"].iterdir():
             file = pq.ParquetFile(path)
@@ -144,17 +143,17 @@ class TestParquet:
             for group in range(file.metadata.num_row_groups):
                 for index in range(file.metadata.num_columns):
                     column = file.metadata.row_group(group).column(index)
-                    assert (column.compression, column.has_dictionary_page) == ("SNAPPY", False)
-                    assert set(column.encodings) <= {"PLAIN", "RLE"}
-                    assert (
-                        column.is_stats_set
-                        == (
-                            column.physical_type != "DOUBLE"
-                            and column.path_in_schema != "value"
-                            and column.path_in_schema != "message"
-                        )
-                        or path.stem == "mark"
-                    )
+                    assert column.compression == "SNAPPY"
+                    assert set(column.encodings) <= {"PLAIN", "RLE", "PLAIN_DICTIONARY", "RLE_DICTIONARY"}
+
+    def test_row_groups_with_nan_have_no_minimum_and_maximum(self, tmp_path: Path) -> None:
+        run = RunBuilder("run-a")
+        for index in range(3):
+            run.add("tensor_health", event_index=index, min_finite=(1.0, math.nan, 2.0)[index], max_finite=1.0)
+        export(run.write(tmp_path / "logdir"), tmp_path / "out", format="parquet", tables=["tensor_health"])
+        columns = pq.read_metadata(tmp_path / "out" / "tensor_health.parquet").row_group(0).to_dict()["columns"]
+        has_range = {column["path_in_schema"]: column["statistics"]["has_min_max"] for column in columns}
+        assert (has_range["min_finite"], has_range["max_finite"], has_range["event_index"]) == (False, True, True)
 
     def test_nanosecond_columns_have_an_additional_timestamp_column(self, exports: dict[str, Path]) -> None:
         runs = pq.read_table(exports["parquet"] / "run.parquet").to_pylist()
@@ -170,7 +169,9 @@ def unquoted(text: str | None) -> str | None:
 class TestCsv:
     def read(self, path: Path) -> list[dict[str, str | None]]:
         options = pa.csv.ConvertOptions(
-            column_types=dict.fromkeys(path.read_bytes().decode().split("\r\n")[0].split(","), pa.string()),
+            column_types=dict.fromkeys(
+                path.read_bytes().decode().split("\r\n")[0].replace('"', "").split(","), pa.string()
+            ),
             strings_can_be_null=True,
             quoted_strings_can_be_null=False,
             null_values=[""],
@@ -212,7 +213,7 @@ class TestCsv:
 
     def test_null_is_an_empty_cell_and_an_empty_text_is_quoted(self, exports: dict[str, Path]) -> None:
         header, row = (exports["csv"] / "device.csv").read_bytes().splitlines()[:2]
-        assert (header, row.split(b",")[:2]) == (b"run_id,device_id,device_name", [b'"run-a"', b"0"])
+        assert (header, row.split(b",")[:2]) == (b'"run_id",device_id,"device_name"', [b'"run-a"', b"0"])
         assert b',"label 9",""\r\n' in (exports["csv"] / "mark.csv").read_bytes()
         assert b",,\r\n" in (exports["csv"] / "tensor_health.csv").read_bytes()
 
@@ -296,23 +297,27 @@ def has_square_root() -> bool:
 
 def test_nan_infinity_and_null_in_each_format(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
-    for index, number in enumerate((math.nan, math.inf, -math.inf, -0.0)):
+    for index, number in enumerate((math.nan, math.copysign(math.nan, -1), math.inf, -math.inf, -0.0)):
         run.add("tensor_health", event_index=index, scope="graph", min_finite=number)
     run.write(tmp_path / "logdir")
     for name in FORMATS:
         export(tmp_path / "logdir", tmp_path / name, format=name, tables=["tensor_health"])
     found = pq.read_table(tmp_path / "parquet" / "tensor_health.parquet")
-    assert list(map(repr, found["min_finite"].to_pylist())) == ["nan", "inf", "-inf", "-0.0"]
+    assert list(map(repr, found["min_finite"].to_pylist())) == ["nan", "nan", "inf", "-inf", "-0.0"]
     header, *lines = (tmp_path / "csv" / "tensor_health.csv").read_bytes().decode().split("\r\n")[:-1]
     place = header.split(",").index("min_finite")
     values = [line.split(",")[place : place + 2] for line in lines]
-    assert values == [["nan", ""], ["inf", ""], ["-inf", ""], ["-0", ""]]
+    assert values == [["nan", ""], ["nan", ""], ["inf", ""], ["-inf", ""], ["-0.0", ""]]
     query = "SELECT min_finite, max_finite FROM tensor_health ORDER BY event_index"
     with duckdb.connect(str(tmp_path / "duckdb")) as connection:
         values = connection.sql(query).fetchall()
-    assert list(map(repr, values)) == ["(nan, None)", "(inf, None)", "(-inf, None)", "(-0.0, None)"]
+    assert list(map(repr, values)) == [
+        "(nan, None)", "(nan, None)", "(inf, None)", "(-inf, None)", "(-0.0, None)",
+    ]  # fmt: skip
     with sqlite3.connect(tmp_path / "sqlite") as connection:
-        assert connection.execute(query).fetchall() == [("NaN", None), (math.inf, None), (-math.inf, None), (0.0, None)]
+        assert connection.execute(query).fetchall() == [
+            ("NaN", None), ("NaN", None), (math.inf, None), (-math.inf, None), (0.0, None),
+        ]  # fmt: skip
 
 
 class TestChoice:
@@ -324,6 +329,37 @@ class TestChoice:
         )
         assert sorted(path.name for path in exported.path.iterdir()) == ["mark.csv", "nonfinite_tensor.csv"]
         assert exported.size_bytes == sum(path.stat().st_size for path in exported.path.iterdir())
+
+    @pytest.mark.parametrize("name", FORMATS)
+    def test_large_views_are_left_out_where_they_would_be_rows(self, name: str, logdir: Path, tmp_path: Path) -> None:
+        exported = export(logdir, tmp_path / "out", format=name)
+        left_out = LARGE_VIEWS if name in ("parquet", "csv") else set()
+        assert [table.name for table in exported.tables] == [name for name in RELATIONS if name not in left_out]
+        assert exported.left_out == tuple(sorted(left_out))
+
+    @pytest.mark.parametrize("name", FORMATS)
+    def test_columns_can_be_chosen(self, name: str, logdir: Path, tmp_path: Path) -> None:
+        tables = ["mark.value", "mark.label", "stack.func", "stack_frame.func", "stack_frame"]
+        exported = export(logdir, tmp_path / "out", format=name, tables=tables)
+        assert [(table.name, table.kind) for table in exported.tables] == [
+            ("stack_frame", "table"), ("mark", "table"), ("stack", "rows of a view"),
+        ]  # fmt: skip
+        with (
+            duckdb.connect() as connection,
+            sqlite3.connect(tmp_path / "out" if name == "sqlite" else ":memory:") as db,
+        ):
+            if name == "duckdb":
+                connection.execute(f"ATTACH '{tmp_path / 'out'}' AS exported (READ_ONLY)")
+                connection.execute("USE exported")
+
+            def columns(relation: str) -> list[str]:
+                if name == "sqlite":
+                    return [column for column, *_ in db.execute(f"SELECT * FROM {relation}").description]
+                file = f"'{tmp_path / 'out' / relation}.{name}'"
+                return connection.sql(f"FROM {relation if name == 'duckdb' else file}").columns
+
+            assert (columns("mark"), columns("stack")) == (["label", "value"], ["func"])
+            assert "file_path" in columns("stack_frame")
 
     @pytest.mark.parametrize("name", ["duckdb", "sqlite"])
     def test_an_exported_view_includes_the_tables_and_views_that_it_reads(
@@ -344,6 +380,8 @@ class TestChoice:
             ),
             ({"format": "csv", "tables": ["tensors"]}, "table 'tensors' is unknown; there are run, device, "),
             ({"format": "csv", "tables": []}, "no table is named"),
+            ({"format": "sqlite", "tables": ["stack.x"]}, "stack has no column 'x'; it has run_id, "),
+            ({"format": "csv", "tables": ["mark.x"]}, "mark has no column 'x'; it has run_id, event_index, "),
             ({"format": "csv", "run_id": "run-z"}, "run 'run-z' is not in"),
         ):
             with pytest.raises(QueryError, match=message):
@@ -389,7 +427,7 @@ class TestTarget:
 
     @pytest.mark.parametrize("name", FORMATS)
     def test_a_failed_export_leaves_no_files(self, name: str, logdir: Path, tmp_path: Path) -> None:
-        def fail(table: str, num_rows: int, num_done: int, num_all: int) -> None:
+        def fail(table: str, num_done: int, num_all: int) -> None:
             if num_done == 3:
                 raise KeyboardInterrupt
 
@@ -402,7 +440,7 @@ class TestTarget:
         code = (
             "import os, signal, sys\n"
             "from tfdbg_arrow.query import export\n"
-            "def kill(table, num_rows, num_done, num_all):\n"
+            "def kill(table, num_done, num_all):\n"
             "    if num_done == 3: os.kill(os.getpid(), signal.SIGKILL)\n"
             "export(sys.argv[1], sys.argv[2], format=sys.argv[3], progress=kill)\n"
         )
@@ -435,17 +473,17 @@ def test_the_error_for_a_broken_part_names_it_in_every_format(tmp_path: Path) ->
 def test_parts_merged_during_an_export_are_read_again(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A recording replaces parts while the export reads the first one. No row is lost or duplicated."""
+    """A recording replaces parts after the export listed them. No row is lost or duplicated."""
     run = RunBuilder("run-a")
     for index in range(200):
         run.add("mark", event_index=index, label="label", value=str(index))
     logdir = run.write(tmp_path / "logdir", parts=4)
     old = sorted((logdir / "mark" / "run=run-a").iterdir())
-    real = logdir_module.duckdb.DuckDBPyRelation.to_arrow_reader
+    real = Rows.select
     merged: list[bool] = []
 
-    def merge(relation: Any, *arguments: Any) -> Any:
-        if not merged and "label" in relation.columns:
+    def merge(rows: Rows, *arguments: Any, **options: Any) -> str:
+        if not merged:
             merged.append(True)
             manifest = logdir / "manifest" / "run-a.jsonl"
             part = old[0].with_name("part-000009.parquet")
@@ -459,9 +497,9 @@ def test_parts_merged_during_an_export_are_read_again(
             manifest.write_text(resealed(manifest.read_text() + json.dumps(line)))
             for path in old:
                 path.unlink()
-        return real(relation, *arguments)
+        return real(rows, *arguments, **options)
 
-    monkeypatch.setattr(logdir_module.duckdb.DuckDBPyRelation, "to_arrow_reader", merge)
+    monkeypatch.setattr(Rows, "select", merge)
     exported = export(logdir, tmp_path / "out", format=name, tables=["mark"])
     assert (merged, exported.tables[0].num_rows) == ([True], 200)
 
@@ -477,13 +515,28 @@ def test_the_error_without_an_optional_package_gives_the_command(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_error_for_a_table_that_cannot_be_written_names_it(
-    logdir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(self: CsvExport, relation: Relation, rows: pa.RecordBatchReader, *, advance: object) -> None:
-        raise OSError("No space left on device")
-
-    monkeypatch.setattr(CsvExport, "write", fail)
-    with pytest.raises(ExportError, match=r"run cannot be written \(No space left on device\); nothing was left there"):
-        export(logdir, tmp_path / "out", format="csv")
-    assert list(tmp_path.iterdir()) == []
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_error_for_a_full_disk_names_the_table(name: str, tmp_path: Path) -> None:
+    """The limit on the size of files makes a write fail in the same place as a full disk."""
+    run = RunBuilder("run-a")
+    for index in range(2000):
+        run.add("mark", event_index=index, label="label", value=f"{index * 7919 % 10007:x}" * 200)
+    run.write(tmp_path / "logdir")
+    code = (
+        "import resource, sys\n"
+        "from tfdbg_arrow.errors import ExportError\n"
+        "from tfdbg_arrow.query import export, open_logdir\n"
+        "with open_logdir(sys.argv[1]) as logdir:\n"
+        "    logdir.rows('SELECT * FROM mark')\n"
+        "    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))\n"
+        "    try:\n"
+        "        export(logdir, sys.argv[2], format=sys.argv[3], tables=['mark'])\n"
+        "    except ExportError as error:\n"
+        "        print(error)\n"
+        "    print(logdir.rows('SELECT count(*) FROM mark'))\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "logdir"), str(tmp_path / 'o"ut.ö'), name]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    reason = "disk I/O error" if name == "sqlite" else "File too large"
+    assert done.stdout == f"mark cannot be written ({reason}); nothing was left there.\n[(2000,)]\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["logdir"]

@@ -97,7 +97,7 @@ CASES: list[tuple[dict[str, Any], str]] = [
         "-Inf came into the program in the data, read at layers.py:12, in step 2.",
     ),
     (
-        {"op_type": None, "source": FRAME, "samples": replace(SAMPLES, name="the argument x of f")},
+        {"op_type": None, "source": FRAME, "samples": SAMPLES, "outside_name": "the argument x of f"},
         "-Inf came into the program in the argument x of f, read at layers.py:12: sample 17 of the batch.",
     ),
 ]

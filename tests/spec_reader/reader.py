@@ -169,9 +169,9 @@ class Run(Flow):
         is_in_graph = tensor.context is not None and tensor.context.step_id is not None
         is_known = is_in_graph or row["execution_index"] in self._executions
         order = self._order(tensor.context, tensor.op if is_in_graph else row["execution_index"]) if is_known else ()
-        is_gradient = self.code(tensor).get("role") == "gradient"
+        phase = {"gradient": 1, "optimizer": 2}.get(self.code(tensor).get("role") or "", 0)
         start = order[0] if order else row["event_index"]
-        return start, is_gradient, order[1:], row["output_slot"] or 0, row["event_index"]
+        return start, phase, order[1:], row["output_slot"] or 0, row["event_index"]
 
     def ancestors(self, tensor: Tensor, *, is_through_rows: bool = True) -> Iterator[Tensor]:
         """Yields the tensors from which a tensor was computed, without the tensor itself.

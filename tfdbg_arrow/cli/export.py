@@ -63,7 +63,10 @@ def export(
     table: Annotated[
         list[str] | None,
         typer.Option(
-            "--table", metavar="NAME", help="Export only this table or public view. Can be given several times."
+            "--table",
+            metavar="NAME",
+            help="Export only this table or public view, or with NAME.COLUMN this column; `all` for every one. Can be "
+            "given several times.",
         ),
     ] = None,
     run_id: Annotated[
@@ -154,7 +157,7 @@ def export(
             tables=table or None,
             run_id=run_id,
             overwrite=overwrite,
-            progress=lambda name, num_rows, done, total: show(done, total, now=f"{name}, {number_of(num_rows, 'row')}"),
+            progress=lambda name, num_done, num_all: show(num_done, num_all, now=name),
         )
     if json:
         print_json({"logdir": logdir, **vars(exported)})
@@ -266,3 +269,6 @@ def _print_exported(exported: Exported) -> None:
         of_a_view = " of a view" if table.kind == "rows of a view" else ""
         what = "a view" if table.num_rows is None else f"{number_of(table.num_rows, 'row')}{of_a_view}"
         out.print(styled(f"  {table.name}: {what}"))
+    if exported.left_out:
+        left_out = ", ".join(exported.left_out)
+        out.print(styled(f"  left out: the large views {left_out}; --table all includes them"))

@@ -14,8 +14,8 @@ from typing import Any
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.keras_graphs import user_names
+from tfdbg_arrow.query.outside_tensors import OutsideTensors
 from tfdbg_arrow.query.recorded import (
-    Execution,
     GraphTensor,
     Place,
     TensorEvent,
@@ -36,10 +36,12 @@ _ARGUMENTS_OF_KERAS = ("x", "y", "sample_weight")
 _PHASES_OF_KERAS = ("train", "test", "predict")
 """What a recording marks as the phase in fit, evaluate and predict. Keras takes each element for a batch."""
 _REORDERING = frozenset({
-    "DynamicPartition", "DynamicStitch", "Gather", "GatherNd", "GatherV2", "ParallelDynamicStitch", "RandomShuffle",
+    "DynamicPartition", "DynamicStitch", "GatherNd", "ParallelDynamicStitch", "RandomShuffle",
     "Reverse", "ReverseV2", "Roll", "ScatterNd", "TopK", "TopKV2", "Unique", "UniqueV2", "UnsortedSegmentSum",
 })  # fmt: skip
 """Types of ops whose output can have the slices of an input in another order."""
+_LOOKUPS = frozenset({"Gather", "GatherV2", "ResourceGather"})
+"""Types of ops that take slices of a table by number, such as an embedding."""
 _MAX_TENSORS = 1_000
 """Number of tensors that are followed back for one answer, because each takes some time."""
 _MAX_UNRECORDED = 20
@@ -95,6 +97,7 @@ class SampleFinder:
         self._run_id = run_id
         self._stacks = StackReader(logdir, run_id=run_id)
         self._arrays = SourceArrays(logdir, flow, run_id=run_id)
+        self._outside = OutsideTensors(flow)
         self._sources: dict[int, frozenset[int]] = {}
         self._rows: dict[int, TensorEvent] = {}
         self._open_axes = lru_cache(maxsize=100)(self._read_open_axes)
@@ -163,6 +166,8 @@ class SampleFinder:
 
     def _carriers(self, row: TensorEvent) -> list[TensorEvent]:
         """Returns the inputs of a tensor's op from one of which it has its first axis; none if that is not certain."""
+        if row.op_type in _LOOKUPS:
+            return self._behind_indices(row)
         if row.op_type in _REORDERING or not row.shape:
             return []
         size = row.shape[0]
@@ -171,7 +176,7 @@ class SampleFinder:
         if row.op_type in _ELEMENTWISE:
             # Axes are matched from the last one on, so the first axes of tensors with as many axes correspond.
             alike = [each for each in inputs if _num_axes(each) == len(row.shape) and (each.shape or ())[0] == size]
-            return alike or self._behind_integers(row)
+            return [*alike, *self._behind_integers(row, row.graph_tensor, num_axes=_num_axes(row))]
         if self._keeps_slices(row):
             return [each for index, each in taken if index == 0 and (each.shape or ())[0] == size]
         others = [(each, axis) for each in inputs for axis, length in enumerate(each.shape or ()) if length == size]
@@ -204,30 +209,52 @@ class SampleFinder:
         attributes = parse_json(rows[0][0]) if rows and rows[0][0] is not None else None
         return attributes if isinstance(attributes, dict) else None
 
-    def _behind_integers(self, row: TensorEvent) -> list[TensorEvent]:
+    def _behind_indices(self, row: TensorEvent) -> list[TensorEvent]:
+        """Returns a recorded component of the batch if an op looks up the rows of a table for another one.
+
+        It is certain that the first axis is that of the indices if the table has another number of rows.
+        """
+        own = row.graph_tensor
+        op = None if own is None else self._flow.graphs.op(own.graph_id, own.op_name)
+        if own is None or op is None or len(op.inputs) < 2 or not row.shape:
+            return []
+        table, indices = (self._static_shape(own.of_op(*edge)) for edge in op.inputs[:2])
+        if not table or not indices or table[0] in (-1, row.shape[0]):
+            return []
+        return self._behind_integers(row, own.of_op(*op.inputs[1]), num_axes=len(indices))
+
+    def _static_shape(self, place: GraphTensor) -> tuple[int, ...] | None:
+        """Returns the shape of a tensor as far as its graph knows it, with -1 for open axes; None if it is unknown."""
+        rows = self._logdir.rows(
+            "SELECT static_shape FROM graph_op_output WHERE run_id = ? AND graph_id = ? AND op_name = ? "
+            "AND output_slot = ?",
+            [self._run_id, place.graph_id, place.op_name, place.output_slot],
+        )
+        return None if not rows or rows[0][0] is None else tuple(rows[0][0])
+
+    def _behind_integers(self, row: TensorEvent, start: GraphTensor | None, *, num_axes: int) -> list[TensorEvent]:
         """Returns a recorded component of the batch if an op computes from another one that has no row.
 
         Tensors of integers and booleans, such as token numbers and masks, have no rows.
+
+        Args:
+            row: The output of the op.
+            start: The output or an input, from which elementwise ops are followed back.
+            num_axes: Number of axes of `start`.
         """
-        own = row.graph_tensor
-        if own is None:
+        if start is None:
             return []
-        waiting: list[Place] = [own]
+        waiting: list[Place] = [start]
         for _ in range(_MAX_UNRECORDED):
             if not waiting:
                 return []
             trace = self._flow.trace(waiting.pop(), how="graph", near=row.event_index)
             place = trace.place
-            if not isinstance(place, GraphTensor) or (trace.row is not None and place != own):
+            if not isinstance(place, GraphTensor) or (trace.row is not None and place != start):
                 continue
             op = self._flow.graphs.op(place.graph_id, place.op_name)
             if op is not None and op.op_type in GETS_ELEMENT:
-                ((num_axes,),) = self._logdir.rows(
-                    "SELECT max(len(static_shape)) FROM graph_op_output WHERE run_id = ? AND graph_id = ? "
-                    "AND op_name = ? AND output_slot = ?",
-                    [self._run_id, place.graph_id, place.op_name, place.output_slot],
-                )
-                if num_axes != _num_axes(row):
+                if len(self._static_shape(place) or ()) != num_axes:
                     return []  # the component was broadcast, and its first axis became another one
                 siblings = read_events(
                     self._logdir,
@@ -334,22 +361,11 @@ class SampleFinder:
             return {}
         arguments: dict[int, StepInput] = {}
         for index, tensor_id in self._flow.events.execution_inputs(execution.execution_index).items():
-            name = self._argument_name(execution, execution.graph_id, index)
+            name = self._outside.argument(execution, index)
             row = self._flow.events.eager(tensor_id).event
             if row is not None and name is not None:
                 arguments[row.event_index] = StepInput(name=name, health=_health(row))
         return arguments
-
-    def _argument_name(self, execution: Execution, graph_id: int, index: int) -> str | None:
-        """Returns what an input of an execution is in the program; None for a tensor that a function captured."""
-        graphs = self._flow.graphs
-        feeds = graphs.feeds.get(execution.op_type)
-        if feeds is not None:
-            return next((f"the feed of {op_name}" for (op_name, _), fed in feeds.items() if fed == index), None)
-        name = graphs.placeholder(execution.op_type, index)
-        argument = None if name is None else graphs.argument(graph_id, name, function_name=execution.op_type)
-        function = graphs.names.get(graph_id, execution.op_type)
-        return None if argument is None or argument.is_capture else f"the argument {name} of {function}"
 
     def _data_name(self, event: TensorEvent) -> str | None:
         """Returns which component of a data set has the rows of an array; None for another tensor."""

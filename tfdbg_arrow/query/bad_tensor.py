@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
+from itertools import islice
 
 from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query.asked_runs import one_asked_run
@@ -20,11 +21,14 @@ from tfdbg_arrow.query.flow.sinks import Sinks
 from tfdbg_arrow.query.headline import headline_of
 from tfdbg_arrow.query.keras_graphs import user_names
 from tfdbg_arrow.query.nonfinite_tensor import FunctionCall, InputTensor, NonFinite, Producer, TensorContext
+from tfdbg_arrow.query.outside_tensors import OutsideTensors
 from tfdbg_arrow.query.recorded import EagerValue, Execution, TensorEvent, TensorHealth, health_facts, read_events
 from tfdbg_arrow.query.stacks import Frame, source_text
 from tfdbg_arrow.query.user_places import UserPlaces
 from tfdbg_arrow.schema.op_traits import PIPELINE_ENDS
 
+_MAX_RIVALS = 20
+"""Number of other origins whose lines are read. After the first ones, the user reads no more of them."""
 _SEVERAL_STEPS_OF_KERAS = "multi_step_on_iterator"
 """The function of Keras that trains on several batches in one call."""
 
@@ -56,6 +60,7 @@ class BadTensorReader:
         self.origins = Origins(self.flow, kinds=kinds, is_allowed=is_allowed)
         self.sinks = Sinks(logdir, self.flow, run_id=run_id, kinds=kinds)
         self._samples = SampleFinder(logdir, self.flow, run_id=run_id)
+        self._outside = OutsideTensors(self.flow)
         self._calls_of = lru_cache(maxsize=64)(self._read_calls)
         self._texts = lru_cache(maxsize=16)(self._read_text)
         self.gradients = Gradients(logdir, self.flow, self.origins, run_id=run_id)
@@ -92,15 +97,24 @@ class BadTensorReader:
         stats = read_capture_stats(self._logdir, run_id=self._run_id)
         return gap_sentences(stats).get(self._run_id, ())
 
-    def describe(self, event: TensorEvent, *, effect: Effect | None) -> NonFinite:
+    def describe(self, event: TensorEvent, *, effect: Effect | None, rivals: Sequence[TensorEvent] = ()) -> NonFinite:
         """Returns the description of a bad tensor.
 
         Args:
             event: The tensor.
             effect: Where its badness ends; None if this was not determined.
+            rivals: Other origins that are as much to blame.
         """
         with self.flow.lock:
-            return self._describe(event, effect or Effect(None, None))
+            found = self._describe(event, effect or Effect(None, None))
+            return replace(found, also_bad=self._lines_of(rivals, beside=found))
+
+    def _lines_of(self, rivals: Sequence[TensorEvent], *, beside: NonFinite) -> tuple[Frame, ...]:
+        """Returns the first lines of other origins, except those that the answer names already."""
+        named = {line.line for line in (beside.source, *beside.equal_lines) if line is not None}
+        sources = (self.places.place(rival).source for rival in islice(rivals, _MAX_RIVALS))
+        lines = {source.line: source for source in sources if source is not None and source.line not in named}
+        return tuple(lines.values())
 
     def _describe(self, event: TensorEvent, effect: Effect) -> NonFinite:
         maker = self.flow.program_ops.maker(event)
@@ -132,6 +146,8 @@ class BadTensorReader:
             worker=self._worker,
             left_out=self._left_out,
         )
+        name = self._outside.name(event) if found.samples is None else found.samples.name
+        found = replace(found, outside_name=name)
         return replace(found, headline=headline_of(found, line=self._line(found.source)))
 
     def _line(self, source: Frame | None) -> str | None:

@@ -83,8 +83,8 @@ def _output_text(tensor: NonFinite) -> str:
 
 
 def _outside_name(tensor: NonFinite) -> str:
-    if tensor.samples is not None and tensor.samples.name is not None:
-        return tensor.samples.name
+    if tensor.outside_name is not None:
+        return tensor.outside_name
     if tensor.op_type is None:
         return "a tensor from outside"
     if tensor.op_type in _GETS_ELEMENT:
@@ -152,6 +152,8 @@ def _is_passed_on(tensor: NonFinite) -> bool:
 
 def _when_text(tensor: NonFinite) -> str:
     text = "" if tensor.call is None else f" in call {tensor.call.number:,} of {tensor.call.function}"
+    if tensor.call is not None and tensor.iteration is not None:
+        text += f", iteration {tensor.iteration:,} of a loop"
     if tensor.step is not None:
         text = f" in step {tensor.step + (tensor.step_in_call or 0):,}"
         if tensor.step_in_call:

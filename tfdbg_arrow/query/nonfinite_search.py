@@ -102,7 +102,7 @@ class _Found:
         return is_collective and not self.reader.origins.verdict(event).is_origin
 
     def describe(self) -> NonFinite:
-        return self.reader.describe(self.culprit.event, effect=self.culprit.effect)
+        return self.reader.describe(self.culprit.event, effect=self.culprit.effect, rivals=self.culprit.rivals)
 
 
 class _RunSearch:

@@ -124,6 +124,8 @@ class NonFinite(TensorHealth):
             if it ran the op as it is.
         equal_lines: The user's lines of other ops of the program that equal this one: TensorFlow's optimizer computed
             them all as one op. Each of these lines may be the one to change.
+        also_bad: The user's lines of other origins that are as much to blame: in the same call, they made bad values of
+            healthy inputs and did the same harm. Each may need a fix of its own. Only `first_nonfinite` finds them.
         effect: Where the badness of an origin ends: `variable` (an op wrote it to a variable), `result` (it was
             returned to the program, and nothing computes with it any more; or an integer or a boolean was made of a
             NaN and used; or the program got an error instead), `metric` (only metrics took it), `absorbed` (everything
@@ -134,6 +136,8 @@ class NonFinite(TensorHealth):
         expected_reason: Why the value is expected; None if it is not.
         samples: The samples that hold the bad elements, if the recording shows that the first axis is that of the batch
             or of the whole data; None if it does not.
+        outside_name: What a tensor from outside is in the program, such as `the argument x of train_step` or `a value
+            that was assigned to a variable of the optimizer`; None for other tensors, and if it is not known.
         worker: The cluster task of the run, such as `worker:1`; None outside a cluster.
         left_out: What the run did not record, as requested or by loss. It may contain an earlier bad tensor.
         headline: The answer in one sentence: the user's line, the bad values, the step and the sample, such as
@@ -162,10 +166,12 @@ class NonFinite(TensorHealth):
     role: str | None = None
     ran_as: str | None = None
     equal_lines: tuple[Frame, ...] = ()
+    also_bad: tuple[Frame, ...] = ()
     effect: str | None = None
     is_expected: bool = False
     expected_reason: str | None = None
     samples: BadSamples | None = None
+    outside_name: str | None = None
     worker: str | None = None
     left_out: tuple[str, ...] = ()
     headline: str = ""

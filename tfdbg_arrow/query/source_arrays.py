@@ -20,6 +20,8 @@ _MAKES_BATCHES = frozenset({
 """Types of ops that make the elements of a data set batches."""
 _ARRAYS_OF_KERAS = ("Dataset_map_permutation", "Dataset_flat_map_slice_batch_indices", "Dataset_map_grab_batch")
 """Names of the functions with which Keras takes batches from arrays."""
+_MANY = 2**63
+"""The number of rows of arrays without a row, such as file names. Without repetitions, each is returned once."""
 _HANDING_ON = frozenset({"ModelDataset", "OptionsDataset", "PrefetchDataset"})
 """Types of data sets with the elements of their input."""
 
@@ -112,12 +114,16 @@ class SourceArrays:
         return [use.execution for use in events.uses(iterators[0]) if use.execution.execution_index < index]
 
     def _num_rows(self, dataset_id: int | None) -> int | None:
-        """Returns the number of rows of the arrays that a data set has in their order, batch by batch, or None."""
+        """Returns the number of rows of the arrays that a data set has in their order, batch by batch.
+
+        The result is None if their order is not known, and _MANY if only their number is not.
+        """
         path = [(op_type, index) for op_type, index in self._pipeline(dataset_id) if op_type not in _HANDING_ON]
         types = [op_type for op_type, _ in path]
         if types[:1] in (["BatchDatasetV2"], ["ParallelBatchDataset"]) and types[-1] == "TensorSliceDataset":
             # A function that is called for each record keeps their order.
-            return self._length_of(path[-1][1]) if set(types[1:-1]) <= {"MapDataset"} else None
+            length = self._length_of(path[-1][1])
+            return None if not set(types[1:-1]) <= {"MapDataset"} else _MANY if length is None else length
         is_of_keras = types[:2] == ["ParallelMapDatasetV2", "ZipDataset"] or types[:2] == ["MapDataset", "ZipDataset"]
         if not is_of_keras or not self._has_arrays_of_keras or self._shuffles:
             return None

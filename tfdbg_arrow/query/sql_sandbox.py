@@ -157,7 +157,8 @@ class Sandbox:
                     capture_output=True,
                     timeout=self._timeout_s + _GRACE_S,
                     check=False,
-                    env={**os.environ, "TMPDIR": scratch},
+                    # Arrow's own allocator would reserve 1 GiB of the address space.
+                    env={**os.environ, "TMPDIR": scratch, "ARROW_DEFAULT_MEMORY_POOL": "system"},
                 )
             except subprocess.TimeoutExpired:
                 return {"error": f"the query took longer than {self._timeout_s:g} seconds and was stopped."}

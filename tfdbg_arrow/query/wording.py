@@ -221,6 +221,7 @@ def nonfinite_facts(found: NonFinite) -> list[tuple[str, str]]:
         *place_facts(found, found.samples),
         ("ran as", found.ran_as),
         *(("same op", f"{line.place}: {line.code or ''}") for line in found.equal_lines),
+        *(("also at", f"{line.place}: {line.code or ''}") for line in found.also_bad),
         ("device", found.device_name),
         ("worker", found.worker),
         ("event", f"{found.event_index}, {_time_text(found.wall_time_ns)}, run {found.run_id}"),

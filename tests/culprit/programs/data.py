@@ -78,6 +78,18 @@ def csv_record_with_an_infinity() -> Any:
     return tf.reduce_sum(tf.stack(columns, axis=-1), axis=-1)
 
 
+@bug(op_type="Const", effect="variable")
+def csv_field_that_is_missing() -> None:
+    """The default of tf.io.decode_csv is NaN, and a field of a record is missing."""
+
+    def parse(line: Any) -> Any:
+        columns = tf.io.decode_csv(line, record_defaults=[float("nan")] * 3)  # culprit
+        return tf.stack(columns[:2]), columns[2:]
+
+    rows = tf.data.Dataset.from_tensor_slices(["1,2,3", "4,,6"]).map(parse).batch(2)
+    _regression().fit(rows, epochs=1, verbose=0)
+
+
 @bug(op_type="RealDiv", effect="variable")
 def standardise_a_constant_column() -> None:
     """(x - mean) / deviation of a constant column, in a map of tf.data."""

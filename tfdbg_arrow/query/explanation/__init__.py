@@ -21,6 +21,7 @@ from tfdbg_arrow.query.bad_tensor import run_and_row
 from tfdbg_arrow.query.displayed import Displayed
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.explanation.computed import Computed, Explanation
+from tfdbg_arrow.query.explanation.kinds import BEFORE_TRAINING
 from tfdbg_arrow.query.explanation.library import repair_of_call
 from tfdbg_arrow.query.explanation.rules import explain
 from tfdbg_arrow.query.explanation.surroundings import Surroundings
@@ -187,6 +188,8 @@ def explain_event(
     if found is None or found.repair is None:
         return found
     repair = repair_of_call(*around.op_to_change())
+    if repair is None and found.repair in BEFORE_TRAINING and around.is_before_training():
+        repair = BEFORE_TRAINING[found.repair]
     return found if repair is None else replace(found, repair=repair)
 
 

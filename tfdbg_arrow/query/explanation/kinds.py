@@ -52,6 +52,17 @@ _OVERFLOW_OF_NORM = (
     "Clip by value (tf.clip_by_value, or clipvalue in Keras), which takes no squares, or scale the inputs and the loss "
     "down. Clipping by a norm does not help, as the norm itself overflows."
 )
+BEFORE_TRAINING = {
+    OVERFLOW: "Scale the operands (data or weights) down, or compute in a wider dtype.",
+    _OVERFLOW_OF_GRADIENT: (
+        "Scale the inputs and the loss down (if the program multiplies the loss by a scale, lower the scale), or "
+        "compute in a wider dtype. Clipping this gradient comes too late, as it is not finite any more."
+    ),
+    _OVERFLOW_OF_UPDATE: (
+        "Clip the gradients by value (tf.clip_by_value, or clipvalue in Keras), or scale the inputs and the loss down."
+    ),
+}
+"""The same fixes before the first update of the weights, when the learning rate had no effect yet."""
 _KEEPS_ZEROS = frozenset({
     "BatchMatMulV2", "BatchMatMulV3", "BroadcastTo", "Cast", "Einsum", "ExpandDims", "GatherV2", "Identity", "MatMul",
     "Mean", "Mul", "Neg", "Reshape", "Squeeze", "StridedSlice", "Sum", "Transpose",

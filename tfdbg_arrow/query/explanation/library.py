@@ -54,12 +54,13 @@ _FUNCTIONS = (
         "'softplus' in the last layer.",
     ),
     _Function(
-        "nn_impl", "l2_normalize_v2", "Rsqrt",
+        "nn_impl", "l2_normalize", "Rsqrt",
         "Pass an epsilon to tf.math.l2_normalize that is not 0 in the dtype.",
     ),
     _Function(
         "nn_impl", "batch_normalization", "Rsqrt",
-        "Pass a variance_epsilon above 0 to tf.nn.batch_normalization, and a variance that is not negative.",
+        "Give the normalization an epsilon above 0: the epsilon of the Keras layer, or the variance_epsilon of "
+        "tf.nn.batch_normalization. Its variance must not be negative.",
     ),
 )  # fmt: skip
 

@@ -85,6 +85,11 @@ _CHOLESKY = (
     "another matrix, use tf.linalg.slogdet), and that no variance on its diagonal is negative."
 )
 _DATA = "Check the source of the data for NaN and infinities, and replace them or leave them out."
+_CHECK_DATA = (
+    "Check where the program got it, such as the data, NumPy code or loaded weights, and replace the bad elements or "
+    "leave them out."
+)
+_CHECK_SCALAR = "Check where the program got it, such as a schedule, NumPy code or a division in Python."
 _GAMMA = "Keep the arguments in the domain with tf.clip_by_value or tf.maximum."
 _ALPHA = "Keep the parameters above 0, for example with tf.nn.softplus."
 _DENOMINATOR = "Use an epsilon above 0, and a variance that is not negative."
@@ -199,6 +204,8 @@ def _lgamma(computed: Computed) -> Explanation | None:
     if not below:
         return Overflow(repair="Scale the argument down.")(computed)
     held = elements_are(infs(computed.output), x)
+    if not x.num_neg_finite and zeros(x) == infs(computed.output):
+        return Explanation(f"Lgamma of 0: {held} 0, and the result is infinite.", _POSITIVE)
     if x.num_pos_finite and not is_small:
         return Explanation(
             f"Lgamma of 0, of a negative integer, or of a number that is too large: {held} one of these, and the "
@@ -255,6 +262,16 @@ def _cumulative_logsumexp(computed: Computed) -> Explanation | None:
             "Look for the op that made the infinities: tfdbg-arrow first-nonfinite --kinds inf.",
         )
     return _OVER(computed)
+
+
+def _constant(computed: Computed) -> Explanation | None:
+    """Explains a constant. One that a parser takes is the value of missing fields."""
+    if {types[0] for types in computed.takers()} == {"DecodeCSV"}:
+        return Explanation(
+            f"A field of a record is missing or bad: the default of missing fields holds {bad_text(computed.output)}.",
+            "Leave out the records with missing fields, or give tf.io.decode_csv a finite default (record_defaults).",
+        )
+    return FromOutside(source="this constant of the program holds", repair="Check the constant.")(computed)
 
 
 def _all(names: str, rule: Rule) -> dict[str, Rule]:
@@ -441,7 +458,7 @@ RULES: dict[str, Rule] = {
         source="the bytes, read as numbers, hold",
         repair="Check that the bytes are numbers of that dtype and byte order.",
     ),
-    "Const": FromOutside(source="this constant of the program holds", repair="Check the constant."),
+    "Const": _constant,
     "Empty": FromOutside(source="the uninitialized memory holds", repair="Use tf.zeros."),
 }
 """The rule for each type of op."""
@@ -460,11 +477,9 @@ def explain(computed: Computed) -> Explanation | None:
     if not output.has_inf_or_nan:
         return None
     if output.op_type is None:
-        where = f"no recorded op made it, and it holds {bad_text(output)}"
         from_outside = Explanation(
-            f"The tensor was bad before the recorded program used it: {where}.",
-            "Check where the program got it, such as the data, NumPy code or loaded weights, and replace the bad "
-            "elements or leave them out.",
+            f"No recorded op made the tensor: it already held {bad_text(output)} when the program first used it.",
+            _CHECK_SCALAR if output.shape == () else _CHECK_DATA,
         )
         masked = with_mask(from_outside, computed)
         return _with_product(_with_pool(from_outside, computed), computed) if masked is from_outside else masked

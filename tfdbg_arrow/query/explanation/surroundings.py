@@ -103,6 +103,22 @@ class Surroundings:
         op = None if graph_id is None or op_name is None else self.flow.graphs.op(graph_id, op_name)
         return None if op is None else op.op_type
 
+    def is_before_training(self) -> bool:
+        """Returns whether the tensor was computed in the first call of its function, and not after a step in a loop."""
+        execution = self.flow.events.execution(self.event.execution_index)
+        if self.event.scope != "graph" or execution is None:
+            return False
+        first = self.flow.events.executions_of([execution.op_type])[0]
+        if first.execution_index != execution.execution_index or not self.event.loop_iteration:
+            return first.execution_index == execution.execution_index
+        gradients = self.logdir.rows(
+            "SELECT 1 FROM tensor_health AS h JOIN graph_op AS o "
+            "ON o.run_id = h.run_id AND o.graph_id = h.graph_id AND o.op_name = h.op_name "
+            "WHERE h.run_id = ? AND h.execution_index = ? AND h.event_index < ? AND o.role = 'gradient' LIMIT 1",
+            [self.run_id, execution.execution_index, self.event.event_index],
+        )
+        return not gradients
+
     def op_to_change(self) -> tuple[tuple[Frame, ...], str | None]:
         """Returns the stack and the type of the program's op that made the tensor or whose gradient did."""
         forward = self.flow.labels.forward_op(self.flow.label_of_maker(self.event))

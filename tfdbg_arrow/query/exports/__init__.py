@@ -6,28 +6,32 @@ import contextlib
 import re
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 import duckdb
-import pyarrow as pa
 
 from tfdbg_arrow.errors import ExportError, QueryError
 from tfdbg_arrow.query.asked_runs import find_run
-from tfdbg_arrow.query.exports.table_writer import Relation, TableWriter, relation_names, relations
+from tfdbg_arrow.query.exports.table_writer import Relation, Rows, TableWriter, relation_names, relations
 from tfdbg_arrow.query.exports.targets import check_target, size_of
 from tfdbg_arrow.query.logdir.open_logdir import OpenLogdir
 from tfdbg_arrow.query.logdir.public_views import View
 from tfdbg_arrow.storage.disk import written_whole
 
-Progress = Callable[[str, int, int, int], None]
-"""Called with the name of a table, the number of its rows written so far, the number of finished tables, and the number
-of all tables."""
-_BATCH_ROWS = 16_384
-_BATCH_ROWS_WITH_BLOBS = 2048
-"""The size of DuckDB's own vectors. With large values, only one vector is held in memory."""
+Progress = Callable[[str, int, int], None]
+"""Called with the name of a table before it is written, the number of finished tables, and the number of all tables."""
+ALL = "all"
+"""Stands for all tables and views."""
+LARGE_VIEWS = frozenset({"gradient_tensor", "graph_tensor", "nonfinite_tensor", "stack", "tensor_input"})
+"""Views that repeat the rows of large tables, or have several rows for each tensor.
+
+As rows, they make a CSV export two to five times as large; docs/exports.md has the figures.
+"""
+_REASON = re.compile(r'": ([^"{}]+)')
+"""Matches the reason in an error of DuckDB, after the path of the file."""
 
 
 class ExportFormat(StrEnum):
@@ -64,12 +68,14 @@ class Exported:
         format: The format.
         path: The file or directory.
         tables: The tables and views in it.
+        left_out: The large views that are not in it because no table was named.
         size_bytes: Its size.
     """
 
     format: ExportFormat
     path: Path
     tables: tuple[ExportedTable, ...]
+    left_out: tuple[str, ...]
     size_bytes: int
 
 
@@ -82,27 +88,29 @@ def export(
     run_id: str | None = None,
     overwrite: bool = False,
     storage_options: Mapping[str, Any] | None = None,
-    progress: Progress = lambda name, num_rows, num_done, num_all: None,
+    progress: Progress = lambda name, num_done, num_all: None,
 ) -> Exported:
     """Writes tables and public views of a logdir in the format of other tools.
 
-    Rows are written while they are read, so that memory stays bounded. The target gets its name when it is complete. An
-    export that fails leaves nothing. One that is killed leaves only a hidden `.<name>.*.tmp` in the same directory.
+    DuckDB writes rows while it reads them, so that memory stays bounded. The target gets its name when it is complete.
+    An export that fails leaves nothing. One that is killed leaves only a hidden `.<name>.*.tmp` in the same directory.
 
     Args:
         logdir: A logdir, or its path or URL. A run in it may still be recording.
         target: The file (`duckdb`, `sqlite`) or directory (`parquet`, `csv`, `delta`, `iceberg`) to create.
         format: `parquet`, `csv`, `duckdb`, `sqlite`, `delta` or `iceberg`.
-        tables: Names of tables and public views; None means all. If the format keeps views as views, the tables and
-            views that they read are included.
+        tables: Names of tables and public views, `NAME.COLUMN` for single columns, or `all`. None means all, but if the
+            format has only tables, without the views in `LARGE_VIEWS`. If the format keeps views as views, what they
+            read is included with all columns. A view with chosen columns is written as rows.
         run_id: Only the rows of this run; None means all runs.
         overwrite: Whether to replace an existing export.
         storage_options: Options passed to fsspec for a URL.
-        progress: Called for each batch of rows.
+        progress: Called before each table.
 
     Raises:
         LogdirError: The path is not a readable logdir.
-        QueryError: The format, a table or the run is unknown.
+        QueryError: The format, a table, a column or the run is unknown.
+        MemoryLimitError: A view needs more memory than the limit of the logdir.
         BrokenPartError: A part cannot be read.
         ExportError: The target cannot be written, or the format cannot represent a value.
         MissingDependencyError: The package that writes `delta` or `iceberg` is not installed.
@@ -112,15 +120,16 @@ def export(
     except ValueError:
         raise QueryError(f"the format is {format!r}, expected one of {', '.join(ExportFormat)}.") from None
     writer = _writer_of(chosen)
-    relations = _choose_relations(tables, with_what_views_read=writer.keeps_views)
+    left_out = LARGE_VIEWS if tables is None and not writer.keeps_views else frozenset[str]()
+    relations = _choose_relations(tables, without=left_out, with_what_views_read=writer.keeps_views)
     path = check_target(target, content=writer.content, holds=writer.holds, overwrite=overwrite)
-    own = (
-        contextlib.nullcontext(logdir)
-        if isinstance(logdir, OpenLogdir)
-        else OpenLogdir(logdir, storage_options=storage_options)
-    )
-    with own as opened:
-        return _export(opened, path, chosen, relations, writer=writer, run_id=run_id, progress=progress)
+    with contextlib.ExitStack() as stack:
+        if not isinstance(logdir, OpenLogdir):
+            logdir = stack.enter_context(OpenLogdir(logdir, storage_options=storage_options))
+        if run_id is not None:
+            logdir = stack.enter_context(contextlib.closing(logdir.of_runs([find_run(logdir, run_id)])))
+        written, size_bytes = _write_all(logdir, path, relations, writer=writer, progress=progress)
+    return Exported(format=chosen, path=path, tables=written, left_out=tuple(sorted(left_out)), size_bytes=size_bytes)
 
 
 def _writer_of(format_: ExportFormat) -> type[TableWriter]:
@@ -138,107 +147,98 @@ def _writer_of(format_: ExportFormat) -> type[TableWriter]:
     }[format_]
 
 
-def _export(
+def _write_all(
     logdir: OpenLogdir,
     path: Path,
-    format_: ExportFormat,
     relations: tuple[Relation, ...],
     *,
     writer: type[TableWriter],
-    run_id: str | None,
     progress: Progress,
-) -> Exported:
-    run_id = None if run_id is None else find_run(logdir, run_id)
+) -> tuple[tuple[ExportedTable, ...], int]:
+    """Writes an export. Returns what was written, and its size in bytes."""
+    written = []
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with written_whole(path) as temporary:
-            open_ = writer(temporary, final=path)
-            written = []
-            try:
+            with contextlib.closing(writer(temporary, final=path)) as open_, logdir.joining_as_written():
                 for number, relation in enumerate(relations):
-                    told = _Told(progress, name=relation.name, num_done=number, num_all=len(relations))
-                    written.append(_write(logdir, open_, relation, run_id=run_id, told=told))
-            finally:
-                open_.close()
-            size_bytes = size_of(temporary)
+                    progress(relation.name, number, len(relations))
+                    written.append(_write(logdir, open_, relation, temporary=temporary))
+                open_.complete()
+            return tuple(written), size_of(temporary)
     except (OSError, sqlite3.Error, duckdb.Error) as error:
         raise ExportError(f"{path} cannot be written ({error}); nothing was left there.") from error
-    return Exported(format=format_, path=path, tables=tuple(written), size_bytes=size_bytes)
 
 
-class _Told:
-    """Reports the progress of one table."""
-
-    def __init__(self, progress: Progress, *, name: str, num_done: int, num_all: int) -> None:
-        self._progress = progress
-        self._name, self._num_done, self._num_all = name, num_done, num_all
-        self.num_rows = 0
-
-    def begin(self) -> None:
-        self.num_rows = 0
-        self.advance(0)
-
-    def advance(self, num_rows: int) -> None:
-        self.num_rows += num_rows
-        self._progress(self._name, self.num_rows, self._num_done, self._num_all)
-
-
-def _write(
-    logdir: OpenLogdir, writer: TableWriter, relation: Relation, *, run_id: str | None, told: _Told
-) -> ExportedTable:
-    told.begin()
-    is_view = relation.view is not None and not relation.view.is_computed
+def _write(logdir: OpenLogdir, writer: TableWriter, relation: Relation, *, temporary: Path) -> ExportedTable:
+    name = relation.name
+    is_view = relation.view is not None and not relation.view.is_computed and not relation.columns
     if is_view and writer.keeps_views and writer.add_view(relation):
-        return ExportedTable(name=relation.name, kind="view", num_rows=None)
+        return ExportedTable(name=name, kind="view", num_rows=None)
+    query = f'SELECT * FROM "{name}" LIMIT 0'
 
-    def consume(rows: pa.RecordBatchReader) -> None:
-        told.begin()
+    def write(connection: duckdb.DuckDBPyConnection) -> int:
+        every = connection.sql(query)
+        types = dict(zip(every.columns, map(str, every.types), strict=True))
+        unknown = sorted(relation.columns - types.keys())
+        if unknown:
+            raise QueryError(f"{name} has no column {unknown[0]!r}; it has {', '.join(types)}.")
+        chosen = {column: type_ for column, type_ in types.items() if column in (relation.columns or types)}
         try:
-            writer.write(relation, rows, advance=told.advance)
-        except pa.ArrowException as error:
+            return writer.write(relation, Rows(connection=connection, source=name, types=chosen))
+        except duckdb.ConversionException as error:
             raise ExportError(
-                f"the format cannot represent a value of {relation.name} ({error}); leave that table out: name the "
-                "others with --table."
+                f"the format cannot represent a value of {name} ({error}); leave that table out: name the others with "
+                "--table."
             ) from error
         except (OSError, sqlite3.Error, duckdb.Error) as error:
-            raise ExportError(f"{relation.name} cannot be written ({error}); nothing was left there.") from error
+            text = str(error)
+            # The random part of the path tells an error in writing from one in reading a part.
+            if isinstance(error, duckdb.Error) and "".join(temporary.suffixes[-2:]) not in text:
+                raise
+            reason = _REASON.search(text)
+            why = text if reason is None else reason[1]
+            raise ExportError(f"{name} cannot be written ({why}); nothing was left there.") from error
 
-    has_blobs = relation.table is not None and any(column.type.value == "BLOB" for column in relation.table.columns)
-    with logdir.joining_as_written():
-        logdir.stream(
-            f'SELECT * FROM "{relation.name}" WHERE run_id = $run_id OR $run_id IS NULL',
-            consume,
-            parameters={"run_id": run_id},
-            batch_rows=_BATCH_ROWS_WITH_BLOBS if has_blobs else _BATCH_ROWS,
-        )
-    kind = "table" if relation.view is None else "rows of a view"
-    return ExportedTable(name=relation.name, kind=kind, num_rows=told.num_rows)
+    num_rows = logdir.read_with(query, write)
+    return ExportedTable(name=name, kind="table" if relation.view is None else "rows of a view", num_rows=num_rows)
 
 
-def _choose_relations(names: Iterable[str] | None, *, with_what_views_read: bool) -> tuple[Relation, ...]:
+def _choose_relations(
+    names: Iterable[str] | None, *, without: frozenset[str], with_what_views_read: bool
+) -> tuple[Relation, ...]:
     """Returns the tables and views of an export, each view after the relations that it reads.
 
     Args:
-        names: Names of tables and public views; None means all.
+        names: Names of tables and public views, or `NAME.COLUMN`. None and `all` mean all.
+        without: The views to leave out.
         with_what_views_read: Whether to include the relations that a chosen view reads. Formats that keep views as
             views need them.
 
     Raises:
         QueryError: A name is unknown, or `names` is empty.
     """
-    relation_of = {relation.name: relation for relation in relations()}
-    if names is None:
+    relation_of = {relation.name: relation for relation in relations() if relation.name not in without}
+    asked = [ALL] if names is None else list(names)
+    if ALL in asked:
         return tuple(relation_of.values())
-    chosen = set(names)
-    unknown = sorted(chosen - set(relation_of))
-    if unknown or not chosen:
+    columns_of: dict[str, set[str]] = {}
+    complete = {name for name in asked if "." not in name}
+    for name, _, column in (name.partition(".") for name in asked):
+        columns_of.setdefault(name, set()).add(column)
+    unknown = sorted(columns_of.keys() - relation_of.keys())
+    if unknown or not columns_of:
         what = f"table {unknown[0]!r} is unknown" if unknown else "no table is named"
         raise QueryError(f"{what}; there are {', '.join(relation_of)}.")
     if with_what_views_read:
         for relation in reversed(relation_of.values()):  # a view after the views that read it
-            if relation.name in chosen and relation.view is not None:
-                chosen.update(_read_by(relation.view))
-    return tuple(relation for relation in relation_of.values() if relation.name in chosen)
+            if relation.view is not None and relation.name in complete:
+                complete.update(_read_by(relation.view))
+    return tuple(
+        relation if name in complete else replace(relation, columns=frozenset(columns_of[name]))
+        for name, relation in relation_of.items()
+        if name in columns_of or name in complete
+    )
 
 
 def _read_by(view: View) -> list[str]:

@@ -1,11 +1,12 @@
 """Export as a database: the tables as tables, and the public views as views.
 
-A DuckDB database has the types of the logdir, and comments. In a SQLite database, a view for which SQLite would return
-other rows is a table, and every table has an index on its key, because SQLite needs indexes for joins:
+DuckDB writes its own format itself: a DuckDB database has the types of the logdir, and comments. In a SQLite database,
+a view for which SQLite would return other rows is a table, and every table has an index on its key, because SQLite
+needs indexes for joins:
 
 | column | in SQLite |
 |---|---|
-| BIGINT, INTEGER | INTEGER |
+| BIGINT, INTEGER, HUGEINT | INTEGER |
 | DOUBLE | DOUBLE (a REAL); SQLite has no -0.0, which becomes 0.0, and no NaN, which becomes the text `NaN` |
 | VARCHAR | TEXT |
 | BOOLEAN | BOOLEAN (0 or 1) |
@@ -18,30 +19,35 @@ NULL stays NULL.
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
-import pyarrow as pa
-import pyarrow.compute as pc
+import duckdb
 
 from tfdbg_arrow.query.database import open_database
 from tfdbg_arrow.query.engine import sql_literal
-from tfdbg_arrow.query.exports.flat_files import FlatColumn, FlatRows, flat_rows
-from tfdbg_arrow.query.exports.table_writer import Relation, TableWriter
+from tfdbg_arrow.query.exports.flat_files import FLAT
+from tfdbg_arrow.query.exports.table_writer import Relation, Rows, TableWriter
 
-_MEMORY_LIMIT = "512MiB"
-"""The limit for writing. The logdir's own limit applies to reading."""
+_ATTACHED = "tfdbg_arrow_export"
+"""The name of the written database on the connection of the logdir."""
 _NOT_THE_SAME = frozenset({"alert"})
 """Views for which SQLite returns other rows than DuckDB, because its division of integers returns integers."""
-_TYPES = (
-    (pa.types.is_boolean, "BOOLEAN"),
-    (pa.types.is_integer, "INTEGER"),
-    (pa.types.is_floating, "DOUBLE"),
-    (pa.types.is_timestamp, "TIMESTAMP"),
-    (pa.types.is_binary, "BLOB"),
+_SQLITE = {
+    **FLAT,
+    "TIMESTAMP": "strftime({}, '%Y-%m-%d %H:%M:%S.%f')",
+}
+_NAN = (
+    "CASE WHEN isnan({0}) THEN CAST('NaN' AS UNION(number DOUBLE, text VARCHAR)) "
+    "ELSE CAST({0} AS UNION(number DOUBLE, text VARCHAR)) END"
 )
+"""The conversion of a DOUBLE column with a NaN. Python takes twice as long to read it as numbers."""
+_SQLITE_TYPES = {"BIGINT": "INTEGER", "HUGEINT": "INTEGER", "VARCHAR": "TEXT", "BIGINT[]": "TEXT"}
+"""The types that have another name in SQLite."""
+_BATCH_ROWS = 16_384
+_BATCH_ROWS_WITH_BLOBS = 256
 
 
 class DuckDBExport(TableWriter):
@@ -50,39 +56,41 @@ class DuckDBExport(TableWriter):
     keeps_views: ClassVar[bool] = True
 
     def __init__(self, path: Path, *, final: Path) -> None:
-        self._connection = open_database(str(path), memory_limit=_MEMORY_LIMIT)
+        self._path = path
+        self._statements: list[str] = []
 
-    def write(self, relation: Relation, rows: pa.RecordBatchReader, *, advance: Callable[[int], None]) -> None:
+    def write(self, relation: Relation, rows: Rows) -> int:
         """Creates a table; see TableWriter."""
-
-        def counted() -> pa.RecordBatchReader:
-            for batch in rows:
-                yield batch
-                advance(batch.num_rows)
-
-        source = pa.RecordBatchReader.from_batches(rows.schema, counted())
-        self._connection.register("source_rows", source)
+        # Attached for each table, because the logdir opens a new connection after some errors in parts.
+        rows.connection.execute(f"ATTACH {sql_literal(self._path)} AS {_ATTACHED}")
         try:
-            self._connection.execute(f'CREATE OR REPLACE TABLE "{relation.name}" AS SELECT * FROM source_rows')
+            create = f'CREATE OR REPLACE TABLE {_ATTACHED}."{relation.name}" AS {rows.select({})}'
+            ((num_rows,),) = rows.connection.execute(create).fetchall()
         finally:
-            self._connection.unregister("source_rows")
+            with contextlib.suppress(duckdb.FatalException):  # after which DuckDB refuses every statement
+                rows.connection.execute(f"DETACH {_ATTACHED}")
+        self._comment("TABLE", relation)
         if relation.table is not None:
-            self._connection.execute(f'COMMENT ON TABLE "{relation.name}" IS {sql_literal(relation.table.row)}')
             for column in relation.table.columns:
-                self._connection.execute(
-                    f'COMMENT ON COLUMN "{relation.name}"."{column.name}" IS {sql_literal(column.doc)}'
-                )
+                if column.name in rows.types:
+                    name = f'"{relation.name}"."{column.name}"'
+                    self._statements.append(f"COMMENT ON COLUMN {name} IS {sql_literal(column.doc)}")
+        return int(num_rows)
 
     def add_view(self, relation: Relation) -> bool:
         """Creates a view, and returns True."""
-        assert relation.view is not None
-        self._connection.execute(f'CREATE VIEW "{relation.name}" AS {relation.view.select}')
-        self._connection.execute(f'COMMENT ON VIEW "{relation.name}" IS {sql_literal(relation.view.comment)}')
+        self._statements.append(_create_view(relation))
+        self._comment("VIEW", relation)
         return True
 
-    def close(self) -> None:
-        """Closes the file, which is complete then."""
-        self._connection.close()
+    def complete(self) -> None:
+        """Creates the views and comments."""
+        with open_database(str(self._path)) as connection:
+            for statement in self._statements:
+                connection.execute(statement)
+
+    def _comment(self, kind: str, relation: Relation) -> None:
+        self._statements.append(f'COMMENT ON {kind} "{relation.name}" IS {sql_literal(relation.description)}')
 
 
 class SQLiteExport(TableWriter):
@@ -96,60 +104,62 @@ class SQLiteExport(TableWriter):
         self._connection.execute("PRAGMA journal_mode = OFF")
         self._connection.execute("PRAGMA synchronous = OFF")
 
-    def write(self, relation: Relation, rows: pa.RecordBatchReader, *, advance: Callable[[int], None]) -> None:
+    def write(self, relation: Relation, rows: Rows) -> int:
         """Creates a table; see TableWriter."""
-        columns = flat_rows(rows.schema, with_timestamps=False).columns
-        flat = FlatRows(tuple(_without_timestamps(column) for column in columns))
-        definitions = ", ".join(
-            f'"{column.name}" {_sqlite_type(rows.schema.field(column.source).type)}' for column in columns
-        )
-        places = ", ".join("?" * len(columns))
+        definitions = ", ".join(f'"{name}" {_SQLITE_TYPES.get(type_, type_)}' for name, type_ in rows.types.items())
         self._connection.execute(f'DROP TABLE IF EXISTS "{relation.name}"')
         self._connection.execute(f'CREATE TABLE "{relation.name}" ({definitions})')
-        for batch in rows:
-            self._connection.execute("BEGIN")
-            values = [_values(array) for array in flat.convert(batch).columns]
-            self._connection.executemany(f'INSERT INTO "{relation.name}" VALUES ({places})', zip(*values, strict=True))
-            self._connection.execute("COMMIT")
-            advance(batch.num_rows)
-        if relation.table is not None:
+        insert = f'INSERT INTO "{relation.name}" VALUES ({", ".join("?" * len(rows.types))})'
+        batch_rows = _BATCH_ROWS_WITH_BLOBS if rows.has_blobs else _BATCH_ROWS
+        num_rows = 0
+        select = rows.select(_SQLITE | dict.fromkeys(_columns_with_nan(relation, rows), _NAN))
+        result = rows.connection.execute(select)
+        try:
+            while batch := result.fetchmany(batch_rows):
+                self._connection.execute("BEGIN")
+                self._connection.executemany(insert, batch)
+                self._connection.execute("COMMIT")
+                num_rows += len(batch)
+        except BaseException:
+            result.abort()  # otherwise the connection accepts no other statement
+            raise
+        if relation.table is not None and rows.types.keys() >= set(relation.table.key):
             key = ", ".join(f'"{name}"' for name in relation.table.key)
             self._connection.execute(f'CREATE INDEX "{relation.name}_key" ON "{relation.name}" ({key})')
+        return num_rows
 
     def add_view(self, relation: Relation) -> bool:
         """Creates a view. Returns False, without a view, if SQLite cannot run it or returns other rows than DuckDB."""
-        assert relation.view is not None
         if relation.name in _NOT_THE_SAME:
             return False
         try:
-            self._connection.execute(f'CREATE VIEW "{relation.name}" AS {relation.view.select}')
+            self._connection.execute(_create_view(relation))
             self._connection.execute(f'SELECT * FROM "{relation.name}" LIMIT 0')
         except sqlite3.OperationalError:  # an older SQLite
             self._connection.execute(f'DROP VIEW IF EXISTS "{relation.name}"')
             return False
         return True
 
-    def close(self) -> None:
-        """Closes the file, which is complete then."""
+    def complete(self) -> None:
+        """Makes the statistics by which SQLite plans queries."""
         self._connection.execute("PRAGMA analysis_limit = 1000")
         self._connection.execute("ANALYZE")
+
+    def close(self) -> None:
+        """Closes the file."""
         self._connection.close()
 
 
-def _sqlite_type(type_: pa.DataType) -> str:
-    if pa.types.is_decimal(type_):
-        return "INTEGER"
-    return next((name for is_it, name in _TYPES if is_it(type_)), "TEXT")
+def _columns_with_nan(relation: Relation, rows: Rows) -> list[str]:
+    """Returns the columns that have a NaN; of a view, which takes long to compute, those that may have one."""
+    names = [name for name, type_ in rows.types.items() if type_ == "DOUBLE"]
+    if not names or relation.table is None:
+        return names
+    has_nan = ", ".join(f'bool_or(isnan("{name}"))' for name in names)
+    (found,) = rows.connection.execute(f'SELECT {has_nan} FROM "{rows.source}"').fetchall()
+    return [name for name, is_found in zip(names, found, strict=True) if is_found]
 
 
-def _without_timestamps(column: FlatColumn) -> FlatColumn:
-    if not pa.types.is_timestamp(column.type):
-        return column
-    return column.then(pa.string(), lambda array: pc.strftime(array, format="%Y-%m-%d %H:%M:%S"))
-
-
-def _values(array: pa.Array) -> Sequence[Any]:
-    values: list[Any] = array.to_pylist()
-    if pa.types.is_floating(array.type) and pc.any(pc.is_nan(array)).as_py():
-        return ["NaN" if value != value else value for value in values]
-    return values
+def _create_view(relation: Relation) -> str:
+    assert relation.view is not None
+    return f'CREATE VIEW "{relation.name}" AS {relation.view.select}'

@@ -1,15 +1,15 @@
-r"""Export as files: one flat file per table and view, as Parquet for BI tools or as CSV.
+r"""Export as files: one flat file per table and view, as Parquet for BI tools or as CSV. DuckDB writes both.
 
 Most tools support neither lists nor 128-bit integers, so both formats flatten the rows:
 
 | column | becomes |
 |---|---|
 | BIGINT[] | text, a JSON array such as `[32, 10]`; a scalar's shape is `[]` |
-| DECIMAL(38, 0), the type of sums of integers | BIGINT |
+| HUGEINT, the type of sums of integers | BIGINT |
 | `*wall_time_ns` without a matching TIMESTAMP column | stays, and a TIMESTAMP such as `end_wall_time` is added |
 
-Parquet has snappy, PLAIN encoding and TIMESTAMP columns, for tools that support neither zstd nor DELTA_BINARY_PACKED.
-As in a logdir, DOUBLE columns have no statistics, because they make readers lose NaN.
+Parquet has snappy, the encodings of version 1 of Parquet, and TIMESTAMP columns, for tools that support neither zstd
+nor DELTA_BINARY_PACKED. DuckDB writes no minimum and maximum of DOUBLE values with a NaN, which readers would lose.
 
 CSV is in UTF-8, quoted as in RFC 4180:
 
@@ -29,28 +29,35 @@ removing one leading `'`.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Sequence
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, ClassVar
 
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.csv
-import pyarrow.parquet as pq
-
-from tfdbg_arrow.query.exports.table_writer import Relation, TableWriter
+from tfdbg_arrow.query.exports.table_writer import Relation, Rows, TableWriter
 from tfdbg_arrow.safe_text import to_json
 from tfdbg_arrow.schema.parquet import ROW_GROUP_ROWS
 
-_Conversion = Callable[[pa.Array], pa.Array]
-"""Converts a column to another of the same length."""
-_TIMESTAMP = pa.timestamp("us")
-_FORMULA = r"\A[=+\-@\t\r\n'＝＋－＠]"  # noqa: RUF001
-_NUMBER = r"\A[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?\z"
-_ROW_GROUP_BYTES = 64 * 2**20
+_FORMULA = "=+-@\t\r\n'＝＋－＠"  # noqa: RUF001
+_NUMBER = r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?"
+_ROW_GROUP_SIZE = f"ROW_GROUP_SIZE {ROW_GROUP_ROWS}"
+_ROW_GROUP_SIZE_WITH_BLOBS = "ROW_GROUP_SIZE_BYTES '64MB'"
+"""A row group is held in memory until it is complete."""
+FLAT = {"BIGINT[]": "CAST({} AS VARCHAR)", "HUGEINT": "CAST({} AS BIGINT)"}
+"""The conversions of types that most tools do not support."""
+_CSV = {
+    **FLAT,
+    "BLOB": r"'\x' || lower(hex({0}))",
+    "DOUBLE": "CASE WHEN isnan({0}) THEN CAST('nan' AS DOUBLE) ELSE {0} END",  # DuckDB writes some as `-nan`
+    "VARCHAR": (
+        f"CASE WHEN ord({{0}}) IN ({', '.join(str(ord(character)) for character in _FORMULA)}) "
+        f"AND NOT regexp_full_match({{0}}, '{_NUMBER}') THEN '''' || {{0}} ELSE {{0}} END"
+    ),
+}
+_TEXTS = frozenset({"BIGINT[]", "BLOB", "VARCHAR"})
+"""The types that are texts in CSV."""
 
 
 class _FileExport(TableWriter):
@@ -82,21 +89,10 @@ class ParquetExport(_FileExport):
     suffix: ClassVar[str] = ".parquet"
     content: ClassVar[str | None] = "*.parquet files"
 
-    def write(self, relation: Relation, rows: pa.RecordBatchReader, *, advance: Callable[[int], None]) -> None:
+    def write(self, relation: Relation, rows: Rows) -> int:
         """Writes a file; see TableWriter."""
-        flat = flat_rows(rows.schema)
-        schema = flat.schema
-        options = {
-            "compression": "snappy",
-            "use_dictionary": False,
-            "write_statistics": [
-                field.name for field in schema if not pa.types.is_floating(field.type) and field.type != pa.binary()
-            ],
-            "store_schema": False,
-        }
-        with pq.ParquetWriter(self.file_of(relation), schema, **options) as writer:
-            for group in row_groups(map(flat.convert, rows), advance):
-                writer.write_table(pa.Table.from_batches(group, schema), row_group_size=ROW_GROUP_ROWS)
+        select = rows.select(FLAT, with_timestamps=True)
+        return rows.copy(select, self.file_of(relation), f"COMPRESSION snappy, {parquet_options(rows)}")
 
 
 class CsvExport(_FileExport):
@@ -105,14 +101,18 @@ class CsvExport(_FileExport):
     suffix: ClassVar[str] = ".csv"
     content: ClassVar[str | None] = "*.csv files"
 
-    def write(self, relation: Relation, rows: pa.RecordBatchReader, *, advance: Callable[[int], None]) -> None:
+    def write(self, relation: Relation, rows: Rows) -> int:
         """Writes a file; see TableWriter."""
-        flat = FlatRows(tuple(_safe(column) for column in flat_rows(rows.schema).columns))
-        options = pyarrow.csv.WriteOptions(quoting_style="needed", quoting_header="none", eol="\r\n")
-        with pyarrow.csv.CSVWriter(self.file_of(relation), flat.schema, write_options=options) as writer:
-            for batch in rows:
-                writer.write_batch(flat.convert(batch))
-                advance(batch.num_rows)
+        options = r"FORMAT csv, HEADER, NEW_LINE '\r\n', TIMESTAMPFORMAT '%Y-%m-%d %H:%M:%S.%f'"
+        texts = [f'"{name}"' for name, type_ in rows.types.items() if type_ in _TEXTS]
+        if texts:
+            options += f", FORCE_QUOTE ({', '.join(texts)})"
+        return rows.copy(rows.select(_CSV, with_timestamps=True), self.file_of(relation), options)
+
+
+def parquet_options(rows: Rows) -> str:
+    """Returns the options of COPY for a Parquet file, except the compression."""
+    return f"FORMAT parquet, PARQUET_VERSION v1, {_ROW_GROUP_SIZE_WITH_BLOBS if rows.has_blobs else _ROW_GROUP_SIZE}"
 
 
 def rows_as_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
@@ -127,84 +127,6 @@ def rows_as_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     return "".join(f"{line}\r\n" for line in lines)
 
 
-@dataclass(frozen=True, kw_only=True)
-class FlatColumn:
-    """One column of the written table.
-
-    Attributes:
-        name: Its name.
-        type: Its Arrow type.
-        source: The column that it is made from.
-        convert: Converts the source column to it.
-    """
-
-    name: str
-    type: pa.DataType
-    source: str
-    convert: _Conversion = lambda array: array
-
-    def then(self, type_: pa.DataType, convert: _Conversion) -> FlatColumn:
-        """Returns the column with one more conversion, which gives another type."""
-        before = self.convert
-        return FlatColumn(name=self.name, type=type_, source=self.source, convert=lambda array: convert(before(array)))
-
-
-@dataclass(frozen=True)
-class FlatRows:
-    """The columns that are written for a table or view."""
-
-    columns: tuple[FlatColumn, ...]
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns as an Arrow schema."""
-        return pa.schema([(column.name, column.type) for column in self.columns])
-
-    def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Returns a flattened batch of rows.
-
-        Raises:
-            pa.ArrowInvalid: A sum does not fit into a BIGINT.
-        """
-        arrays = [column.convert(batch.column(column.source)) for column in self.columns]
-        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
-
-
-def flat_rows(schema: pa.Schema, *, with_timestamps: bool = True, with_lists: bool = False) -> FlatRows:
-    """Returns how to flatten the rows of a table or view.
-
-    Args:
-        schema: Its columns, as returned by DuckDB.
-        with_timestamps: Whether to add a TIMESTAMP column for each time in nanoseconds that has none.
-        with_lists: Whether lists stay lists.
-    """
-    columns = []
-    for field in schema:
-        columns.append(_flat_column(field, with_lists=with_lists))
-        timestamp = field.name.removesuffix("_ns")
-        if with_timestamps and field.name.endswith("wall_time_ns") and timestamp not in schema.names:
-            columns.append(FlatColumn(name=timestamp, type=_TIMESTAMP, source=field.name, convert=_to_timestamp))
-    return FlatRows(tuple(columns))
-
-
-def _flat_column(field: pa.Field, *, with_lists: bool) -> FlatColumn:
-    column = FlatColumn(name=field.name, type=field.type, source=field.name)
-    if pa.types.is_list(field.type) and not with_lists:
-        return column.then(pa.string(), _list_to_text)
-    if pa.types.is_decimal(field.type):
-        return column.then(pa.int64(), lambda array: array.cast(pa.int64()))
-    return column
-
-
-def _list_to_text(array: pa.Array) -> pa.Array:
-    elements = pc.binary_join(array.cast(pa.list_(pa.string())), ", ")
-    return pc.binary_join_element_wise("[", elements, "]", "")
-
-
-def _to_timestamp(array: pa.Array) -> pa.Array:
-    return pc.floor_temporal(array.cast(pa.timestamp("ns")), unit="microsecond").cast(_TIMESTAMP)
-
-
 def _cell(value: Any) -> str:
     if value is None:
         return ""
@@ -217,43 +139,6 @@ def _cell(value: Any) -> str:
     if isinstance(value, bytes):
         value = f"\\x{value.hex()}"
     text = value if isinstance(value, str) else json.dumps(to_json(value))
-    safe: str = _without_formulas(pa.array([text], pa.string()))[0].as_py()
-    return '"' + safe.replace('"', '""') + '"'
-
-
-def _safe(column: FlatColumn) -> FlatColumn:
-    if column.type == pa.binary():
-        return column.then(pa.string(), _to_hexadecimal)
-    return column.then(pa.string(), _without_formulas) if column.type == pa.string() else column
-
-
-def _without_formulas(array: pa.Array) -> pa.Array:
-    encoded = array.dictionary_encode()  # few texts stand in many rows
-    texts = encoded.dictionary
-    is_formula = pc.and_not(pc.match_substring_regex(texts, _FORMULA), pc.match_substring_regex(texts, _NUMBER))
-    return pc.if_else(is_formula, pc.binary_join_element_wise("'", texts, ""), texts).take(encoded.indices)
-
-
-def _to_hexadecimal(array: pa.Array) -> pa.Array:
-    return pa.array([None if value is None else f"\\x{value.hex()}" for value in array.to_pylist()], pa.string())
-
-
-def row_groups(batches: Iterator[pa.RecordBatch], advance: Callable[[int], None]) -> Iterator[list[pa.RecordBatch]]:
-    """Yields the batches of one row group at a time, bounded in rows and bytes.
-
-    Args:
-        batches: The batches.
-        advance: Called with the number of rows of each batch.
-    """
-    group: list[pa.RecordBatch] = []
-    num_rows = num_bytes = 0
-    for batch in batches:
-        if group and (num_rows + batch.num_rows > ROW_GROUP_ROWS or num_bytes + batch.nbytes > _ROW_GROUP_BYTES):
-            yield group
-            group, num_rows, num_bytes = [], 0, 0
-        group.append(batch)
-        num_rows += batch.num_rows
-        num_bytes += batch.nbytes
-        advance(batch.num_rows)
-    if group:
-        yield group
+    if text[:1] and text[0] in _FORMULA and re.fullmatch(_NUMBER, text) is None:
+        text = f"'{text}"
+    return '"' + text.replace('"', '""') + '"'

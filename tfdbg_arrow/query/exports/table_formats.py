@@ -1,9 +1,9 @@
 """Export as Delta or Iceberg tables, one per table and view.
 
 The rows are copied: the parts of a logdir stay its own, and merging or removing them does not break an export. Each
-table has one Parquet file and one version. Only Parquet files have statistics, and none for DOUBLE columns, because
-minimum and maximum leave out NaN and readers would lose rows in filters. For the same reason, the log of a Delta table
-and the manifests of an Iceberg table have only the number of rows.
+table has one Parquet file and one version. The file has no minimum and maximum of DOUBLE values with a NaN, because
+they leave out NaN and readers would lose rows in filters. For the same reason, the log of a Delta table and the
+manifests of an Iceberg table have only the number of rows.
 
 | column | in Delta | in Iceberg |
 |---|---|---|
@@ -12,7 +12,7 @@ and the manifests of an Iceberg table have only the number of rows.
 | TIMESTAMP, without a time zone | timestamp_ntz | timestamp |
 | BLOB | binary | binary |
 | BIGINT[] | array of long | list of long |
-| DECIMAL(38, 0), the type of sums of integers | long | long |
+| HUGEINT, the type of sums of integers | long | long |
 
 An Iceberg table names its files by absolute paths, so the files are written to a temporary directory but named by the
 paths that they get (`MovedFiles`).
@@ -23,20 +23,19 @@ from __future__ import annotations
 import json
 import shutil
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tfdbg_arrow.errors import ExportError, MissingDependencyError, install_command
-from tfdbg_arrow.query.exports.flat_files import FlatRows, flat_rows, row_groups
-from tfdbg_arrow.query.exports.table_writer import Relation, TableWriter
-from tfdbg_arrow.schema.parquet import ROW_GROUP_ROWS
+from tfdbg_arrow.query.exports.flat_files import FLAT, parquet_options
+from tfdbg_arrow.query.exports.table_writer import Relation, Rows, TableWriter
 
 if TYPE_CHECKING:
     from pyiceberg.io.pyarrow import PyArrowFile
+    from pyiceberg.schema import Schema
 
 DELTA_LOG = "_delta_log"
 """The directory that makes a directory a Delta table."""
@@ -45,6 +44,7 @@ ICEBERG_CATALOG = "catalog.db"
 ICEBERG_NAME = "tfdbg_arrow"
 """The name of the catalog and of its namespace."""
 _DATA_FILE = "part-000000.parquet"
+_CONVERSIONS = {"HUGEINT": FLAT["HUGEINT"]}
 _FINAL, _TEMPORARY = "tfdbg_arrow.final", "tfdbg_arrow.temporary"
 """Properties for MovedFiles, not stored: the location of the warehouse, and the directory in which it is now."""
 
@@ -71,15 +71,16 @@ class DeltaExport(TableWriter):
         """Returns whether an entry of a directory belongs to an export."""
         return entry.name in cls.names() and (entry / DELTA_LOG).is_dir()
 
-    def write(self, relation: Relation, rows: pa.RecordBatchReader, *, advance: Callable[[int], None]) -> None:
+    def write(self, relation: Relation, rows: Rows) -> int:
         """Writes a Delta table; see TableWriter."""
         from deltalake import Schema
         from deltalake.exceptions import DeltaError
         from deltalake.transaction import AddAction, create_table_with_add_actions
 
-        flat = flat_rows(rows.schema, with_timestamps=False, with_lists=True)
         table = _empty_directory(self._path / relation.name)
-        num_rows = _write_parquet(table / _DATA_FILE, flat.schema, rows, flat, advance)
+        num_rows = rows.copy(
+            rows.select(_CONVERSIONS), table / _DATA_FILE, f"COMPRESSION zstd, {parquet_options(rows)}"
+        )
         state = (table / _DATA_FILE).stat()
         data_file = AddAction(
             path=_DATA_FILE,
@@ -92,15 +93,16 @@ class DeltaExport(TableWriter):
         try:
             create_table_with_add_actions(
                 str(table),
-                Schema.from_arrow(flat.schema),
+                Schema.from_arrow(pq.read_schema(table / _DATA_FILE)),
                 [data_file],
                 name=relation.name,
-                description=_description(relation),
+                description=relation.description,
                 # Files that are added later, for example by OPTIMIZE, have no minimum and maximum either.
                 configuration={"delta.dataSkippingNumIndexedCols": "0"},
             )
         except DeltaError as error:
             raise OSError(f"its Delta log cannot be written: {error}") from error
+        return num_rows
 
 
 class IcebergExport(TableWriter):
@@ -143,13 +145,13 @@ class IcebergExport(TableWriter):
         """Returns whether an entry of a directory belongs to an export."""
         return entry.is_file() if entry.name == ICEBERG_CATALOG else entry.is_dir() and entry.name == ICEBERG_NAME
 
-    def write(self, relation: Relation, rows: pa.RecordBatchReader, *, advance: Callable[[int], None]) -> None:
+    def write(self, relation: Relation, rows: Rows) -> int:
         """Writes an Iceberg table; see TableWriter."""
         from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
         from pyiceberg.typedef import Record
         from sqlalchemy.exc import SQLAlchemyError
 
-        flat = flat_rows(rows.schema, with_timestamps=False, with_lists=True)
+        select = rows.select(_CONVERSIONS)
         place, name = f"{ICEBERG_NAME}/{relation.name}", (ICEBERG_NAME, relation.name)
         _empty_directory(self._path / place)
         path = self._path / place / "data" / _DATA_FILE
@@ -159,13 +161,14 @@ class IcebergExport(TableWriter):
                 self._catalog.drop_table(name)
             table = self._catalog.create_table(
                 name,
-                flat.schema,
+                rows.connection.sql(f"{select} LIMIT 0").to_arrow_table().schema,
                 location=f"{self._location}/{place}",
                 # Files that are added later have no minimum and maximum in the manifests either.
-                properties={"comment": _description(relation), "write.metadata.metrics.default": "counts"},
+                properties={"comment": relation.description, "write.metadata.metrics.default": "counts"},
             )
             # pyiceberg itself would write statistics for DOUBLE columns, and add_files() refuses files with field ids.
-            num_rows = _write_parquet(path, table.schema().as_arrow(), rows, flat, advance)
+            ids = _field_ids(table.schema())
+            num_rows = rows.copy(select, path, f"COMPRESSION zstd, FIELD_IDS {ids}, {parquet_options(rows)}")
             data_file = DataFile.from_args(
                 content=DataFileContent.DATA,
                 file_path=f"{table.location()}/data/{_DATA_FILE}",
@@ -179,6 +182,7 @@ class IcebergExport(TableWriter):
                 append.append_data_file(data_file)
         except SQLAlchemyError as error:
             raise sqlite3.Error(f"its entry in the catalog cannot be written: {error}") from error
+        return num_rows
 
     def close(self) -> None:
         """Closes the catalog."""
@@ -241,42 +245,13 @@ def _empty_directory(path: Path) -> Path:
     return path
 
 
-def _write_parquet(
-    path: Path, schema: pa.Schema, rows: pa.RecordBatchReader, flat: FlatRows, advance: Callable[[int], None]
-) -> int:
-    """Writes a Parquet file.
+def _field_ids(schema: Schema) -> str:
+    """Returns the ids of the columns, as COPY expects them."""
+    from pyiceberg.types import ListType
 
-    Args:
-        path: The file to create.
-        schema: The columns of `flat`, with the same or with larger types.
-        rows: The rows, which are converted by `flat`.
-        flat: The columns.
-        advance: Called with the number of rows written since the last call.
-
-    Returns:
-        The number of rows.
-    """
-    options: dict[str, Any] = {
-        "compression": "zstd",
-        "use_dictionary": [field.name for field in flat.schema if field.type == pa.string()],
-        "write_statistics": [field.name for field in flat.schema if _has_statistics(field.type)],
-        "store_schema": False,
-    }
-    num_rows = 0
-    with pq.ParquetWriter(path, schema, **options) as writer:
-        for group in row_groups(map(flat.convert, rows), advance):
-            data = pa.Table.from_batches(group, flat.schema).cast(schema)
-            writer.write_table(data, row_group_size=ROW_GROUP_ROWS)
-            num_rows += data.num_rows
-    return num_rows
-
-
-def _has_statistics(type_: pa.DataType) -> bool:
-    return not (pa.types.is_floating(type_) or pa.types.is_binary(type_) or pa.types.is_list(type_))
-
-
-def _description(relation: Relation) -> str:
-    if relation.table is not None:
-        return relation.table.row
-    assert relation.view is not None
-    return relation.view.comment
+    ids = []
+    for column in schema.fields:
+        inner = column.field_type
+        element = f", element: {inner.element_id}" if isinstance(inner, ListType) else ""
+        ids.append(f'"{column.name}": {{__duckdb_field_id: {column.field_id}{element}}}')
+    return f"{{{', '.join(ids)}}}"

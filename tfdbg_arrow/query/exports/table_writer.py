@@ -1,14 +1,14 @@
-"""TableWriter: what each format of an export implements."""
+"""TableWriter: what each format of an export implements. DuckDB reads the rows, and converts them in SQL."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-import pyarrow as pa
+import duckdb
 
 from tfdbg_arrow.query.logdir.public_views import View, public_views
 from tfdbg_arrow.schema import TABLES, Table
@@ -22,11 +22,70 @@ class Relation:
         name: Its name.
         table: Its declaration.
         view: Its SQL.
+        columns: The columns to export; empty means all.
     """
 
     name: str
     table: Table | None = None
     view: View | None = None
+    columns: frozenset[str] = frozenset()
+
+    @property
+    def description(self) -> str:
+        """What one row is."""
+        if self.table is not None:
+            return self.table.row
+        assert self.view is not None
+        return self.view.comment
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """The rows of a table or view.
+
+    Attributes:
+        connection: The connection on which statements can read them.
+        source: The name of the table or view.
+        types: The columns, and their types in DuckDB.
+    """
+
+    connection: duckdb.DuckDBPyConnection
+    source: str
+    types: Mapping[str, str] = field(repr=False)
+
+    def select(self, conversions: Mapping[str, str], *, with_timestamps: bool = False) -> str:
+        """Returns the SELECT of the converted rows.
+
+        Args:
+            conversions: By type or name, the expression to write instead of a column, which is `{}` in it.
+            with_timestamps: Whether to add a TIMESTAMP column for each time in nanoseconds that has none.
+        """
+        columns = []
+        for name, type_ in self.types.items():
+            column = f'"{name}"'
+            columns.append(f"{conversions.get(name, conversions.get(type_, '{}')).format(column)} AS {column}")
+            timestamp = name.removesuffix("_ns")
+            if with_timestamps and name.endswith("wall_time_ns") and timestamp not in self.types:
+                columns.append(f'make_timestamp({column} // 1000) AS "{timestamp}"')
+        return f'SELECT {", ".join(columns)} FROM "{self.source}"'
+
+    @property
+    def has_blobs(self) -> bool:
+        """Whether a column is a BLOB, so that few rows may need much memory."""
+        return "BLOB" in self.types.values()
+
+    def copy(self, select: str, path: Path, options: str) -> int:
+        """Writes the rows of a SELECT to a file with DuckDB's COPY, and returns their number."""
+        # Without an order, a row group of Parquet can end at a number of bytes. Each thread holds some of the BLOBs.
+        statement = f"COPY ({select}) TO $path ({options}, PRESERVE_ORDER {not self.has_blobs})"
+        if self.has_blobs:
+            self.connection.execute("SET threads = 1")
+        try:
+            ((num_rows,),) = self.connection.execute(statement, {"path": str(path)}).fetchall()
+        finally:
+            if self.has_blobs:
+                self.connection.execute("RESET threads")
+        return int(num_rows)
 
 
 class TableWriter(ABC):
@@ -58,27 +117,24 @@ class TableWriter(ABC):
         return frozenset(relation_names())
 
     @abstractmethod
-    def write(self, relation: Relation, rows: pa.RecordBatchReader, *, advance: Callable[[int], None]) -> None:
-        """Writes the rows of a table or view, replacing earlier ones.
-
-        Args:
-            relation: The table or view.
-            rows: Its rows.
-            advance: Called with the number of rows written since the last call.
+    def write(self, relation: Relation, rows: Rows) -> int:
+        """Writes the rows of a table or view, replacing earlier ones, and returns their number.
 
         Raises:
             OSError: The file cannot be written.
-            duckdb.Error: The DuckDB database cannot be written.
+            duckdb.Error: The rows cannot be read or written.
             sqlite3.Error: The SQLite database cannot be written.
-            pa.ArrowException: The format cannot represent a value.
         """
 
     def add_view(self, relation: Relation) -> bool:
         """Creates a view. Returns False, without a view, if the format cannot keep it as a view."""
         return False
 
-    def close(self) -> None:  # noqa: B027 - the files of a directory are complete already
-        """Completes the export."""
+    def complete(self) -> None:  # noqa: B027 - the files of a directory are complete already
+        """Completes the export after all tables and views. Raises the same as `write`."""
+
+    def close(self) -> None:  # noqa: B027 - see above
+        """Closes the files of the export, which may have failed."""
 
 
 def relations() -> tuple[Relation, ...]:

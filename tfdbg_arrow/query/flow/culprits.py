@@ -28,10 +28,18 @@ _MAX_CALL_ROWS = 4000
 
 @dataclass(frozen=True)
 class Culprit:
-    """The op to blame, given by the bad tensor that it made, and where the badness ended."""
+    """The op to blame, given by the bad tensor that it made, and where the badness ended.
+
+    Attributes:
+        event: The tensor.
+        effect: Where its badness ended.
+        rivals: Other proven origins of the same call that did as much harm. Like it, all are of the forward pass, or
+            all of a gradient.
+    """
 
     event: TensorEvent
     effect: Effect
+    rivals: tuple[TensorEvent, ...] = ()
 
 
 class _Handled:
@@ -104,8 +112,16 @@ class Culprits:
         """
         culprits = []
         for effect, roots in self._most_harmful(is_passed_over):
-            culprits.append(Culprit(min(roots, key=self._place), Effect(effect, None)))
+            first = min(roots, key=self._place)
+            rivals = tuple(root for root in roots if self._is_rival(root, first))
+            culprits.append(Culprit(first, Effect(effect, None), rivals))
         return min(culprits, key=lambda culprit: self._origins.order(culprit.event), default=None)
+
+    def _is_rival(self, root: TensorEvent, first: TensorEvent) -> bool:
+        """Returns whether an origin is as much to blame as the first one of its call."""
+        if root.event_index == first.event_index or not self._origins.verdict(root).is_origin:
+            return False
+        return self._origins.order(root)[:2] == self._origins.order(first)[:2]  # the call, and the phase in it
 
     def _most_harmful(self, is_passed_over: Callable[[TensorEvent], bool]) -> list[tuple[str, list[TensorEvent]]]:
         """Returns (effect, the origins of its first sinks that have any) for each effect of the most harmful rank."""

@@ -75,7 +75,9 @@ _MAX_OF_GRADIENT = 256
 """Maximum number of bad tensors that are read of one op or its gradient."""
 _MAX_STARTS = 1000
 """Maximum number of bad tensors created by gradients that are followed for one bad tensor."""
-OrderKey = tuple[int, bool, tuple[tuple[int, int], ...], int, int]
+OrderKey = tuple[int, int, tuple[tuple[int, int], ...], int, int]
+_PHASES = {"gradient": 1, "optimizer": 2}
+"""The order of the roles in a call: what an optimizer computes comes after the gradients, and other ops before them."""
 
 
 @dataclass(frozen=True)
@@ -100,12 +102,12 @@ class ProgramOrder:
     def key(self, event: TensorEvent) -> OrderKey:
         """Returns the sort key of a tensor among those of the run.
 
-        Executions are ordered by their start. Within a call, forward ops come before those of gradients. Then the
-        order of creation decides: that of the calling ops from the outermost graph on, with the iterations of loops,
-        and that of the op itself. The event_index breaks the remaining ties.
+        Executions are ordered by their start. Within a call, forward ops come before those of gradients, and these
+        before those of optimizers. Then the order of creation decides: that of the calling ops from the outermost
+        graph on, with the iterations of loops, and that of the op itself. The event_index breaks the remaining ties.
         """
-        is_gradient = self._flow.labels.of(event).role == "gradient"
-        return self._start(event), is_gradient, self._creation(event), event.output_slot or 0, event.event_index
+        phase = _PHASES.get(self._flow.labels.of(event).role or "", 0)
+        return self._start(event), phase, self._creation(event), event.output_slot or 0, event.event_index
 
     def _start(self, event: TensorEvent) -> int:
         """Returns the event_index of the start of the call in which a tensor was made."""

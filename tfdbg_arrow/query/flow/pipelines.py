@@ -15,11 +15,14 @@ from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.events import EventReader
 from tfdbg_arrow.query.flow.graphs import GraphReader
 from tfdbg_arrow.query.recorded import GraphTensor, Place, TensorEvent, read_events
-from tfdbg_arrow.schema.op_traits import PIPELINE_ENDS
+from tfdbg_arrow.schema.op_traits import PIPELINE_ENDS, Trait, types_with
 
 _MAX_BAD_ROWS = 256
 """Maximum number of bad tensors of a function whose calls are looked at. The first of them matter."""
 _MAX_CACHED = 64
+_SAME_ELEMENTS = types_with(Trait.EQUAL | Trait.RESHAPED)
+_MAX_RESHAPED = 8
+"""Maximum number of ops that hand on or reshape a result one after another; more than that is unlikely."""
 
 
 class Pipelines:
@@ -94,10 +97,21 @@ class Pipelines:
         # The results of a function lie outside of its loops and of the functions that it calls.
         for context in dict.fromkeys(replace(row.context, call_site="", frame_id=0, iteration=0) for row in rows):
             for name, slot in self._graphs.results_at(graph_id, component):
-                row = self._row_of(GraphTensor(context, graph_id, name, slot, 2**63 - 1))
+                row = self._row_of_elements(GraphTensor(context, graph_id, name, slot, 2**63 - 1))
                 if row is not None and row.has_inf_or_nan:
                     results[row.event_index] = row
         return tuple(results[index] for index in sorted(results))
+
+    def _row_of_elements(self, place: GraphTensor) -> TensorEvent | None:
+        """Returns the row of a tensor, or of the one with its elements that an op without a row gave another shape."""
+        row = self._row_of(place)
+        for _ in range(_MAX_RESHAPED):
+            op = self._graphs.op(place.graph_id, place.op_name)
+            if row is not None or op is None or op.op_type not in _SAME_ELEMENTS or not op.inputs:
+                break
+            place = place.of_op(*op.inputs[0])
+            row = self._row_of(place)
+        return row
 
     @cached_property
     def _bad_arrays(self) -> Sequence[TensorEvent]:

@@ -185,7 +185,7 @@ class ProgramOps:
             for index, edge in enumerate(made.op.inputs)
             if (row := self._value(made.place.of_op(*edge), _MAX_DEPTH)) is not None
         }
-        if 0 not in rows and 1 in rows and event.op_type in _OF_ONE and made.op.op_type in _DIVISIONS:
+        if 0 not in rows and 1 in rows and event.op_type in (*_OF_ONE, _CHAIN) and made.op.op_type in _DIVISIONS:
             rows[0] = _at(_ones(rows[1]), made.place.of_op(*made.op.inputs[0]), "Const")
         if not rows and made.op.op_type == "Log":
             output = self.output(made, event)

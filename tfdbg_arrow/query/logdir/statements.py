@@ -214,6 +214,28 @@ class Statements(ABC):
 
         return self._run(run)
 
+    def read_with(self, query: str, read: Callable[[duckdb.DuckDBPyConnection], _Result]) -> _Result:
+        """Calls a function that reads rows of the views with statements of its own.
+
+        Args:
+            query: A SELECT that names the views.
+            read: Runs the statements on the given connection, and leaves no result of them open. If a recording
+                replaces parts in the meantime, it is called again.
+
+        Returns:
+            The result of `read`.
+
+        Raises:
+            QueryError: DuckDB refuses a statement.
+            BrokenPartError: A part cannot be read.
+        """
+
+        def run() -> _Result:
+            self._need(query)
+            return read(self._connection)
+
+        return self._run(run)
+
     def _relation(self, query: str, parameters: Sequence[object] | dict[str, object] | None) -> Any:
         self._need(query)
         return self._connection.sql(query, params=parameters)

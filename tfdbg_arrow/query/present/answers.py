@@ -68,7 +68,7 @@ _BLOCKS: Mapping[str, Callable[[Any], Iterable[Block]]] = {
     "RuleSummary": lambda rule: [findings.rule_line(rule)],
     "Spread": tensors.spread,
     "TensorHealth": tensors.health,
-    "TensorHop": tensors.hop,
+    "TensorHop": tensors.tensor_hop,
     "TrainingCurves": models.training_curves,
     "Verification": logdirs.verification,
 }

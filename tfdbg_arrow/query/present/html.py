@@ -35,8 +35,8 @@ _Shown = Line | Facts | Code | Table | str
 
 def html_of(blocks: Iterable[Block]) -> str:
     """Returns blocks as HTML. A table, and lines below each other, take at most half of what is left of MAX_BYTES."""
-    shown = [each for block in blocks for each in _drawn(block)]
-    groups = [list(group) for _, group in groupby(shown, key=lambda each: None if type(each) is Line else id(each))]
+    shown = [drawn for block in blocks for drawn in _drawn(block)]
+    groups = [list(group) for _, group in groupby(shown, key=lambda drawn: None if type(drawn) is Line else id(drawn))]
     room = MAX_BYTES - _NUM_OTHER_BYTES
     html = ['<div style="overflow-x:auto;line-height:1.4">']
     for number, group in enumerate(groups, start=1):

@@ -58,8 +58,8 @@ def verification(found: Verification) -> Iterator[Line]:
     for kind, group in groupby(found.deviations, key=lambda deviation: deviation.kind):
         deviations = list(group)
         name: Span = kind, _DEVIATIONS[kind]
-        for each in deviations[:_MAX_SHOWN]:
-            yield Line(name, f": {each.path} {each.what}")
+        for deviation in deviations[:_MAX_SHOWN]:
+            yield Line(name, f": {deviation.path} {deviation.what}")
         if len(deviations) > _MAX_SHOWN:
             yield Line(name, f": and {len(deviations) - _MAX_SHOWN:,} more", ("; see --json", "option"))
     yield verification_line(found)

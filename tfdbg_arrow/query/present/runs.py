@@ -142,8 +142,8 @@ def _divergence(found: Divergence) -> Iterator[Line]:
         yield Line(note, indent=2)
     if found.inputs:
         yield Line("computed from" if found.is_proven else "computed from, as far as known", indent=2)
-    for each in found.inputs:
-        yield Line(wording.output_text(each.a), _where(each.a), (f": {apart_text(each)}", "quiet"), indent=5)
+    for input_ in found.inputs:
+        yield Line(wording.output_text(input_.a), _where(input_.a), (f": {apart_text(input_)}", "quiet"), indent=5)
 
 
 def _where(side: DiffTensor) -> str:

@@ -49,9 +49,9 @@ def nonfinite(found: NonFinite, reasons: Reasons | None = None, source_lines: Se
     yield Facts(wording.nonfinite_facts(found))
     if found.inputs:
         yield Heading("inputs")
-    for each in found.inputs:
-        yield Line((f"{each.index:<3}", "quiet"), wording.producer_text(each), indent=2)
-        yield Line((wording.input_health_text(each), "quiet" if each.health is None else ""), indent=5)
+    for input_ in found.inputs:
+        yield Line((f"{input_.index:<3}", "quiet"), wording.producer_text(input_), indent=2)
+        yield Line((wording.input_health_text(input_), "quiet" if input_.health is None else ""), indent=5)
     yield from _stack(found.stack)
     calls = wording.call_lines(found)
     if calls:
@@ -68,8 +68,8 @@ def nonfinite_in_brief(found: NonFinite, reasons: Reasons, *more: tuple[str, str
     yield _headline(found)
     yield from _reasons_of(found, reasons)
     facts = wording.nonfinite_facts(found)
-    for each in found.inputs:
-        facts.append((f"input {each.index}", f"{wording.producer_text(each)}: {wording.input_health_text(each)}"))
+    for input_ in found.inputs:
+        facts.append((f"input {input_.index}", f"{wording.producer_text(input_)}: {wording.input_health_text(input_)}"))
     if found.source is not None:
         facts.append(("source", wording.frame_text(found.source)))
     yield Facts([*facts, *(("called", call) for call in wording.call_lines(found)), *more])
@@ -85,15 +85,15 @@ def verdict(found: NonFinite, reasons: Reasons) -> Iterator[Line]:
 
 def nonfinite_line(found: NonFinite) -> Line:
     """Returns a bad tensor in one line."""
-    return Line((found.headline, "bad"), f" Event {found.event_index}: ", wording.op_text(found))
+    return Line(*_headline(found).spans, f" Event {found.event_index}: ", wording.op_text(found))
 
 
 def reasons(found: Reasons) -> Blocks:
     """Yields why a tensor went bad, and how to fix it."""
-    explained = [each for each in (found.explanation, found.growth) if each is not None]
-    for each in explained:
-        yield from reason(each)
-    if not explained:
+    known_reasons = [known for known in (found.explanation, found.growth) if known is not None]
+    for known in known_reasons:
+        yield from reason(known)
+    if not known_reasons:
         yield Line("the counts do not prove why it went bad")
 
 
@@ -119,7 +119,9 @@ def history_row(row: HistoryRow) -> Blocks:
     numbers = wording.range_text(row, digits=4)
     yield Line((f"{row.event_index:>8}  ", "quiet"), place, f"  {wording.facts_text(row)}", numbers and f"  {numbers}")
     if row.values is not None:
-        elements = (f"{each:.6g}" if isinstance(each, (float, complex)) else str(each) for each in row.values)
+        elements = (
+            f"{element:.6g}" if isinstance(element, (float, complex)) else str(element) for element in row.values
+        )
         more = ", …" if row.size is not None and row.size > len(row.values) else ""
         yield Line((f"{', '.join(elements)}{more}", "quiet"), indent=10)
 
@@ -146,15 +148,15 @@ def provenance(found: Provenance, start: NonFinite | None = None, *, tree: bool 
     # If the value did no harm, no hop is called bad.
     notes = _ROLES if found.expected_reason is None else {**_ROLES, "origin": "it began here"}
     if tree:
-        ordered = list(_in_tree_order(found.hops, (each.user_hop_index for each in found.hops)))
+        ordered = list(_in_tree_order(found.hops, (hop.user_hop_index for hop in found.hops)))
     else:
-        ordered = [(each, 2 * (each.is_input or each.role == "literal")) for each in reversed(found.path)]
+        ordered = [(hop, 2 * (hop.is_input or hop.role == "literal")) for hop in reversed(found.path)]
     num_folded = 0 if tree or full else max(0, len(ordered) - _NUM_FIRST - _NUM_LAST)
-    for index, (each, depth) in enumerate(ordered):
+    for index, (hop, depth) in enumerate(ordered):
         if index == _NUM_FIRST and num_folded:
             yield Line((f"... {num_folded:,} more tensors on the path; --full shows them", "quiet"))
         if not _NUM_FIRST <= index < _NUM_FIRST + num_folded:
-            yield from _hop(each, note=notes.get(each.role), indent=2 * depth)
+            yield from _hop(hop, note=notes.get(hop.role), indent=2 * depth)
     yield from _cut(found)
 
 
@@ -176,7 +178,7 @@ def spread(found: Spread, start: NonFinite | None = None, *, full: bool = True) 
     if start is not None:
         yield _headline(start)
     number = len(found.hops) - 1
-    created = " or created by its gradient" if any(each.how == "gradient" for each in found.hops) else ""
+    created = " or created by its gradient" if any(hop.how == "gradient" for hop in found.hops) else ""
     computed = number_of(number, "tensor was computed", "tensors were computed")
     text = f"{computed} from it{created} and {'is' if number == 1 else 'are'} bad"
     if found.returned_by:
@@ -187,15 +189,15 @@ def spread(found: Spread, start: NonFinite | None = None, *, full: bool = True) 
     yield from _effect(found)
     yield Line()
     num_more = 0 if full else max(0, len(found.hops) - _NUM_SPREAD)
-    ordered = list(_in_tree_order(found.hops, (each.source_hop_index for each in found.hops)))
-    for each, depth in ordered[: len(ordered) - num_more]:
-        yield from _hop(each, note=_reach(each), indent=2 * depth)
+    ordered = list(_in_tree_order(found.hops, (hop.source_hop_index for hop in found.hops)))
+    for hop, depth in ordered[: len(ordered) - num_more]:
+        yield from _hop(hop, note=_reach(hop), indent=2 * depth)
     if num_more:
         yield Line((f"... {number_of(num_more, 'more tensor')}; --full shows all", "quiet"))
     yield from _cut(found)
 
 
-def hop(found: TensorHop) -> Blocks:
+def tensor_hop(found: TensorHop) -> Blocks:
     """Yields one tensor of a path."""
     yield from _hop(found, note=_ROLES.get(getattr(found, "role", "")))
 
@@ -300,19 +302,21 @@ def _in_tree_order(hops: Sequence[_AnyHop], parents: Iterable[int | None]) -> It
         parents: For each of them, the index of the hop that led to it; None for the start of the search.
     """
     children: dict[int | None, list[_AnyHop]] = {}
-    for each, parent in zip(hops, parents, strict=True):
-        children.setdefault(parent, []).append(each)
-    to_show = [(each, 0) for each in reversed(children[None])]
+    for hop, parent in zip(hops, parents, strict=True):
+        children.setdefault(parent, []).append(hop)
+    to_show = [(hop, 0) for hop in reversed(children[None])]
     while to_show:
-        each, depth = to_show.pop()
-        yield each, depth
-        to_show += [(child, depth + 1) for child in reversed(children.get(each.hop_index, []))]
+        hop, depth = to_show.pop()
+        yield hop, depth
+        to_show += [(child, depth + 1) for child in reversed(children.get(hop.hop_index, []))]
 
 
 def _reach(found: SpreadHop) -> str | None:
     """Returns which functions returned a tensor and which variables hold it; None if it did not leave its graph."""
     returned = [f"returned by {_some(found.returned_by)}"] if found.returned_by else []
-    written = [f"written to variable {_some([f'#{each}' for each in found.variables])}"] if found.variables else []
+    written = (
+        [f"written to variable {_some([f'#{variable}' for variable in found.variables])}"] if found.variables else []
+    )
     return "; ".join(returned + written) or None
 
 

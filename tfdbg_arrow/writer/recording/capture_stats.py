@@ -147,8 +147,8 @@ class FunctionNotes:
         """Reports that TensorFlow's optimizer failed for a function, which then ran without being recorded."""
         reason = (
             "ran unrecorded, so a bad value in it was not seen: TensorFlow's graph optimizer, which makes functions "
-            "record, leaves out functions that call themselves, or it failed, for example at a rare dtype; "
-            "graphs='traced' may record it, and with tf.config.run_functions_eagerly(True), each of its ops is recorded"
+            "record, failed for it, or left it out because it calls itself; record again with graphs='traced' "
+            "(tfdbg-arrow run --graphs traced) or with tf.config.run_functions_eagerly(True)"
         )
         self._stats.note("unobservable", function_name, reason)
 

@@ -1,0 +1,84 @@
+"""Answers say what a bad tensor from outside is in the program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import tfdbg_arrow
+
+NAN = np.float32(np.nan)
+
+
+def trained(spoil: Callable[[Any], None]) -> None:
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, name="scores")], name="model")
+    model.compile(keras.optimizers.SGD(), "mse")
+    spoil(model)
+    model.fit(np.ones((8, 2), "float32"), np.ones((8, 1), "float32"), batch_size=4, verbose=0)
+
+
+def spoil_rate(model: Any) -> None:
+    model.optimizer.learning_rate = float("inf")
+
+
+def spoil_weights(model: Any) -> None:
+    model.layers[-1].set_weights([np.full((2, 1), NAN), np.zeros(1, "float32")])
+
+
+def argument() -> None:
+    @tf.function
+    def step(rate: Any) -> Any:
+        return rate * 2.0
+
+    step(tf.constant(1.0))
+    step(tf.constant(NAN))
+
+
+def feed() -> None:
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        ages = tf.compat.v1.placeholder(tf.float32, [None], name="ages")
+        session.run(tf.reduce_sum(ages), {ages: [1.0]})
+        session.run(tf.reduce_sum(ages), {ages: [NAN]})
+
+
+def eager_operand() -> None:
+    tf.constant(NAN) + 1.0
+
+
+def first(logdir: Path, program: Callable[[], None]) -> Any:
+    with tfdbg_arrow.capture(logdir):
+        program()
+    found = tfdbg_arrow.first_nonfinite(logdir)
+    assert found is not None
+    return found
+
+
+def test_outside_tensors_have_names(tmp_path: Path) -> None:
+    names = {
+        "rate": first(tmp_path / "rate", lambda: trained(spoil_rate)).outside_name,
+        "weights": first(tmp_path / "weights", lambda: trained(spoil_weights)).outside_name,
+        "argument": first(tmp_path / "argument", argument).outside_name,
+        "feed": first(tmp_path / "feed", feed).outside_name,
+        "operand": first(tmp_path / "operand", eager_operand).outside_name,
+        "op": first(tmp_path / "op", lambda: tf.math.log(tf.zeros([]))).outside_name,
+    }
+    assert names == {
+        "rate": "a value that was assigned to a variable of the optimizer",
+        "weights": "a value that was assigned to a variable of the layer model/scores",
+        "argument": "the argument rate of step",
+        "feed": "the feed of ages",
+        "operand": None,
+        "op": None,
+    }
+
+
+def test_the_headline_names_the_argument_and_its_call(tmp_path: Path) -> None:
+    headline = first(tmp_path, argument).headline
+    start, _, end = headline.partition(", read at test_outside_tensors.py:")
+    assert start == "NaN came into the program in the argument rate of step"
+    assert end.endswith(", in call 2 of step.")

@@ -1,0 +1,81 @@
+"""OutsideTensors: what a tensor that no recorded op made is in the program, such as an argument or a feed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tfdbg_arrow.query.flow.data_flow import DataFlow
+from tfdbg_arrow.query.flow.events import Label
+from tfdbg_arrow.query.flow.graphs import BRANCHES
+from tfdbg_arrow.query.recorded import Execution, TensorEvent
+from tfdbg_arrow.schema.op_traits import WRITER
+
+_PARTS = {"metric": "of a metric", "optimizer": "of the optimizer"}
+"""The part of a program whose ops read a variable, by their role."""
+
+
+class OutsideTensors:
+    """Names the tensors from outside of one run. The caller must hold the lock of the data flow."""
+
+    def __init__(self, flow: DataFlow) -> None:
+        self._flow = flow
+
+    def name(self, event: TensorEvent) -> str | None:
+        """Returns what a tensor from outside is; None for another tensor, and if the recording does not show it."""
+        if event.scope != "external" or event.tensor_id is None:
+            return None
+        ways = self._flow.events.ways_of_use(event.tensor_id)
+        if ways and all(WRITER.fullmatch(op_type) and index > 0 for op_type, _, index in ways):
+            return self._assigned(event)
+        execution = self._flow.events.execution(event.execution_index)
+        inputs = {} if execution is None else self._flow.events.execution_inputs(execution.execution_index)
+        index = next((index for index, tensor_id in inputs.items() if tensor_id == event.tensor_id), None)
+        return None if execution is None or index is None else self.argument(execution, index)
+
+    def argument(self, execution: Execution, index: int) -> str | None:
+        """Returns what an input of an execution is: an argument of the function or a feed of the session that it calls.
+
+        The result is None for a tensor that a function captured, and for an op.
+        """
+        graphs, graph_id = self._flow.graphs, execution.graph_id
+        feeds = graphs.feeds.get(execution.op_type)
+        if feeds is not None:
+            return next((f"the feed of {op_name}" for (op_name, _), fed in feeds.items() if fed == index), None)
+        name = graphs.placeholder(execution.op_type, index)
+        if graph_id is None or name is None:
+            return None
+        argument = graphs.argument(graph_id, name, function_name=execution.op_type)
+        function = graphs.names.get(graph_id, execution.op_type)
+        return None if argument is None or argument.is_capture else f"the argument {name} of {function}"
+
+    def _assigned(self, event: TensorEvent) -> str:
+        handle = self._flow.events.execution_inputs(event.execution_index or 0).get(0)
+        labels = () if handle is None else list(self._readers(handle))
+        layer = next((label.layer for label in labels if label.role != "optimizer" and label.layer), None)
+        parts = {_PARTS.get(label.role or "") for label in labels}
+        part = f"of the layer {layer}" if layer else parts.pop() if len(parts) == 1 else None
+        return "a value that was assigned to a variable" + ("" if part is None else f" {part}")
+
+    def _readers(self, handle: int) -> Iterator[Label]:
+        """Yields the labels of the ops of graphs that take a variable, also in the functions that they call."""
+        graphs = self._flow.graphs
+        waiting = [
+            (graph_id, name)
+            for op_type, graph_id, index in self._flow.events.ways_of_use(handle)
+            if graph_id is not None and (name := graphs.placeholder(op_type, index)) is not None
+        ]
+        seen = set(waiting)
+        while waiting:
+            graph_id, name = waiting.pop()
+            graph = graphs.graph(graph_id)
+            for op in (graph.ops[user] for user in graph.users.get(name, ()) if user in graph.ops):
+                calls = graphs.calls(graph_id, op.op_name)
+                if not calls:
+                    yield self._flow.labels.op(graph_id, op.op_name)
+                for call in calls:
+                    shift = 1 if call.attribute in BRANCHES else 0
+                    taken = (index for index, (source, _) in enumerate(op.inputs) if source == name)
+                    names = (graphs.placeholder(call.function_name, index - shift) for index in taken)
+                    new = [(call.callee_graph_id, each) for each in names if each and call.callee_graph_id is not None]
+                    waiting += [place for place in new if place not in seen]
+                    seen.update(new)
