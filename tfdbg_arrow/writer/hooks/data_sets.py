@@ -9,10 +9,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from tensorflow.python.data.ops import from_tensor_slices_op, from_tensors_op, iterator_ops
+from tensorflow.python.framework import ops as framework_ops
+from tensorflow.python.util import nest
 
 from tfdbg_arrow.writer.hooks.observation import Observation
 from tfdbg_arrow.writer.hooks.patches import Patches
@@ -36,8 +38,26 @@ def _noted(observation: Observation, dataset_of: Callable[[Any], Any]) -> Callab
             with own_frames_left_out:
                 original(self, *args, **kwargs)
             if observation.is_active:
-                observation.observer.note_components(dataset_of(self))
+                _tell(observation, dataset_of(self))
 
         return run_and_note
 
     return make
+
+
+def _tell(observation: Observation, dataset: Any) -> None:
+    """Reports the paths of the components of a data set. One in a graph has no eager tensor."""
+    try:
+        variant = dataset._variant_tensor
+        if isinstance(variant, framework_ops.EagerTensor):
+            observation.observer.note_components(variant._id, list(_component_paths(dataset.element_spec)))
+    except Exception as error:
+        observation.observer.note_failure("naming the components of a data set", error)
+
+
+def _component_paths(element_spec: Any) -> Iterator[tuple[int | str, ...]]:
+    """Yields the path of each tensor of an element: the indexes and keys that lead to it."""
+    for path, spec in nest.flatten_with_tuple_paths(element_spec):
+        keys = tuple(key if isinstance(key, (int, str)) else str(key) for key in path)
+        for _ in spec._flat_tensor_specs:  # several for a ragged or a sparse tensor
+            yield keys

@@ -61,7 +61,7 @@ class FunctionObserver:
         notes: FunctionNotes,
         scopes: Scopes,
         fit_marks: FitMarks,
-        note_components: Callable[[Any], None],
+        note_components: Callable[[int, Sequence[tuple[int | str, ...]]], None],
         note_failure: Callable[[str, object], None],
         generation: int,
         xla: str,

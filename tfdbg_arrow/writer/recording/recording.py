@@ -185,7 +185,7 @@ class Recording:
             notes=notes,
             scopes=scopes,
             fit_marks=FitMarks(self._marks.add_automatic, self._marks.end_automatic_step),
-            note_components=DataComponents(_weakly(self._sink.append), note_failure=self._stats.note_failure).note,
+            note_components=DataComponents(_weakly(self._sink.append)).note,
             note_failure=self._stats.note_failure,
             generation=self._generation,
             xla=self._xla,
