@@ -176,7 +176,11 @@ def test_a_failure_has_the_op_its_counts_its_inputs_the_source_line_and_the_logd
         "op", "graph", "call", "role", "effect", "tensor", "device", "event", "origin", "input 0", "source", "called",
         "logdir",
     ]  # fmt: skip
-    assert (facts["op"], facts["graph"], facts["effect"]) == ("Log:0 (Log)", "logarithm", "reached the program")
+    assert (facts["op"], facts["graph"], facts["effect"]) == (
+        "Log:0 (Log)",
+        "logarithm",
+        "reached a result of the program",
+    )
     assert facts["tensor"].startswith("float32 [3]: 1 -Inf, 1 zero, 1 positive of 3 elements, the first -Inf at [")
     assert "float32 [3]: 1 zero, 2 positive of 3 elements" in facts["input 0"]
     assert facts["source"].endswith("test_it.py:6 in logarithm: return tf.math.log(x)  # the line")

@@ -42,7 +42,7 @@ HOW: Mapping[str, str] = {
 """How a tensor came to the op that took it, unless that op took it as it was made."""
 _EFFECTS = {
     "variable": "reached a variable",
-    "result": "reached the program",
+    "result": "reached a result of the program",
     "metric": "only a metric took it",
     "absorbed": "absorbed: it reached no variable and no result",
 }
@@ -170,11 +170,14 @@ def place_facts(health: TensorHealth, samples: BadSamples | None) -> tuple[tuple
 
     An example is `sample 17 of the batch, the only bad one of 64`.
     """
-    facts = (("where", _slices_text(health, samples)), ("data", None if samples is None else _data_text(samples)))
+    name = [] if samples is None or samples.name is None else [f"this is {samples.name}"]
+    data = [] if samples is None else [*name, *data_texts(samples)]
+    facts = (("where", slices_text(health, samples)), ("data", "; ".join(data)))
     return tuple((name, text) for name, text in facts if text)
 
 
-def _slices_text(health: TensorHealth, samples: BadSamples | None) -> str | None:
+def slices_text(health: TensorHealth, samples: BadSamples | None) -> str | None:
+    """Returns which samples or slices of a bad tensor are bad; None if it is not known, or if most slices are."""
     if samples is not None:
         whole = f" of {samples.whole}"
         if samples.num_bad == samples.num_samples:
@@ -188,16 +191,16 @@ def _slices_text(health: TensorHealth, samples: BadSamples | None) -> str | None
             f"{samples.first:,}"
         )
     place, bad = health.first_bad_place, health.num_bad_slices
-    if place is None or bad is None or health.shape is None or len(place) == 1 or bad == health.shape[0]:
+    if place is None or bad is None or health.shape is None or len(place) == 1 or 2 * bad > health.shape[0]:
         return None
     if bad == 1:
         return f"slice {place[0]:,} along the first axis, the only bad one of {health.shape[0]:,}"
     return f"{bad:,} of {health.shape[0]:,} slices along the first axis are bad, the first is slice {place[0]:,}"
 
 
-def _data_text(samples: BadSamples) -> str:
-    """Returns what the recording shows about the origin of the samples; an empty text if that is nothing."""
-    texts = [] if samples.name is None else [f"this is {samples.name}"]
+def data_texts(samples: BadSamples) -> list[str]:
+    """Returns what the recording shows about the origin of the samples."""
+    texts = []
     if samples.row is not None:
         texts.append(f"sample {samples.first:,} is row {samples.row:,} of the arrays that the batches come from")
     for each in samples.inputs:
@@ -208,7 +211,7 @@ def _data_text(samples: BadSamples) -> str:
             texts.append(f"{each.name} already has {bad_kinds_text(each.health)}{where}")
     if samples.name is None and samples.inputs and all(each.health.has_inf_or_nan is False for each in samples.inputs):
         texts.append("the batch itself has no NaN and no infinity")
-    return "; ".join(texts)
+    return texts
 
 
 def nonfinite_facts(found: NonFinite) -> list[tuple[str, str]]:

@@ -236,8 +236,9 @@ def _effect(found: NonFinite | Provenance | Spread) -> Iterator[Line]:
 
 
 def _samples(found: NonFinite) -> Iterator[Line]:
-    """Yields which samples or slices of a tensor are bad, and from where they came."""
-    for _, text in wording.place_facts(found, found.samples):
+    """Yields which slices of a tensor are bad, or from where its bad samples came, which the headline names."""
+    text = wording.slices_text(found, None) if found.samples is None else "; ".join(wording.data_texts(found.samples))
+    if text:
         yield Line(f"{text[0].upper()}{text[1:]}.")
 
 
