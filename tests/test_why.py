@@ -293,7 +293,7 @@ def test_only_origins_and_candidates_are_explained(opened: Logdir) -> None:
     hops = [hop for (event_index,) in found for hop in opened.provenance(event_index).hops]
     explained = {hop.role for hop in hops if hop.why is not None}
     assert "origin" in explained
-    assert explained <= {"origin", "candidate", "literal"}
+    assert explained <= {"origin", "candidate"}
     assert {hop.role for hop in hops} - explained != set()
 
 
@@ -324,6 +324,7 @@ def test_the_infinite_inputs_of_an_origin_lead_to_the_line_that_wrote_them(tmp_p
         ("Mul", "infinite", True),
         ("Softmax", "origin", True),
     ]
+    assert [hop.why is not None for hop in path] == [False, False, True]
     softmax = "return tf.nn.softmax(tf.transpose(masked) * 2.0)"
     assert lines == ["masked = tf.where(mask, scores, -np.inf)", softmax, softmax]
 

@@ -396,9 +396,12 @@ class _Search:
         while at is not None:
             on_path.add(at)
             at = hops[at].user_hop_index
-        return tuple(
-            replace(hop, role=roles.get(hop.hop_index, hop.role), is_on_path=hop.hop_index in on_path) for hop in hops
-        )
+        # What wrote an infinity is not what there is to explain and to fix.
+        hops = [
+            replace(hop, role=roles[hop.hop_index], why=None, repair=None) if hop.hop_index in roles else hop
+            for hop in hops
+        ]
+        return tuple(replace(hop, is_on_path=hop.hop_index in on_path) for hop in hops)
 
     def _nearest_literal(self, start: Hop) -> Hop | None:
         """Returns the nearest hop, from an infinite one back, at which the program wrote an infinity, or None."""
