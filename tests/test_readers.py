@@ -63,6 +63,8 @@ def program():
         w.assign_sub(0.1 * step(tf.constant([[1.0, 2.0], [1.5, -0.5]]), w))
     compiled(tf.constant([1.0, 2.0]))
     tf.function(lambda x: tf.reduce_sum(tf.math.log(tf.abs(x))))(tf.constant([1.0, 2.0]))  # runs as one op
+    for _ in tf.data.Dataset.from_tensor_slices({"age": [1.0, 2.0], "wage": [3.0, 4.0]}):
+        pass
     tf.data.Dataset.range(4).map(lambda i: tf.sqrt(tf.cast(i, tf.float32) - 1.0)).reduce(0.0, lambda a, b: a + b)
     tf.math.log(tf.constant([[-1.0, 0.0, np.nan, np.inf, -np.inf, 1e-40, -1e38]]))
     with tf.GradientTape() as tape:

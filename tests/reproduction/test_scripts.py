@@ -55,7 +55,7 @@ def _check(outcomes: Outcomes, names: Iterable[str]) -> None:
         assert (name, told["error"]) == (name, None)
         assert told["printed"].splitlines()[-1] == LAST_LINE
         # A script runs what TensorFlow ran. The answer has the health of the program's op, which can be another one.
-        ran = first.op_type if first.ran_as is None else first.ran_as.partition(",")[0]
+        ran = first.op_type if first.ran_as is None else first.ran_as.partition(" in place of")[0]
         assert outcomes.written[name].op_types[-1] == ran
         counts = (first.num_nan, first.num_neg_inf, first.num_pos_inf)
         shown = f"{ran}: {first.dtype} {first.shape}, NaN, -Inf, +Inf: {counts}"
