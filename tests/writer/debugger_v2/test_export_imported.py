@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,10 @@ def facts(dump: Path) -> dict[str, Sequence[Any]]:
         executions, traces = reader.executions(), reader.graph_execution_traces()
         return {
             "tensorflow_version": reader.tensorflow_version(),
-            "times": [each.wall_time for each in (*executions, *traces)],
+            # Threads may append to a dump in another order than that of their times. An export's times never go back.
+            "times": [
+                time for rows in (executions, traces) for time in accumulate((each.wall_time for each in rows), max)
+            ],
             "executions": [
                 (
                     each.op_type,
