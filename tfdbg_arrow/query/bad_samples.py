@@ -352,7 +352,7 @@ class SampleFinder:
     def _component(self, row: TensorEvent, *, is_of_keras: bool) -> str:
         """Returns what an output of an op that gets an element is in the program."""
         path = self._arrays.element_component(row)
-        return component_name(path or (row.output_slot or 0,), is_of_keras=is_of_keras)
+        return _component_name(path or (row.output_slot or 0,), is_of_keras=is_of_keras)
 
     def _read_arguments(self, execution_index: int | None) -> dict[int, StepInput]:
         """Returns the recorded arguments of a function's call or feeds of a session's run, by event_index."""
@@ -375,7 +375,7 @@ class SampleFinder:
             if self._arrays.is_array(op_type):
                 path = self._arrays.array_component(event.tensor_id, index)
                 functions = self._library_functions(self._first_element(event))
-                return component_name(path or (index,), is_of_keras=not functions.isdisjoint(_METHODS_OF_KERAS))
+                return _component_name(path or (index,), is_of_keras=not functions.isdisjoint(_METHODS_OF_KERAS))
         return None
 
     def _first_element(self, array: TensorEvent) -> TensorEvent:
@@ -411,7 +411,7 @@ def _takes_whole_axis(attributes: dict[str, Any]) -> bool:
     return [mask & 1 if isinstance(mask, int) else None for mask in masks] == [1, 1, 0, 0, 0]
 
 
-def component_name(path: tuple[int | str, ...], *, is_of_keras: bool) -> str:
+def _component_name(path: tuple[int | str, ...], *, is_of_keras: bool) -> str:
     """Returns what a tensor is in an element of a data set, such as `the component age` or `the second component`.
 
     Args:

@@ -106,8 +106,8 @@ class BadTensorReader:
             rivals: Other origins that are as much to blame.
         """
         with self.flow.lock:
-            found = self._describe(event, effect or Effect(None, None))
-            return replace(found, also_bad=self._lines_of(rivals, beside=found))
+            described = self._describe(event, effect or Effect(None, None))
+            return replace(described, also_bad=self._lines_of(rivals, beside=described))
 
     def _lines_of(self, rivals: Sequence[TensorEvent], *, beside: NonFinite) -> tuple[Frame, ...]:
         """Returns the first lines of other origins, except those that the answer names already."""
@@ -125,7 +125,7 @@ class BadTensorReader:
         row_with_step = self._element_of(event) if is_record else event
         step = None if row_with_step is None else row_with_step.step
         has_samples = health.first_bad_place is not None or is_record
-        found = NonFinite(
+        described = NonFinite(
             run_id=self._run_id,
             **health_facts(health),
             wall_time_ns=event.wall_time_ns,
@@ -146,9 +146,9 @@ class BadTensorReader:
             worker=self._worker,
             left_out=self._left_out,
         )
-        name = self._outside.name(event) if found.samples is None else found.samples.name
-        found = replace(found, outside_name=name)
-        return replace(found, headline=headline_of(found, line=self._line(found.source)))
+        name = self._outside.name(event) if described.samples is None else described.samples.name
+        described = replace(described, outside_name=name)
+        return replace(described, headline=headline_of(described, line=self._line(described.source)))
 
     def _line(self, source: Frame | None) -> str | None:
         """Returns the text of a line with its indentation, if the part of it that ran is known."""

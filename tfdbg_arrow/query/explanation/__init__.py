@@ -180,17 +180,17 @@ def explain_event(
         pool_of_nan=around.pool_of_nan,
         masking_product=around.masking_product,
     )
-    found = None
+    explanation = None
     if made is not None and made.ran_as is not None:
         in_program = _in_program(flow, made, as_run, is_origin=is_origin)
-        found = None if in_program is None else explain(in_program)
-    found = explain(as_run) if found is None else found
-    if found is None or found.repair is None:
-        return found
+        explanation = None if in_program is None else explain(in_program)
+    explanation = explain(as_run) if explanation is None else explanation
+    if explanation is None or explanation.repair is None:
+        return explanation
     repair = repair_of_call(*around.op_to_change())
-    if repair is None and found.repair in BEFORE_TRAINING and around.is_before_training():
-        repair = BEFORE_TRAINING[found.repair]
-    return found if repair is None else replace(found, repair=repair)
+    if repair is None and explanation.repair in BEFORE_TRAINING and around.is_before_training():
+        repair = BEFORE_TRAINING[explanation.repair]
+    return explanation if repair is None else replace(explanation, repair=repair)
 
 
 def _in_program(flow: DataFlow, made: ProgramOp, as_run: Computed, *, is_origin: bool) -> Computed | None:

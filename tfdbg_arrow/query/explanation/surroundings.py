@@ -108,9 +108,12 @@ class Surroundings:
         execution = self.flow.events.execution(self.event.execution_index)
         if self.event.scope != "graph" or execution is None:
             return False
-        first = self.flow.events.executions_of([execution.op_type])[0]
-        if first.execution_index != execution.execution_index or not self.event.loop_iteration:
-            return first.execution_index == execution.execution_index
+        earlier_calls = self.logdir.rows(
+            "SELECT 1 FROM execution WHERE run_id = ? AND op_type = ? AND execution_index < ? LIMIT 1",
+            [self.run_id, execution.op_type, execution.execution_index],
+        )
+        if earlier_calls or not self.event.loop_iteration:
+            return not earlier_calls
         gradients = self.logdir.rows(
             "SELECT 1 FROM tensor_health AS h JOIN graph_op AS o "
             "ON o.run_id = h.run_id AND o.graph_id = h.graph_id AND o.op_name = h.op_name "

@@ -155,9 +155,9 @@ def _columns_with_nan(relation: Relation, rows: Rows) -> list[str]:
     names = [name for name, type_ in rows.types.items() if type_ == "DOUBLE"]
     if not names or relation.table is None:
         return names
-    has_nan = ", ".join(f'bool_or(isnan("{name}"))' for name in names)
-    (found,) = rows.connection.execute(f'SELECT {has_nan} FROM "{rows.source}"').fetchall()
-    return [name for name, is_found in zip(names, found, strict=True) if is_found]
+    questions = ", ".join(f'bool_or(isnan("{name}"))' for name in names)
+    (have_nan,) = rows.connection.execute(f'SELECT {questions} FROM "{rows.source}"').fetchall()
+    return [name for name, has in zip(names, have_nan, strict=True) if has]
 
 
 def _create_view(relation: Relation) -> str:

@@ -33,8 +33,8 @@ class Culprit:
     Attributes:
         event: The tensor.
         effect: Where its badness ended.
-        rivals: Other proven origins of the same call that did as much harm. Like it, all are of the forward pass, or
-            all of a gradient.
+        rivals: Other proven origins that did as much harm in the same call, and in the same phase of it: the forward
+            pass, the gradients, or the optimizer.
     """
 
     event: TensorEvent

@@ -22,7 +22,7 @@ _MAX_BAD_ROWS = 256
 _MAX_CACHED = 64
 _SAME_ELEMENTS = types_with(Trait.EQUAL | Trait.RESHAPED)
 _MAX_RESHAPED = 8
-"""Maximum number of ops that hand on or reshape a result one after another; more than that is unlikely."""
+"""Maximum number of ops one after another that hand on or reshape a result. A hostile graph may have a cycle."""
 
 
 class Pipelines:

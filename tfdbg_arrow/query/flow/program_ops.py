@@ -29,7 +29,7 @@ _OF_ONE = types_with(Trait.DIVIDES_ONE)
 _FUSED = "_Fused"
 """Prefix of the types of nodes that multiply matrices or images, and then add a bias and apply an activation."""
 _CHAIN = "_UnaryOpsComposition"
-"""Type of a node that runs elementwise functions one after another."""
+"""Type of a node that runs elementwise functions of one argument one after another. A division in it is 1 / x."""
 _MAX_NAMES = 4
 """Number of op types that a text lists."""
 _MAX_DEPTH = 8

@@ -67,9 +67,9 @@ def findings(found: Alerts, *, expand: bool = False, limit: int | None = None) -
     if not found.findings and not found.not_run:
         yield Line("No rule found anything.")
     if expand:
-        for each in found.alerts:
-            yield from alert(each)
-        yield from _rest("alerts", Counter(found.num_found) - Counter(each.kind for each in found.alerts))
+        for shown in found.alerts:
+            yield from alert(shown)
+        yield from _rest("alerts", Counter(found.num_found) - Counter(shown.kind for shown in found.alerts))
     else:
         yield from _limited_findings(found, limit)
     for kind, error in found.not_run.items():
@@ -121,18 +121,18 @@ def coverage(found: Coverage) -> Blocks:
 
 def _limited_findings(found: Alerts, limit: int | None) -> Iterator[Line]:
     num_findings, num_alerts = Counter[str](), Counter[str]()
-    for each in found.findings:
-        num_findings[each.kind] += 1
-        num_alerts[each.kind] += each.num_alerts
-        if limit is None or num_findings[each.kind] <= limit:
-            yield from finding(each)
+    for grouped in found.findings:
+        num_findings[grouped.kind] += 1
+        num_alerts[grouped.kind] += grouped.num_alerts
+        if limit is None or num_findings[grouped.kind] <= limit:
+            yield from finding(grouped)
     if limit is not None:
         yield from _rest("findings", {kind: number - limit for kind, number in num_findings.items()})
     for kind, number in found.num_found.items():
         if number > num_alerts[kind]:
             text = f"{kind} has {number_of(number, 'alert')}; the findings cover only the first {num_alerts[kind]:,}."
             yield Line((text, "bold"))
-    if any(each.num_alerts > 1 for each in found.findings):
+    if any(grouped.num_alerts > 1 for grouped in found.findings):
         yield Line(("--all lists every alert.", "option"))
 
 

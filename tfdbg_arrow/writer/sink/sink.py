@@ -44,7 +44,7 @@ from tfdbg_arrow.writer.sink.parts import PartWriter
 _END_ATTEMPTS = 3
 _END_PAUSE_S = 0.1
 _PAUSE_S = 0.05
-MAX_FLUSH_INTERVAL_S = 5.0
+_MAX_FLUSH_INTERVAL_S = 5.0
 """How long a reader of a recording that runs may wait for healthy events. Bad values are written at once."""
 _INTERVAL_GROWTH = 1.5
 """A program of ten seconds is written four times, not ten."""
@@ -512,7 +512,7 @@ class Pace:
         recorder: The source of the events.
         stop: Set when the sink is closed.
         flush_interval_s: Seconds after which waiting events are written. The interval grows up to
-            MAX_FLUSH_INTERVAL_S, because each write makes a part of each table, and the parts are merged later.
+            _MAX_FLUSH_INTERVAL_S, because each write makes a part of each table, and the parts are merged later.
         flush_rows: Number of waiting records after which they are written earlier.
     """
 
@@ -524,7 +524,7 @@ class Pace:
     def wait(self) -> bool:
         """Waits until it is time to write; returns whether a bad value occurred."""
         end = time.monotonic() + self._next_interval_s
-        longest_s = max(self._flush_interval_s, MAX_FLUSH_INTERVAL_S)
+        longest_s = max(self._flush_interval_s, _MAX_FLUSH_INTERVAL_S)
         self._next_interval_s = min(self._next_interval_s * _INTERVAL_GROWTH, longest_s)
         while not self._stop.is_set() and (rest := end - time.monotonic()) > 0:
             begin, timeout_s = time.monotonic(), min(rest, _WAIT_SLICE_S)
