@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from tfdbg_arrow.query import Alert, Run
+from tfdbg_arrow.query.present import tensors
 from tfdbg_arrow.query.stacks import file_name
 from tfdbg_arrow.safe_text import parse_json, printable
 
@@ -25,12 +26,10 @@ BORDERS = {
 }
 """How a tensor reached the op that used it, by `Hop.how`."""
 ROLES = {
-    "origin": "it went bad here",
-    "candidate": "bad here; an input was not recorded",
+    **tensors.ROLES,
     "propagator": "passed it on",
     "cause": "healthy input",
     "infinite": "infinite input",
-    "literal": "the program wrote this infinity",
 }
 """The role of a tensor on the path back from a bad one, by `Hop.role`."""
 

@@ -24,7 +24,7 @@ _NUM_LAST = 7
 _MAX_INDENT = 40
 _NUM_SPREAD = 20
 _NUM_NAMES = 5
-_ROLES: Mapping[str, str] = {
+ROLES: Mapping[str, str] = {
     "origin": "it went bad here",
     "candidate": "bad here; an input was not recorded",
     "cause": "healthy",
@@ -146,7 +146,7 @@ def provenance(found: Provenance, start: NonFinite | None = None, *, tree: bool 
     if lines:
         yield Line()
     # If the value did no harm, no hop is called bad.
-    notes = _ROLES if found.expected_reason is None else {**_ROLES, "origin": "it began here"}
+    notes = ROLES if found.expected_reason is None else {**ROLES, "origin": "it began here"}
     if tree:
         ordered = list(_in_tree_order(found.hops, (hop.user_hop_index for hop in found.hops)))
     else:
@@ -199,7 +199,7 @@ def spread(found: Spread, start: NonFinite | None = None, *, full: bool = True) 
 
 def tensor_hop(found: TensorHop) -> Blocks:
     """Yields one tensor of a path."""
-    yield from _hop(found, note=_ROLES.get(getattr(found, "role", "")))
+    yield from _hop(found, note=ROLES.get(getattr(found, "role", "")))
 
 
 def code_line(source: Frame | None, *, indent: int) -> Iterator[Line]:
@@ -273,7 +273,7 @@ def _source(source: Frame, lines: Sequence[SourceLine]) -> Iterator[Line]:
 
 def _hop(found: TensorHop, *, note: str | None, indent: int = 0) -> Iterator[Line]:
     indent = min(indent, _MAX_INDENT)
-    noted: Span = "" if note is None else (f"  <- {note}", "bold" if note == _ROLES["origin"] else "quiet")
+    noted: Span = "" if note is None else (f"  <- {note}", "bold" if note == ROLES["origin"] else "quiet")
     name: Span = wording.output_text(found), "bad" if found.has_inf_or_nan else "bold"
     yield Line(name, _place(found), noted, indent=indent)
     yield Line(wording.facts_text(found), indent=indent + 4)
