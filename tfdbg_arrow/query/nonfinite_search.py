@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tfdbg_arrow.errors import QueryError
-from tfdbg_arrow.query.asked_runs import asking, runs_by_first_bad
+from tfdbg_arrow.query.asked_runs import AskedRuns, asking, runs_by_first_bad
 from tfdbg_arrow.query.bad_tensor import BadTensorReader
 from tfdbg_arrow.query.displayed import Rows
 from tfdbg_arrow.query.engine import Engine
@@ -33,7 +33,7 @@ def first_nonfinite(
     *,
     kinds: Iterable[str] = KINDS,
     run_id: str | None = None,
-    is_allowed: IsAllowed = lambda op_type, op_name: False,
+    is_allowed: IsAllowed | None = None,
 ) -> NonFinite | None:
     """Returns the op that caused bad values: the earliest origin of a bad value that did harm.
 
@@ -50,7 +50,8 @@ def first_nonfinite(
         run_id: The run, or "all". None means the newest run, with the other processes of its program. Of several runs,
             those with the most harmful origin count, and of these the one in which a bad value was recorded first.
         is_allowed: Takes the type and the name of an op (None if it has no name), and returns whether it may make bad
-            values. Origins for which it returns True are ignored. What other ops make from their values counts.
+            values. Origins for which it returns True are ignored. What other ops make from their values counts. None
+            allows none.
 
     Returns:
         The origin. If several workers reduce together, it is the op that created the value, not one that received it.
@@ -65,13 +66,22 @@ def first_nonfinite(
     """
     wanted = _check_kinds(kinds)
     with asking(logdir, run_id) as (open_, asked):
-        runs = runs_by_first_bad(open_, wanted, asked)
-        search_of = lru_cache(maxsize=None)(
-            lambda run: _RunSearch(open_, run_id=run, kinds=wanted, is_allowed=is_allowed)
-        )
-        found = _best((search_of(run).harmful() for run in runs), _Found.harmful_rank, (0, False))
-        found = found or _best((search_of(run).harmless() for run in runs), _Found.harmless_rank, (False, False))
-        return None if found is None else found.describe()
+        if is_allowed is not None:
+            return _search(open_, asked, wanted, is_allowed)
+        # Pages and reports ask this question many times.
+        answers: dict[tuple[object, ...], NonFinite | None] = open_.kept(first_nonfinite, dict)
+        key = (wanted, asked.run_ids)
+        if key not in answers:
+            answers[key] = _search(open_, asked, wanted, None)
+        return answers[key]
+
+
+def _search(logdir: Engine, asked: AskedRuns, kinds: tuple[str, ...], is_allowed: IsAllowed | None) -> NonFinite | None:
+    runs = runs_by_first_bad(logdir, kinds, asked)
+    search_of = lru_cache(maxsize=None)(lambda run: _RunSearch(logdir, run_id=run, kinds=kinds, is_allowed=is_allowed))
+    found = _best((search_of(run).harmful() for run in runs), _Found.harmful_rank, (0, False))
+    found = found or _best((search_of(run).harmless() for run in runs), _Found.harmless_rank, (False, False))
+    return None if found is None else found.describe()
 
 
 def has_nan_variable(logdir: Engine, *, run_id: str) -> bool:
@@ -108,23 +118,25 @@ class _Found:
 class _RunSearch:
     """The search for the culprit in one run."""
 
-    def __init__(self, logdir: Engine, *, run_id: str, kinds: tuple[str, ...], is_allowed: IsAllowed) -> None:
-        self._reader = BadTensorReader(logdir, run_id=run_id, kinds=kinds, is_allowed=self._is_allowed)
-        self._is_allowed_op = is_allowed
+    def __init__(self, logdir: Engine, *, run_id: str, kinds: tuple[str, ...], is_allowed: IsAllowed | None) -> None:
+        def is_allowed_tensor(event: TensorEvent) -> bool:
+            assert is_allowed is not None
+            maker = self._reader.flow.program_ops.maker(event)
+            if maker is not None and is_allowed(maker.op.op_type, maker.op.op_name):
+                return True
+            return is_allowed(event.op_type, event.op_name)
 
-    def _is_allowed(self, event: TensorEvent) -> bool:
-        maker = self._reader.flow.program_ops.maker(event)
-        if maker is not None and self._is_allowed_op(maker.op.op_type, maker.op.op_name):
-            return True
-        return self._is_allowed_op(event.op_type, event.op_name)
+        self._reader = BadTensorReader(
+            logdir, run_id=run_id, kinds=kinds, is_allowed=None if is_allowed is None else is_allowed_tensor
+        )
 
     def harmful(self) -> _Found | None:
         with self._reader.flow.lock:
-            return self._found(self._reader.culprits.harmful(self._is_allowed))
+            return self._found(self._reader.culprits.harmful())
 
     def harmless(self) -> _Found | None:
         with self._reader.flow.lock:
-            return self._found(self._reader.culprits.harmless(self._is_allowed))
+            return self._found(self._reader.culprits.harmless())
 
     def _found(self, culprit: Culprit | None) -> _Found | None:
         return None if culprit is None else _Found(culprit, self._reader)

@@ -22,7 +22,7 @@ from tfdbg_arrow.safe_text import number_of
 from tfdbg_arrow.storage.disk import written_whole
 from tfdbg_arrow.viewer.links import ReportLinks
 from tfdbg_arrow.viewer.page import Shell, make_shell
-from tfdbg_arrow.viewer.pages.alerts import AlertsPage, read_alerts
+from tfdbg_arrow.viewer.pages.alerts import AlertsPage, page_of_rules, run_rules
 from tfdbg_arrow.viewer.pages.model import ModelPage, read_model
 from tfdbg_arrow.viewer.pages.overview import OverviewPage, read_overview
 from tfdbg_arrow.viewer.pages.source import SourcePage, read_source
@@ -127,12 +127,13 @@ def read_report(logdir: Logdir, *, run_id: str | None = None, rules_budget_s: fl
         run_id: The run to report, or "all". None means the newest run, with the other processes of its program.
         rules_budget_s: Time limit for the alert rules, in seconds.
     """
-    overview = read_overview(logdir, run_id=run_id, budget_s=rules_budget_s)
+    rules = run_rules(logdir, run_id=run_id, limit=_NUM_ALERTS, budget_s=rules_budget_s)
+    overview = read_overview(logdir, run_id=run_id, rules=rules, budget_s=rules_budget_s)
     shell = make_shell(logdir, run_id=run_id)
     model = None
     if overview.training is not None and overview.training.is_finished:
         model = read_model(logdir, run_id=overview.training.run_id, columns=_MAP_COLUMNS)
-    alerts = read_alerts(logdir, run_id=run_id, limit=_NUM_ALERTS, budget_s=rules_budget_s)
+    alerts = page_of_rules(rules, run_id=run_id, limit=_NUM_ALERTS)
     left_out = [f"the rule {rule}: it took too long or used too much memory" for rule in alerts.unfinished_rules]
     num_findings = sum(group.num_findings for group in alerts.groups)
     shown = sum(len(group.findings) for group in alerts.groups)
@@ -273,11 +274,12 @@ def _files(overview: OverviewPage, alerts: AlertsPage, tensors: tuple[TensorSect
 
 def glance(logdir: Logdir) -> str:
     """Returns the notebook representation of a logdir: the overview and the first alerts of each rule."""
+    rules = run_rules(logdir, run_id=None, limit=_GLANCE_ALERTS, budget_s=_GLANCE_RULES_S)
     report = Report(
         shell=make_shell(logdir, run_id=None),
-        overview=read_overview(logdir, budget_s=_GLANCE_RULES_S),
+        overview=read_overview(logdir, rules=rules, budget_s=_GLANCE_RULES_S),
         model=None,
-        alerts=read_alerts(logdir, limit=_GLANCE_ALERTS, budget_s=_GLANCE_RULES_S),
+        alerts=page_of_rules(rules, run_id=None, limit=_GLANCE_ALERTS),
         tensors=(),
         sources=(),
         left_out=(_NOT_IN_GLANCE,),

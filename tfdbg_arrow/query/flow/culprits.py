@@ -104,14 +104,12 @@ class Culprits:
         self._bad = bad_condition(kinds)
         self._forward_roots = lru_cache(maxsize=16)(self._find_forward_roots)
 
-    def harmful(self, is_passed_over: Callable[[TensorEvent], bool]) -> Culprit | None:
-        """Returns the earliest of the origins that did the greatest harm, or None if none did any harm.
-
-        Args:
-            is_passed_over: Returns True for origins to ignore.
-        """
+    def harmful(self) -> Culprit | None:
+        """Returns the earliest of the origins that did the greatest harm, or None if none did any harm."""
+        is_allowed = self._origins.is_allowed
+        most_harmful = self._most_harmful() if is_allowed is None else self._find_most_harmful(is_allowed)
         culprits = []
-        for effect, roots in self._most_harmful(is_passed_over):
+        for effect, roots in most_harmful:
             first = min(roots, key=self._place)
             rivals = tuple(root for root in roots if self._is_rival(root, first))
             culprits.append(Culprit(first, Effect(effect, None), rivals))
@@ -123,8 +121,22 @@ class Culprits:
             return False
         return self._origins.order(root)[:2] == self._origins.order(first)[:2]  # the call, and the phase in it
 
-    def _most_harmful(self, is_passed_over: Callable[[TensorEvent], bool]) -> list[tuple[str, list[TensorEvent]]]:
-        """Returns (effect, the origins of its first sinks that have any) for each effect of the most harmful rank."""
+    def _most_harmful(self) -> list[tuple[str, list[TensorEvent]]]:
+        """Returns the same as `_find_most_harmful` for all origins, also for the next question."""
+
+        def find() -> list[tuple[str, list[TensorEvent]]]:
+            return self._find_most_harmful(lambda root: False)
+
+        if self._origins.is_allowed is not None:
+            return find()  # others may allow other origins
+        return self._logdir.kept((Culprits, self._run_id, self._origins.kinds), find)
+
+    def _find_most_harmful(self, is_passed_over: Callable[[TensorEvent], bool]) -> list[tuple[str, list[TensorEvent]]]:
+        """Returns (effect, the origins of its first sinks that have any) for each effect of the most harmful rank.
+
+        Args:
+            is_passed_over: Returns True for origins to ignore.
+        """
         for effects in self._ranks():
             found = [(effect, next(self._roots_of_sinks(effect, is_passed_over), [])) for effect in effects]
             if any(roots for _, roots in found):
@@ -134,7 +146,7 @@ class Culprits:
     def _blamed(self) -> dict[int, str]:
         """Returns the effects of the origins that compete for being the culprit, by event_index."""
         found: dict[int, str] = {}
-        for effect, roots in self._most_harmful(lambda root: False):
+        for effect, roots in self._most_harmful():
             for root in roots:
                 found.setdefault(root.event_index, effect)
         return found
@@ -193,7 +205,7 @@ class Culprits:
         order = self._origins.order(root)
         return order[0], not self._origins.verdict(root).is_origin, order
 
-    def harmless(self, is_passed_over: Callable[[TensorEvent], bool]) -> Culprit | None:
+    def harmless(self) -> Culprit | None:
         """Returns the earliest origin that is not proven harmless, or else the earliest origin of all.
 
         Args:
@@ -201,7 +213,8 @@ class Culprits:
         """
         bad = self._bad_sites()
         bad += self._of_first_call(bad)
-        roots = [root for root in self._origins.roots(bad, set()) if not is_passed_over(root)]
+        is_allowed = self._origins.is_allowed
+        roots = [root for root in self._origins.roots(bad, set()) if is_allowed is None or not is_allowed(root)]
         culprits = [Culprit(self._first_behind(self._in_store(root), root), self.effects.of(root)) for root in roots]
         culprits.sort(key=lambda culprit: self._place(culprit.event))
         unproven = (culprit for culprit in culprits if culprit.effect.expected_reason is None)

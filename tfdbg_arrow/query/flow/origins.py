@@ -143,10 +143,11 @@ class Origins:
 
     Args:
         kinds: The kinds that count: `nan`, `inf` or both.
-        is_allowed: Returns True for an origin that is allowed to be bad. Its values count as literals.
+        is_allowed: Returns True for an origin that is allowed to be bad. Its values are literals. None allows none.
 
     Attributes:
         kinds: The kinds that count.
+        is_allowed: As given.
         order: Returns the sort key of a tensor in the order of the program.
     """
 
@@ -155,11 +156,11 @@ class Origins:
         flow: DataFlow,
         *,
         kinds: tuple[str, ...],
-        is_allowed: Callable[[TensorEvent], bool] = lambda event: False,
+        is_allowed: Callable[[TensorEvent], bool] | None = None,
     ) -> None:
         self._flow = flow
         self.kinds = kinds
-        self._is_allowed = is_allowed
+        self.is_allowed = is_allowed
         self._is_literal: dict[int, bool] = {}
         self._is_of_literals: dict[int, bool] = {}
         self.order = ProgramOrder(flow).key
@@ -263,7 +264,7 @@ class Origins:
         return True
 
     def _is_base_literal(self, origin: TensorEvent) -> bool:
-        if self._is_allowed(origin):
+        if self.is_allowed is not None and self.is_allowed(origin):
             return True
         return origin.num_nan == 0 and _is_written(origin) and not self._flow.program_ops.is_computed_in_advance(origin)
 

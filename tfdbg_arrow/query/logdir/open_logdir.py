@@ -53,8 +53,8 @@ _MAX_LOADED_SCOPES = 4
 _MAX_KEPT_ROWS = 64
 """Number of query results that `kept_rows` keeps."""
 _SCHEMA_NUMBERS = count()
-_MAX_KEPT = 4
-"""Number of readers that are kept with their data: two of up to about 200 MB each, the counts of windows, the runs."""
+_MAX_KEPT = 6
+"""Number of values that are kept: for each of two runs, a reader with up to about 200 MB, and some small values."""
 
 
 class OpenLogdir(Statements, Engine):

@@ -100,7 +100,7 @@ def read_alerts(
     asked = _asked(rule, severity)
     limit = max(1, min(limit, MAX_LIMIT))
     found = run_rules(logdir, asked, run_id=run_id, limit=limit, budget_s=budget_s)
-    return _page(found, run_id=run_id, rule=rule, severity=severity, limit=limit)
+    return page_of_rules(found, run_id=run_id, rule=rule, severity=severity, limit=limit)
 
 
 def read_known_alerts(
@@ -127,7 +127,7 @@ def read_known_alerts(
     limit = max(1, min(limit, MAX_LIMIT))
     wanted = wanted_rules(_asked(rule, severity), run_id=run_id, limit=limit, budget_s=budget_s)
     found, pending = known_rules(background.known(wanted, wait_s=wait_s))
-    return _page(found, run_id=run_id, rule=rule, severity=severity, limit=limit, pending=pending)
+    return page_of_rules(found, run_id=run_id, rule=rule, severity=severity, limit=limit, pending=pending)
 
 
 def wanted_rules(
@@ -181,15 +181,16 @@ def _asked(kind: str | None, severity: str | None) -> list[str]:
     return [rule.kind for rule in rules]
 
 
-def _page(
+def page_of_rules(
     found: RuleRuns,
     *,
     run_id: str | None,
-    rule: str | None,
-    severity: str | None,
+    rule: str | None = None,
+    severity: str | None = None,
     limit: int,
     pending: tuple[str, ...] = (),
 ) -> AlertsPage:
+    """Returns the page with the results of rules; see `AlertsPage` for the other arguments."""
     return AlertsPage(
         run_id=run_id,
         rule=rule,

@@ -134,18 +134,23 @@ class OverviewPage:
     num_broken: int
 
 
-def read_overview(logdir: Logdir, *, run_id: str | None = None, budget_s: float = BUDGET_S) -> OverviewPage:
+def read_overview(
+    logdir: Logdir, *, run_id: str | None = None, rules: RuleRuns | None = None, budget_s: float = BUDGET_S
+) -> OverviewPage:
     """Returns the first screen.
 
     Args:
         logdir: The logdir.
         run_id: The run to show, or "all". None means the newest run, with the other processes of its program.
+        rules: The results of the alert rules; None runs them.
         budget_s: Time after which no further alert rule is run and the curves are not read, in seconds. Everything else
             is always read.
     """
     end = time.monotonic() + budget_s
     page = read_answer(logdir, run_id=run_id)
-    page = _with_rules(page, run_rules(logdir, run_id=run_id, limit=_MAX_FINDINGS, budget_s=end - time.monotonic()), ())
+    if rules is None:
+        rules = run_rules(logdir, run_id=run_id, limit=_MAX_FINDINGS, budget_s=end - time.monotonic())
+    page = _with_rules(page, rules, ())
     if page.training is not None:
         training = read_training(logdir, run_id=page.training.run_id, budget_s=end - time.monotonic())
         page = replace(page, training=training)
