@@ -17,6 +17,7 @@ from tfdbg_arrow.query.wording import facts_text, place_facts
 
 NUM_ROWS, BAD_ROW, BATCH = 100, 53, 20
 ORDERED = f"sample 13 is row {BAD_ROW} of the arrays that the batches come from"
+NUMBERED = f"sample 13 is record {BAD_ROW} of the data set that the batches come from"
 CLEAN = "the batch itself has no NaN and no infinity"
 ONE_BAD = ("where", f"sample 13 of the batch, the only bad one of {BATCH}")
 
@@ -95,23 +96,68 @@ def test_a_data_set_that_is_only_batched_has_the_order_of_its_arrays(tmp_path: P
     assert texts(tmp_path, program) == [ONE_BAD, ("data", f"{ORDERED}; {CLEAN}")]
 
 
+def with_option(data: Any) -> Any:
+    options = tf.data.Options()
+    options.deterministic = False
+    return data.with_options(options)
+
+
+def doubled(x: Any, y: Any) -> Any:
+    return 2.0 * x, y
+
+
+IN_ORDER = {
+    "in parallel": lambda data: data.map(doubled, num_parallel_calls=tf.data.AUTOTUNE).cache().batch(BATCH),
+    "repeated": lambda data: data.repeat(2).batch(BATCH),
+    "batches repeated": lambda data: data.batch(BATCH).repeat(2),
+    "padded": lambda data: data.take(NUM_ROWS - 1).padded_batch(BATCH),
+}
+IN_ANOTHER_ORDER = {
+    "shuffled": lambda data: data.shuffle(NUM_ROWS, seed=1).batch(BATCH),
+    "batches changed": lambda data: data.batch(BATCH).map(lambda x, y: (x[::-1], y[::-1])),
+    "skipped": lambda data: data.skip(1).batch(BATCH),
+    "part repeated": lambda data: data.take(BAD_ROW - 1).repeat(3).batch(BATCH),
+    "not deterministic": lambda data: data.map(doubled, num_parallel_calls=2, deterministic=False).batch(BATCH),
+    "an option": lambda data: with_option(data.map(doubled, num_parallel_calls=2).batch(BATCH)),
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("change", ["shuffle", "repeat", "map"])
-def test_a_data_set_in_another_order_has_no_rows(tmp_path: Path, change: str) -> None:
+@pytest.mark.parametrize("name", [*IN_ORDER, *IN_ANOTHER_ORDER])
+def test_rows_are_named_if_the_records_keep_their_order(tmp_path: Path, name: str) -> None:
     def program() -> None:
-        data = tf.data.Dataset.from_tensor_slices(arrays())
-        if change == "shuffle":
-            data = data.shuffle(NUM_ROWS, seed=1)
-        elif change == "repeat":
-            data = data.repeat(2)
-        data = data.batch(BATCH)
-        if change == "map":
-            data = data.map(lambda x, y: (x[::-1], y[::-1]))
-        fit((data,), shuffle=False)
+        features, labels = arrays()
+        if name == "part repeated":
+            features[7] = features[BAD_ROW]
+        change = {**IN_ORDER, **IN_ANOTHER_ORDER}[name]
+        fit((change(tf.data.Dataset.from_tensor_slices((features, labels))),), shuffle=False)
 
     found = first(tmp_path, program)
     assert found.samples is not None
-    assert (found.samples.num_bad, found.samples.row) == (1, None)
+    assert (found.samples.num_bad, found.samples.row) == (1, BAD_ROW if name in IN_ORDER else None)
+
+
+def records_of_files(directory: Path) -> Any:
+    """Returns a data set of the arrays' rows in two files."""
+    paths = [str(directory / name) for name in ("first", "second")]
+    for path, rows in zip(paths, np.split(arrays()[0], [NUM_ROWS // 3]), strict=True):
+        with tf.io.TFRecordWriter(path) as file:
+            for row in rows:
+                file.write(row.tobytes())
+    return tf.data.TFRecordDataset(paths).map(lambda record: tf.ensure_shape(tf.io.decode_raw(record, tf.float32), [6]))
+
+
+def records_of_a_generator(directory: Path) -> Any:
+    return tf.data.Dataset.from_generator(lambda: iter(arrays()[0]), output_signature=tf.TensorSpec([6], tf.float32))
+
+
+@pytest.mark.parametrize("records_of", [records_of_files, records_of_a_generator])
+def test_records_of_files_and_generators_have_numbers(tmp_path: Path, records_of: Callable[[Path], Any]) -> None:
+    def program() -> None:
+        data = records_of(tmp_path).map(lambda x: (x, tf.ones([1])))
+        fit((data.batch(BATCH),), shuffle=False, steps_per_epoch=NUM_ROWS // BATCH)
+
+    assert texts(tmp_path / "logdir", program) == [ONE_BAD, ("data", f"{NUMBERED}; {CLEAN}")]
 
 
 @pytest.mark.parametrize("is_function", [True, False])
@@ -267,15 +313,10 @@ def test_components_of_composite_tensors_and_of_data_sets_in_graphs(tmp_path: Pa
                 pass
         total()
     with tfdbg_arrow.open_logdir(tmp_path) as opened:
-        rows = opened.rows("SELECT tensor_id, component_index, path FROM data_component ORDER BY tensor_id, 2")
+        paths = opened.rows("SELECT component_paths FROM data_set ORDER BY tensor_id")
         failures = opened.rows("SELECT subject, reason FROM capture_stat WHERE stat = 'failed'")
     assert failures == []
-    paths = {}
-    for tensor_id, index, path in rows:
-        paths.setdefault(tensor_id, []).append((index, path))
-    expected = [(0, '["label"]'), (1, '["lengths"]')]
-    assert all(each == expected for each in paths.values())
-    assert len(paths) == 2, "an iterator takes the data set of tensors itself"
+    assert paths == [('[["label"], ["lengths"]]',)] * 2, "an iterator takes the data set of tensors itself"
 
 
 def test_a_tensor_computed_from_a_bad_argument_says_so(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ DIGESTS = {
     "2.0": "cb4f50b35c5d558a9c631e1f96ad4668b3f23cda2de2c4e851acec4241acc856",
     "2.1": "16f1e298dc2ed1cdee3647d18bd57870b3ba44a876365a92b7625025c59e61be",
     "2.2": "f35dfa5a95fcdc003c11622668d99b4d6cbf592b4e484e9d0d7377c68c1f38d0",
-    "2.3": "3e4b21cd262811a72171da75d64e2e32d88c565375c5034ac18f347c5714bbe2",
+    "2.3": "b4d3316d92bd479509e646036769bb3465f6011dcb23111059f5b2cc0a0846b6",
 }
 """The digest of every released format version, and of the next one."""
 

@@ -26,7 +26,7 @@ from tfdbg_arrow.query.recorded import (
 from tfdbg_arrow.query.source_arrays import GETS_ELEMENT, SourceArrays
 from tfdbg_arrow.query.stacks import StackReader
 from tfdbg_arrow.safe_text import parse_json
-from tfdbg_arrow.schema.op_traits import Trait, types_with
+from tfdbg_arrow.schema.op_traits import READER, Trait, types_with
 
 _ELEMENTWISE, _KEEPS_SLICES = types_with(Trait.ELEMENTWISE), types_with(Trait.KEEPS_SLICES)
 _RESHAPING = types_with(Trait.RESHAPED) - {"Transpose"}
@@ -75,8 +75,10 @@ class BadSamples:
         name: What the tensor is, such as `the argument x of train_step` or `the second component of the data`; None if
             it is computed from these.
         inputs: The other inputs of the step that were recorded and have the samples of the batch.
-        row: The first bad sample's row in the arrays that the batches come from, from 0. None unless the recording
-            shows that the batches were taken in the order of the rows.
+        row: The first bad sample's number, from 0, among the records that the batches come from. None unless the
+            recording shows that the batches were taken in their order.
+        is_row_of_arrays: Whether `row` is a row of the program's arrays. Otherwise, the records come from files, a
+            generator or a range; without `row`, it is False.
     """
 
     first: int
@@ -86,6 +88,7 @@ class BadSamples:
     name: str | None
     inputs: tuple[StepInput, ...]
     row: int | None
+    is_row_of_arrays: bool
 
 
 class SampleFinder:
@@ -114,6 +117,7 @@ class SampleFinder:
         if data_name is None and not sources:
             return None
         rows = {self._arrays.row(source, first_bad[0]) for source in sources}
+        row = rows.pop() if len(rows) == 1 else None
         inputs = self._inputs_beside(sources[0], event.execution_index) if sources else {}
         own = inputs.get(event.event_index)
         whole = self._whole(event, is_batch=data_name is None)
@@ -130,8 +134,13 @@ class SampleFinder:
                 for index, each in inputs.items()
                 if index != event.event_index and (each.health.shape or (0,))[0] == event.shape[0]
             ),
-            row=rows.pop() if len(rows) == 1 else None,
+            row=None if row is None else row.number,
+            is_row_of_arrays=row is not None and row.is_of_arrays,
         )
+
+    def has_calls_in_order(self, element: TensorEvent) -> bool:
+        """Returns whether the functions of the data set of an element were called in the order of its records."""
+        return self._arrays.calls_in_order(element)
 
     # From a tensor back to the inputs of the step
 
@@ -168,7 +177,7 @@ class SampleFinder:
         """Returns the inputs of a tensor's op from one of which it has its first axis; none if that is not certain."""
         if row.op_type in _LOOKUPS:
             return self._behind_indices(row)
-        if row.op_type in _REORDERING or not row.shape:
+        if row.op_type in _REORDERING or row.op_type == READER or not row.shape:
             return []
         size = row.shape[0]
         taken = [(index, each) for index, _, each in self._flow.taken_by(row) if each.shape]

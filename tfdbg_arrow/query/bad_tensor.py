@@ -40,7 +40,7 @@ class BadTensorReader:
         logdir: The logdir.
         run_id: The run.
         kinds: The kinds that count: `nan`, `inf` or both.
-        is_allowed: Returns whether an origin is allowed to be bad.
+        is_allowed: Returns whether an origin is allowed to be bad; None allows none.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class BadTensorReader:
         *,
         run_id: str,
         kinds: tuple[str, ...],
-        is_allowed: Callable[[TensorEvent], bool] = lambda event: False,
+        is_allowed: Callable[[TensorEvent], bool] | None = None,
     ) -> None:
         logdir = logdir.of_run(run_id)
         self._logdir = logdir
@@ -246,8 +246,7 @@ class BadTensorReader:
             records = list(dict.fromkeys(source.step_id for source in self.flow.sources_of(row).events))
             if event.step_id not in records[: row.num_bad_slices or 0]:
                 continue
-            samples = self._samples.of(row)
-            if row.num_bad_slices == len(records) or (samples is not None and samples.row is not None):
+            if row.num_bad_slices == len(records) or self._samples.has_calls_in_order(row):
                 return row
         return None
 

@@ -1,9 +1,10 @@
-"""SourceArrays: the arrays that the batches of data sets come from, and the order of their rows in the batches."""
+"""SourceArrays: the arrays and files that the batches of data sets come from, and the order of their records."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
+from typing import NamedTuple
 
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow
@@ -13,17 +14,46 @@ from tfdbg_arrow.schema.op_traits import Trait, types_with
 
 GETS_ELEMENT = types_with(Trait.GETS_ELEMENT)
 """Types of ops whose outputs are the components of an element of a data set."""
-_MAKES_BATCHES = frozenset({
-    "BatchDataset", "BatchDatasetV2", "MapAndBatchDataset", "PaddedBatchDataset", "PaddedBatchDatasetV2",
-    "ParallelBatchDataset",
+_BATCHES = frozenset({
+    "BatchDataset", "BatchDatasetV2", "PaddedBatchDataset", "PaddedBatchDatasetV2", "ParallelBatchDataset",
 })  # fmt: skip
-"""Types of ops that make the elements of a data set batches."""
+"""Types of ops that make batches of the elements of a data set."""
+_MAKES_BATCHES = _BATCHES | {"MapAndBatchDataset"}
+"""Types of ops whose data sets have batches as elements."""
+_MAPS_IN_PARALLEL = "ParallelMapDatasetV2"
+_MAPS = frozenset({"MapDataset", _MAPS_IN_PARALLEL})
+_LIMITS = frozenset({"RepeatDataset", "TakeDataset"})
+"""Types of ops that repeat a data set or end it early."""
+_READS_FILES_OR_GENERATOR = "FlatMapDataset"
+"""The type of op that returns one record after the other of some data sets, such as one data set for each file."""
 _ARRAYS_OF_KERAS = ("Dataset_map_permutation", "Dataset_flat_map_slice_batch_indices", "Dataset_map_grab_batch")
 """Names of the functions with which Keras takes batches from arrays."""
 _MANY = 2**63
-"""The number of rows of arrays without a row, such as file names. Without repetitions, each is returned once."""
-_HANDING_ON = frozenset({"ModelDataset", "OptionsDataset", "PrefetchDataset"})
+"""The number of records if it is not known, such as of files. Without repetitions, each is returned once."""
+_HANDING_ON = frozenset({"CacheDataset", "CacheDatasetV2", "ModelDataset", "OptionsDataset", "PrefetchDataset"})
 """Types of data sets with the elements of their input."""
+
+
+class _DataSet(NamedTuple):
+    """A row of `data_set`, with the paths to the components; none if these have no names."""
+
+    is_deterministic: bool
+    paths: tuple[tuple[int | str, ...], ...]
+
+
+class _Records(NamedTuple):
+    """The records of a data set: their number, whether they are the rows of arrays, and how functions made them."""
+
+    number: int
+    are_rows: bool
+    are_made_in_parallel: bool
+
+
+class SourceRow(NamedTuple):
+    """A record from which a data set made a sample: its number from 0, and whether it is a row of arrays."""
+
+    number: int
+    is_of_arrays: bool
 
 
 class SourceArrays:
@@ -55,29 +85,32 @@ class SourceArrays:
         """Returns the path to an output of an op that gets an element; None if the elements have no names."""
         made = self._maker(source)
         dataset_id = None if made is None else self._flow.events.execution_inputs(made).get(0)
-        return self._components.get((dataset_id, source.output_slot))
+        return self._component(dataset_id, source.output_slot)
 
     def array_component(self, tensor_id: int, input_index: int) -> tuple[int | str, ...] | None:
         """Returns the path to an array in the elements of the data set that was made of it; None without names."""
         for use in self._flow.events.uses(tensor_id):
             outputs = self._flow.events.execution_outputs(use.execution.execution_index)
             if use.input_index == input_index and self.is_array(use.execution.op_type) and 0 in outputs:
-                return self._components.get((outputs[0][0], input_index))
+                return self._component(outputs[0][0], input_index)
         return None
 
     @cached_property
-    def _components(self) -> dict[tuple[int | None, int | None], tuple[int | str, ...]]:
-        """The paths to the tensors in elements of data sets, by data set and index."""
+    def _data_sets(self) -> dict[int, _DataSet]:
         rows = self._logdir.rows(
-            "SELECT tensor_id, component_index, path FROM data_component WHERE run_id = ?", [self._run_id]
+            "SELECT tensor_id, is_deterministic, component_paths FROM data_set WHERE run_id = ?", [self._run_id]
         )
-        return {(tensor_id, index): _keys(path) for tensor_id, index, path in rows}
+        return {tensor_id: _DataSet(is_deterministic, _paths(paths)) for tensor_id, is_deterministic, paths in rows}
 
-    def row(self, source: TensorEvent, sample: int) -> int | None:
-        """Returns the row of a sample in the arrays that the batches come from, or None if their order is not known."""
+    def _component(self, dataset_id: int | None, index: int | None) -> tuple[int | str, ...] | None:
+        data_set = None if dataset_id is None else self._data_sets.get(dataset_id)
+        return None if data_set is None or index is None else dict(enumerate(data_set.paths)).get(index)
+
+    def row(self, source: TensorEvent, sample: int) -> SourceRow | None:
+        """Returns where the batches took a sample from, or None if the order of the records is not known."""
         index, made = source.execution_index, self._maker(source)
-        num_rows = None if made is None else self._num_rows(self._flow.events.execution_inputs(made).get(0))
-        if index is None or made is None or num_rows is None:
+        records = self._records(source)
+        if index is None or made is None or records is None:
             return None
         # With `steps_per_execution`, an execution takes a batch in each iteration of a loop.
         ((num_executions, are_known, num_taken),) = self._logdir.rows(
@@ -95,7 +128,12 @@ class SourceArrays:
         if source.shape is None or not are_known or num_executions != len(self._users(source)):
             return None  # the first user made the iterator, and each other one must have taken batches
         row = num_taken - source.shape[0] + sample
-        return row if row < num_rows else None
+        return SourceRow(row, records.are_rows) if row < records.number else None
+
+    def calls_in_order(self, source: TensorEvent) -> bool:
+        """Returns whether the functions of the data set that made a tensor were called in the order of its records."""
+        records = self._records(source)
+        return records is not None and not records.are_made_in_parallel
 
     def _maker(self, source: TensorEvent) -> int | None:
         """Returns the execution that gave a data set to the iterator that made a tensor, or None if it is not known."""
@@ -113,27 +151,48 @@ class SourceArrays:
             return []
         return [use.execution for use in events.uses(iterators[0]) if use.execution.execution_index < index]
 
-    def _num_rows(self, dataset_id: int | None) -> int | None:
-        """Returns the number of rows of the arrays that a data set has in their order, batch by batch.
-
-        The result is None if their order is not known, and _MANY if only their number is not.
-        """
+    def _records(self, source: TensorEvent) -> _Records | None:
+        """Returns the records that the data set of an element has in their order, or None if that is not known."""
+        made = self._maker(source)
+        dataset_id = None if made is None else self._flow.events.execution_inputs(made).get(0)
+        data_set = None if dataset_id is None else self._data_sets.get(dataset_id)
+        if data_set is None or not data_set.is_deterministic:
+            return None
         path = [(op_type, index) for op_type, index in self._pipeline(dataset_id) if op_type not in _HANDING_ON]
-        types = [op_type for op_type, _ in path]
-        if types[:1] in (["BatchDatasetV2"], ["ParallelBatchDataset"]) and types[-1] == "TensorSliceDataset":
-            # A function that is called for each record keeps their order.
-            length = self._length_of(path[-1][1])
-            return None if not set(types[1:-1]) <= {"MapDataset"} else _MANY if length is None else length
-        is_of_keras = types[:2] == ["ParallelMapDatasetV2", "ZipDataset"] or types[:2] == ["MapDataset", "ZipDataset"]
+        return self._records_of_program(path) or self._rows_of_keras(path)
+
+    def _records_of_program(self, path: Sequence[tuple[str, int]]) -> _Records | None:
+        """Returns the records of a data set that is batched once; a function that is called for each keeps their order.
+
+        Args:
+            path: The type and the execution of each data set, last one first.
+        """
+        types = [op_type for op_type, _ in path if op_type not in _LIMITS]
+        limits = {op_type for op_type, _ in path} & _LIMITS
+        if len(types) < 2 or types[0] not in _BATCHES or not set(types[1:-1]) <= _MAPS:
+            return None
+        is_parallel = _MAPS_IN_PARALLEL in types
+        if types[-1] in ("RangeDataset", _READS_FILES_OR_GENERATOR) and "RepeatDataset" not in limits:
+            return _Records(_MANY, are_rows=False, are_made_in_parallel=is_parallel)
+        if types[-1] != "TensorSliceDataset" or limits == _LIMITS:
+            return None  # how many records come before the first repetition is not known
+        length = self._length_of(path[-1][1])
+        if length is None and limits:
+            return None
+        return _Records(_MANY if length is None else length, are_rows=True, are_made_in_parallel=is_parallel)
+
+    def _rows_of_keras(self, path: Sequence[tuple[str, int]]) -> _Records | None:
+        """Returns the rows of the arrays of which Keras takes batches, if it takes them in order."""
+        is_of_keras = len(path) > 1 and path[0][0] in _MAPS and path[1][0] == "ZipDataset"
         if not is_of_keras or not self._has_arrays_of_keras or self._shuffles:
             return None
-        data = self._flow.events.execution_inputs(path[1][1]).get(1)
-        arrays = list(self._pipeline(data, also=frozenset({"RepeatDataset"})))
-        return self._length_of(arrays[-1][1]) if arrays and arrays[-1][0] == "TensorDataset" else None
+        arrays = list(self._pipeline(self._flow.events.execution_inputs(path[1][1]).get(1)))
+        length = self._length_of(arrays[-1][1]) if arrays and arrays[-1][0] == "TensorDataset" else None
+        return None if length is None else _Records(length, are_rows=True, are_made_in_parallel=False)
 
-    def _pipeline(self, dataset_id: int | None, *, also: frozenset[str] = frozenset()) -> Iterator[tuple[str, int]]:
+    def _pipeline(self, dataset_id: int | None) -> Iterator[tuple[str, int]]:
         """Yields the type and the execution of each data set, last one first, up to one that is made of no other."""
-        following = _HANDING_ON | _MAKES_BATCHES | {"MapDataset", "ParallelMapDatasetV2"} | also
+        following = _HANDING_ON | _MAKES_BATCHES | _MAPS | _LIMITS
         while dataset_id is not None:
             made = self._flow.events.eager(dataset_id)
             if made.op_type is None or made.execution_index is None:
@@ -162,10 +221,12 @@ class SourceArrays:
         return set(_ARRAYS_OF_KERAS) <= set(self._flow.graphs.names.values())
 
 
-def _keys(path: str) -> tuple[int | str, ...]:
-    """Parses the path of a component, which may be any text in a logdir from an untrusted source."""
+def _paths(text: str | None) -> tuple[tuple[int | str, ...], ...]:
+    """Parses the paths of components, which may be any text in a logdir from an untrusted source."""
     try:
-        keys = parse_json(path)
+        paths = [] if text is None else parse_json(text)
     except ValueError:
         return ()
-    return tuple(key for key in keys if isinstance(key, (int, str))) if isinstance(keys, list) else ()
+    if not isinstance(paths, list) or not all(isinstance(path, list) for path in paths):
+        return ()
+    return tuple(tuple(key for key in path if isinstance(key, (int, str))) for path in paths)

@@ -202,7 +202,8 @@ def data_texts(samples: BadSamples) -> list[str]:
     """Returns what the recording shows about the origin of the samples."""
     texts = []
     if samples.row is not None:
-        texts.append(f"sample {samples.first:,} is row {samples.row:,} of the arrays that the batches come from")
+        record = "row {} of the arrays" if samples.is_row_of_arrays else "record {} of the data set"
+        texts.append(f"sample {samples.first:,} is {record.format(f'{samples.row:,}')} that the batches come from")
     for each in samples.inputs:
         place = each.health.first_bad_place
         if each.health.has_inf_or_nan:

@@ -361,7 +361,12 @@ EXAMPLES: dict[str, dict[str, object]] = {
         "tensor_id": 6080,
         "dtype": "float32",
     },
-    "data_component": {"run_id": _RUN_ID, "tensor_id": 8_402, "component_index": 1, "path": '[0, "age"]'},
+    "data_set": {
+        "run_id": _RUN_ID,
+        "tensor_id": 8_402,
+        "is_deterministic": True,
+        "component_paths": '[[0, "age"], [1]]',
+    },
     "execution_error": {
         "run_id": _RUN_ID,
         "execution_index": 118,

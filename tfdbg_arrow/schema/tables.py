@@ -450,18 +450,21 @@ EXECUTION_OUTPUT = Table(
     ),
 )
 
-DATA_COMPONENT = Table(
-    name="data_component",
-    row="One tensor of the elements of a tf.data data set whose components have names or are nested.",
-    key=("run_id", "tensor_id", "component_index"),
+DATA_SET = Table(
+    name="data_set",
+    row="One tf.data data set of eager code from which an iterator was made, or that was made of tensors.",
+    key=("run_id", "tensor_id"),
     columns=(
         _RUN_ID,
         Column(2, "tensor_id", _BIGINT, "The data set: the tensor_id in execution_output of the op that made it."),
-        Column(3, "component_index", _INTEGER,
-            "Index of the tensor among those of an element, from 0, as the output of an op that gets an element and as "
-            "the input of one that makes the data set of tensors."),
-        Column(4, "path", _VARCHAR,
-            "A JSON array of the indexes and keys that lead to the tensor in an element, such as `[0, \"age\"]`."),
+        Column(3, "is_deterministic", _BOOLEAN,
+            "False if the program allowed it to return its elements in an order that differs from run to run, with "
+            "`deterministic=False`. Shuffling does not count."),
+        _nullable(4, "component_paths", _VARCHAR,
+            "A JSON array that holds, for each tensor of an element, an array of the indexes and keys that lead to the "
+            "tensor, such as `[[0, \"age\"], [1]]`. The tensors have the order of the outputs of an op that gets an "
+            "element, and of the inputs of an op that makes the data set of tensors. NULL if the elements are flat "
+            "tuples, so that the path to each tensor is its index."),
     ),
 )
 
@@ -667,7 +670,7 @@ TABLES: tuple[Table, ...] = (
     EXECUTION,
     EXECUTION_INPUT,
     EXECUTION_OUTPUT,
-    DATA_COMPONENT,
+    DATA_SET,
     EXECUTION_ERROR,
     TENSOR_HEALTH,
     TENSOR_VALUE,

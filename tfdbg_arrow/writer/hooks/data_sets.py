@@ -1,9 +1,9 @@
-"""Notes which components the elements of data sets have.
+"""Notes which components the elements of data sets have, and whether their order is fixed.
 
 | hook | purpose |
 |---|---|
-| `OwnedIterator._create_iterator` | the components of the elements that an iterator returns |
-| `_TensorSliceDataset.__init__`, `_TensorDataset.__init__` | the components that are arrays of the program |
+| `OwnedIterator._create_iterator` | the data set whose elements an iterator returns |
+| `_TensorSliceDataset.__init__`, `_TensorDataset.__init__` | a data set of the program's arrays |
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def hook_data_sets(observation: Observation, patches: Patches) -> None:
 
 
 def _noted(observation: Observation, dataset_of: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Returns a decorator that notes the components of a data set after a method of an object that has it."""
+    """Returns a decorator that notes a data set after a method of an object that has it."""
 
     def make(original: Any) -> Any:
         @functools.wraps(original)
@@ -46,13 +46,27 @@ def _noted(observation: Observation, dataset_of: Callable[[Any], Any]) -> Callab
 
 
 def _tell(observation: Observation, dataset: Any) -> None:
-    """Reports the paths of the components of a data set. One in a graph has no eager tensor."""
+    """Reports a data set. One in a graph has no eager tensor."""
     try:
         variant = dataset._variant_tensor
         if isinstance(variant, framework_ops.EagerTensor):
-            observation.observer.note_components(variant._id, list(_component_paths(dataset.element_spec)))
+            paths = list(_component_paths(dataset.element_spec))
+            observation.observer.note_data_set(variant._id, paths, _is_deterministic(dataset))
     except Exception as error:
-        observation.observer.note_failure("naming the components of a data set", error)
+        observation.observer.note_failure("describing a data set", error)
+
+
+def _is_deterministic(dataset: Any) -> bool:
+    """Returns whether neither a data set nor one that it takes its elements from may return them in another order."""
+    if dataset.options().deterministic is False:
+        return False
+    to_visit = [dataset]
+    while to_visit:
+        visited = to_visit.pop()
+        if getattr(visited, "_deterministic", None) == "false":
+            return False
+        to_visit += visited._inputs()
+    return True
 
 
 def _component_paths(element_spec: Any) -> Iterator[tuple[int | str, ...]]:

@@ -104,8 +104,8 @@ class Observer(Protocol):
     def note_taped(self, attrs: object, outputs: Sequence[Any]) -> None:
         """Notes that a gradient tape keeps an op of a graph with these attributes and outputs."""
 
-    def note_components(self, tensor_id: int, paths: Sequence[tuple[int | str, ...]], /) -> None:
-        """Notes the paths of the components of the elements of a data set, which is an eager tensor."""
+    def note_data_set(self, tensor_id: int, paths: Sequence[tuple[int | str, ...]], is_deterministic: bool, /) -> None:
+        """Notes a data set: its tensor, the paths to the components of its elements, and if their order is fixed."""
 
     def function_to_run(self, function_name: bytes, /) -> bytes:
         """Returns the function to run for a call."""

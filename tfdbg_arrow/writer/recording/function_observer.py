@@ -40,7 +40,7 @@ class FunctionObserver:
         notes: Reports functions that are not recorded.
         scopes: The scopes of the ops of each thread.
         fit_marks: Labels the steps of Keras's fit.
-        note_components: Notes the components of the elements of a data set.
+        note_data_set: Notes a data set.
         note_failure: Reports failures.
         generation: The number of the recording in this process.
         xla: How to treat functions with jit_compile=True: `inside`, `observe` or `keep`.
@@ -61,7 +61,7 @@ class FunctionObserver:
         notes: FunctionNotes,
         scopes: Scopes,
         fit_marks: FitMarks,
-        note_components: Callable[[int, Sequence[tuple[int | str, ...]]], None],
+        note_data_set: Callable[[int, Sequence[tuple[int | str, ...]], bool], None],
         note_failure: Callable[[str, object], None],
         generation: int,
         xla: str,
@@ -77,7 +77,7 @@ class FunctionObserver:
         self._notes = notes
         self.scopes = scopes
         self.fit_marks = fit_marks
-        self.note_components = note_components
+        self.note_data_set = note_data_set
         self.note_failure = note_failure
         self.stop = stop
         self.generation = generation

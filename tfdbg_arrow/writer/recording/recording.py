@@ -33,7 +33,7 @@ from tfdbg_arrow.writer.hooks.unobserved import is_defun, local_task
 from tfdbg_arrow.writer.live_stop.masking import stop_rules
 from tfdbg_arrow.writer.live_stop.stop import EagerWatch, GraphJudge, Origin, Stop, find_origins
 from tfdbg_arrow.writer.recording.capture_stats import CaptureStats, FunctionNotes, pass_on, sentence_of
-from tfdbg_arrow.writer.recording.data_components import DataComponents
+from tfdbg_arrow.writer.recording.data_sets import DataSets
 from tfdbg_arrow.writer.recording.function_observer import FunctionObserver
 from tfdbg_arrow.writer.recording.marks import FitMarks, Marks, StepGate
 from tfdbg_arrow.writer.recording.run_row import run_row
@@ -185,7 +185,7 @@ class Recording:
             notes=notes,
             scopes=scopes,
             fit_marks=FitMarks(self._marks.add_automatic, self._marks.end_automatic_step),
-            note_components=DataComponents(_weakly(self._sink.append)).note,
+            note_data_set=DataSets(_weakly(self._sink.append)).note,
             note_failure=self._stats.note_failure,
             generation=self._generation,
             xla=self._xla,
