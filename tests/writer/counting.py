@@ -15,8 +15,10 @@ from fractions import Fraction
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python import pywrap_tfe
 from tensorflow.python.eager import context as eager_context
 from tensorflow.python.framework import function_def_to_graph, op_callbacks
+from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable
 
 from .programs import Program, on_thread_start
 
@@ -107,6 +109,7 @@ class Counting:
     def _observed(self) -> Iterator[None]:
         original_call = eager_context.Context.call_function
         original_run = threading.Thread.run
+        original_execute = pywrap_tfe.TFE_Py_FastPathExecute
 
         def call_function(ctx: Any, name: Any, inputs: Any, num_outputs: int) -> Any:
             counts: Counts = Counter()
@@ -124,7 +127,17 @@ class Counting:
             if self._callback not in eager_context.context().op_callbacks:
                 op_callbacks.add_op_callback(self._callback)
 
+        def execute_op(*arguments: Any) -> Any:
+            read = [argument for argument in arguments if isinstance(argument, BaseResourceVariable)]
+            with self._lock:
+                # Op callbacks see only what the reads returned, as tensors that no op made.
+                self._expected.num_executions += len(read)
+                self._expected.num_external -= sum(map(is_covered, read))
+                self._expected.eager["ReadVariableOp"] += sum(map(is_covered, read))
+            return original_execute(*arguments)
+
         eager_context.Context.call_function = call_function
+        pywrap_tfe.TFE_Py_FastPathExecute = execute_op
         threading.Thread.run = run  # type: ignore[method-assign]
         on_thread_start.append(start_here)
         op_callbacks.add_op_callback(self._callback)
@@ -135,6 +148,7 @@ class Counting:
             on_thread_start.remove(start_here)
             threading.Thread.run = original_run  # type: ignore[method-assign]
             eager_context.Context.call_function = original_call
+            pywrap_tfe.TFE_Py_FastPathExecute = original_execute
 
     def _callback(
         self, op_type: Any, inputs: Any, attrs: Any, outputs: Any, op_name: Any = None, graph: Any = None

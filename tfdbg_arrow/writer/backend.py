@@ -95,6 +95,9 @@ class Backend:
     """Takes the stacks that events refer to; set it before start()."""
     op_callback: Callable[..., Any]
     """TensorFlow's op callback: `(op_type, inputs, attrs, outputs, op_name=None, graph=None)`; returns the outputs."""
+    op_executor: Callable[[Any, type, Any], Any]
+    """`(original, variable, with_variables)`: returns a function that executes an eager op by `original`, or by
+    `with_variables` if the op takes a variable of the given class."""
 
     begin_call: Callable[[bytes, Sequence[Any], int, bytes], int]
     """`(function_name, inputs, num_outputs, runs_as)`: records that a call of a function begins. `runs_as` is the
@@ -147,6 +150,7 @@ class Backend:
         self.recording.set_keeps_inputs(settings.keeps_inputs)
         self.recording.set_histograms(settings.histograms)
         self.op_callback = core.op_callback
+        self.op_executor = core.op_executor
         self.begin_call = core.begin_call
         self.end_call = core.end_call
         self.record_failed_op = core.record_failed_op

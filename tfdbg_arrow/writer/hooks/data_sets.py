@@ -58,7 +58,7 @@ def _tell(observation: Observation, dataset: Any) -> None:
 
 def _is_deterministic(dataset: Any) -> bool:
     """Returns whether neither a data set nor one that it takes its elements from may return them in another order."""
-    if dataset.options().deterministic is False:
+    if dataset._options_attr.deterministic is False:  # options() would execute an op
         return False
     to_visit = [dataset]
     while to_visit:

@@ -12,6 +12,7 @@ from tfdbg_arrow.writer.hooks.patches import Patches
 from tfdbg_arrow.writer.hooks.scoping import hook_gradients, hook_layers
 from tfdbg_arrow.writer.hooks.tracing import hook_compiled_calls, hook_tracing
 from tfdbg_arrow.writer.hooks.unobserved import tell_no_more, tell_when_connected
+from tfdbg_arrow.writer.hooks.variable_reads import hook_variable_reads
 from tfdbg_arrow.writer.own_frames import RecursionRoom
 
 
@@ -45,6 +46,7 @@ class Hooks:
         hook_layers(observation, patches)
         hook_keras(observation, patches)
         hook_data_sets(observation, patches)
+        hook_variable_reads(observation, patches)
         hook_compiled_calls(observation, patches)
         hook_threads(observation, patches)
         hook_op_callbacks(observation, patches)

@@ -40,6 +40,7 @@ class Observer(Protocol):
     """Takes the reports of the hooks. Its methods must not raise."""
 
     op_callback: Callable[..., Any]
+    op_executor: Callable[[Any, type, Any], Any]
     generation: int
     scopes: Scopes
     fit_marks: FitMarks

@@ -603,6 +603,21 @@ PyObject* op_callback(PyObject*, PyObject* const* args, Py_ssize_t nargs, PyObje
   return Py_NewRef(args[3]);
 }
 
+PyObject* execute_op(PyObject* self, PyObject* const* args, Py_ssize_t nargs) {
+  // The arguments are the context, the op type, a name, and then the inputs and attributes.
+  constexpr Py_ssize_t kFirstInput = 3;
+  auto* variable = reinterpret_cast<PyTypeObject*>(PyTuple_GET_ITEM(self, 1));
+  bool has_variable = false;
+  for (Py_ssize_t i = kFirstInput; i < nargs && !has_variable; ++i) {
+    has_variable = PyObject_TypeCheck(args[i], variable);
+    if (!PyList_Check(args[i]) && !PyTuple_Check(args[i])) continue;
+    for (Py_ssize_t j = 0; j < PySequence_Fast_GET_SIZE(args[i]) && !has_variable; ++j) {
+      has_variable = PyObject_TypeCheck(PySequence_Fast_GET_ITEM(args[i], j), variable);
+    }
+  }
+  return PyObject_Vectorcall(PyTuple_GET_ITEM(self, has_variable ? 2 : 0), args, static_cast<size_t>(nargs), nullptr);
+}
+
 int64_t begin_call(PyObject* function_name, PyObject* inputs_object, int64_t num_outputs, PyObject* runs_as) {
   if (is_paused()) return kNoValue;  // the callback after the call uses up an index
   SessionGuard session;

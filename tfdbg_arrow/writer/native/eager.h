@@ -33,6 +33,9 @@ bool raise_held();
 // The op callback: (op_type, inputs, attrs, outputs, op_name=None, graph=None) -> None.
 PyObject* op_callback(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* keyword_names);
 
+// Calls a function for an eager op: `self` is (function, class of variables, function for ops that take variables).
+PyObject* execute_op(PyObject* self, PyObject* const* args, Py_ssize_t nargs);
+
 // Records that a call of a function from eager code begins, with its inputs, before anything in it runs.
 // `runs_as` is the function that TensorFlow runs: this one or a copy of it.
 // Returns its execution index, or -1 if nothing is recorded.

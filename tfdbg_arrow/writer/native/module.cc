@@ -276,6 +276,9 @@ PyMethodDef g_op_callback = {"op_callback", reinterpret_cast<PyCFunction>(reinte
                              "op_callback(op_type, inputs, attrs, outputs, op_name=None, graph=None)\n\n"
                              "TensorFlow's op callback. Records; raises only errors of the program; returns `outputs`."};
 
+PyMethodDef g_execute_op = {"execute_op", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(execute_op)),
+                            METH_FASTCALL, "Executes an eager op in place of TFE_Py_FastPathExecute."};
+
 // Returns the layout of a record as (name, offset, size) of each field, which the Python side compares with its own.
 nb::list record_layout() {
   nb::list fields;
@@ -493,6 +496,11 @@ NB_MODULE(_core, m) {
   }, nb::arg("skip"));
   m.def("is_in_session", &is_in_session);
   m.attr("op_callback") = nb::steal(PyCFunction_New(&g_op_callback, nullptr));
+  // Returns a function that calls `original`, or `with_variables` if an input of the op is a variable of this class.
+  m.def("op_executor", [](nb::handle original, nb::handle variable, nb::handle with_variables) {
+    const nb::tuple self = nb::make_tuple(original, variable, with_variables);
+    return nb::steal(PyCFunction_New(&g_execute_op, self.ptr()));
+  }, nb::arg("original"), nb::arg("variable"), nb::arg("with_variables"));
   m.def("record_layout", &record_layout);
   m.attr("NUM_SUMMARY_COLUMNS") = static_cast<int>(kNumSummaryColumns);
 

@@ -84,6 +84,7 @@ class FunctionObserver:
         self._xla = xla
         self._compiled = compiled
         self.op_callback = backend.op_callback
+        self.op_executor = backend.op_executor
         self._executed = executed
         self._first_calls: dict[int, bytes] = {}
         self._have_run: set[bytes] = set()

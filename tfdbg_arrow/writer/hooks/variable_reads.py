@@ -1,0 +1,55 @@
+"""Makes eager ops read variables in ops of their own.
+
+TensorFlow's core reads the variables that a program gives to an eager op, and calls no op callback for that. What the
+op takes would look like a tensor from outside.
+
+| hook | purpose |
+|---|---|
+| `pywrap_tfe.TFE_Py_FastPathExecute` | reads the variables that an op takes before the op is executed |
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from tensorflow.python import pywrap_tfe
+from tensorflow.python.framework import dtypes, op_def_registry
+from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable
+
+from tfdbg_arrow.writer.hooks.observation import Observation
+from tfdbg_arrow.writer.hooks.patches import Patches
+from tfdbg_arrow.writer.hooks.unobserved import this_thread
+from tfdbg_arrow.writer.own_frames import own_frames_left_out
+
+
+def hook_variable_reads(observation: Observation, patches: Patches) -> None:
+    """Installs the hook."""
+
+    def make(original: Any) -> Any:
+        def execute_with_variables(context: Any, op_type: str, name: str | None, *arguments: Any) -> Any:
+            with own_frames_left_out:
+                if observation.is_active and not this_thread.is_unobserved and not _takes_resource(op_type):
+                    arguments = tuple(map(_read, arguments))
+                return original(context, op_type, name, *arguments)
+
+        return observation.observer.op_executor(original, BaseResourceVariable, execute_with_variables)
+
+    patches.put(pywrap_tfe, "TFE_Py_FastPathExecute", make)
+
+
+@functools.cache
+def _takes_resource(op_type: str) -> bool:
+    """Returns whether an input of an op is a resource, which may be a variable itself and not what it holds."""
+    definition = op_def_registry.get(op_type)
+    resource = dtypes.resource.as_datatype_enum
+    return definition is None or any(argument.type == resource for argument in definition.input_arg)
+
+
+def _read(argument: Any) -> Any:
+    """Returns an argument of an op with the values of variables in their place."""
+    if isinstance(argument, BaseResourceVariable):
+        return argument.value()
+    if isinstance(argument, (list, tuple)):
+        return [_read(item) for item in argument]
+    return argument
