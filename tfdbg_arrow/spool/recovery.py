@@ -118,9 +118,8 @@ def recovered(paths: SpoolPaths, *, run_id: str, progress: SpoolProgress, sealed
     Raises:
         LogdirError: A file cannot be read, or the spool file is not a spool.
     """
-    reader = _Recovery(paths, run_id=run_id, progress=progress)
     try:
-        return reader.read(sealed)
+        return _Recovery(paths, run_id=run_id, progress=progress).read(sealed)
     except OSError as error:
         raise LogdirError(
             f"{paths.spool} cannot be recovered: {error.filename or 'a file of it'} cannot be read "
