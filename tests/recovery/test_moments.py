@@ -211,6 +211,27 @@ def test_a_run_without_its_manifest_is_not_treated_as_empty(left: tuple[Path, di
     assert tree(logdir) == before
 
 
+def test_a_disk_that_is_full_at_the_end_leaves_the_circular_buffer_in_the_spool(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    retention = Retention(size=20, num_after=5, only_bad=False)
+    made = Recorder(tmp_path / "logdir", np.zeros(len(COUNTERS), np.int64), seed=5, retention=retention)
+    for _ in range(60):
+        made.call()
+
+    def full(*args: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", full)
+        made.sink.close(run_row=RUN_ROW)
+    assert not made.sink.is_all_written
+    copy = copied(tmp_path / "logdir", tmp_path / "copy")
+    assert [run.state for run in recover(copy)] == ["recovered"]
+    assert sorted(row[1] for row in all_rows(copy)["execution"]) == list(range(40, 60))
+    made.files.remove()
+
+
 @pytest.mark.parametrize("only_bad", [False, True])
 def test_the_last_events_of_a_circular_buffer_are_recovered(tmp_path: Path, only_bad: bool) -> None:
     made = Recorder(

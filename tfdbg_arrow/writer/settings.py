@@ -43,7 +43,6 @@ MAX_NAME = 200
 MAX_TAGS = 100
 MAX_NOTES = 10_000
 """Maximum number of characters of the notes."""
-DUMP_TRIGGERS = ("nonfinite",)
 
 _MEASURABLE = frozenset(dtype.name for dtype in DTYPES if dtype.has_health)
 _FLOATING = frozenset(dtype.name for dtype in DTYPES if dtype.has_health and dtype.kind in ("float", "complex"))
@@ -315,7 +314,7 @@ class Request:
 
     def _check_retention(self, mode: TensorDebugMode) -> Retention | None:
         """Returns which events a circular buffer keeps; None without one."""
-        if self.dump_on not in (None, *DUMP_TRIGGERS):
+        if self.dump_on not in (None, "nonfinite"):
             raise SettingError(f"dump_on is {self.dump_on!r}; expected 'nonfinite', or None to keep the last events")
         if self.circular_buffer_size < 1:
             for name, value in (("dump_on", self.dump_on), ("dump_after", self.dump_after)):

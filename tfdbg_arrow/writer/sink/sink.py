@@ -193,6 +193,7 @@ class Sink:
                 return
             with self._failures.caught("close"):
                 self._take_all(last=True)
+            with self._failures.caught("circular buffer"):
                 self._take_rest()
             self._failures.note_repeats()
             self._backlog.note_evicted()
