@@ -363,14 +363,13 @@ class TestCircularBuffer:
         assert recording.rows("execution", "execution_index") == [(2,), (3,), (4,)]
 
     @pytest.mark.parametrize("only_bad", [False, True])
-    @pytest.mark.parametrize("batch", [1, 7, 60])
-    def test_events_around_infinities_and_nans_are_kept(self, batch: int, only_bad: bool, tmp_path: Path) -> None:
+    def test_events_around_infinities_and_nans_are_kept(self, only_bad: bool, tmp_path: Path) -> None:
         recording = buffered(tmp_path, size=4, num_after=2, only_bad=only_bad)
         for i in range(60):
             bad = {10: {"num_pos_inf": 2}, 12: {"num_pos_inf": 2}, 30: {"num_nan": 2}, 31: {"num_nan": 2}}.get(i, {})
             flags = MEASURED | (Flag.BAD if bad else 0)
             recording.recorder.record(Kind.GRAPH_TENSOR, node=0, dims=(2,), flags=flags, **bad)
-            if i % batch == batch - 1:
+            if i % 7 == 0:
                 with recording.sink._lock:
                     recording.sink._take_all()
         recording.close()
