@@ -175,7 +175,7 @@ class TestWhatIsRefused:
             (("--steps", "1:x", "program.py"), "steps is '1:x'"),
             (("--max-bytes", "5", "program.py"), "max_bytes is 5"),
             (("--dump-on", "nan", "program.py"), "dump_on is 'nan'"),
-            (("--dump-after", "5", "program.py"), "without dump_on"),
+            (("--dump-after", "5", "program.py"), "dump_after is 5 with circular_buffer_size -1"),
         ],
     )
     def test_is_one_sentence_before_the_program_starts(self, here: Path, args: tuple[str, ...], why: str) -> None:

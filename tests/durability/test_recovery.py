@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from tests.durability.dead_process import RUN_ID, RUN_ROW, STAT_REASON, DeadProcess, rows, stats
 from tfdbg_arrow.errors import BrokenPartError
+from tfdbg_arrow.spool.circular_buffer import Retention
 from tfdbg_arrow.spool.convert import metadata_table
 from tfdbg_arrow.spool.records import Kind
 from tfdbg_arrow.spool.recovery import SealedRows
@@ -245,15 +247,19 @@ def device_rows(names: dict[int, str]) -> pa.Table:
     return metadata_table("device", found, run_id=RUN_ID)
 
 
+def buffered(logdir: Path, *, size: int, num_after: int = 1, only_bad: bool = False) -> DeadProcess:
+    return DeadProcess(logdir, retention=Retention(size=size, num_after=num_after, only_bad=only_bad))
+
+
 class TestBuffers:
-    """A circular buffer or a black box gives what it would have kept."""
+    """A circular buffer gives what it would have kept."""
 
     @pytest.mark.parametrize(
         ("size", "expected"),
         [(2, [3, 4]), (1, [4]), (0, [0, 1, 2, 3, 4]), (-1, [0, 1, 2, 3, 4]), (2**24, [0, 1, 2, 3, 4])],
     )
     def test_a_circular_buffer_holds_the_last_calls(self, tmp_path: Path, size: int, expected: list[int]) -> None:
-        process = DeadProcess(tmp_path / "logdir", circular_buffer_size=size)
+        process = buffered(tmp_path / "logdir", size=size)
         for number in range(5):
             process.call(number)
         process.die()
@@ -261,47 +267,49 @@ class TestBuffers:
         assert num_events == len(expected)
         assert rows(tables["execution"], "execution_index") == [(number,) for number in expected]
 
-    def test_a_circular_buffer_larger_than_the_maximum_is_ignored(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr("tfdbg_arrow.spool.recovery._MAX_CIRCULAR_BUFFER", 1)
-        process = DeadProcess(tmp_path / "logdir", circular_buffer_size=2)
+    @pytest.mark.parametrize("retention", [{"size": 2**24 + 1}, {"size": 1.0}, {"num_after": -1}, {"only_bad": None}])
+    def test_an_invalid_retention_is_ignored(self, tmp_path: Path, retention: dict[str, Any]) -> None:
+        process = buffered(tmp_path / "logdir", **{"size": 1, **retention})
         for number in range(3):
             process.call(number)
         process.die()
         assert process.recovered()[0] == 3
 
-    def test_events_in_a_snapshot_are_left_out(self, tmp_path: Path) -> None:
-        process = DeadProcess(tmp_path / "logdir", circular_buffer_size=10)
+    def test_events_in_parts_are_left_out_by_table(self, tmp_path: Path) -> None:
+        process = buffered(tmp_path / "logdir", size=10)
         for number in range(5):
             process.call(number)
+        process.tensor(4)
         process.die()
-        for left in (progress(events=3), progress(execution=3), progress(events=1, execution=2, tensor_health=3)):
+        for left in (progress(events=3), progress(execution=3, tensor_health=6)):
             assert rows(process.recovered(progress=left)[1]["execution"], "execution_index") == [(3,), (4,)]
-        num_events, tables = process.recovered(progress=progress(events=5))
+        _, tables = process.recovered(progress=progress(execution=5))
+        assert (list(tables), len(tables["tensor_health"])) == (["tensor_health", "capture_stat"], 1)
+        num_events, tables = process.recovered(progress=progress(events=6))
         assert (num_events, list(tables)) == (0, ["capture_stat"])
 
-    def test_a_black_box_gives_the_events_around_a_bad_value(self, tmp_path: Path) -> None:
-        process = DeadProcess(tmp_path / "logdir", circular_buffer_size=2, dump_after=1)
+    @pytest.mark.parametrize(("only_bad", "last"), [(True, []), (False, [7, 8])])
+    def test_the_events_around_a_bad_value_are_kept(self, tmp_path: Path, only_bad: bool, last: list[int]) -> None:
+        process = buffered(tmp_path / "logdir", size=2, only_bad=only_bad)
         for number in range(9):
             process.tensor(number, bad=number == 4)
         process.die()
         num_events, tables = process.recovered()
-        assert num_events == 3
-        assert rows(tables["tensor_health"], "event_index") == [(3,), (4,), (5,)]
+        expected = [(event,) for event in (3, 4, 5, *last)]
+        assert num_events == len(expected)
+        assert rows(tables["tensor_health"], "event_index") == expected
+        # A process that wrote the bad value and died before it wrote what follows.
+        found = process.recovered(progress=progress(tensor_health=5))[1]
+        assert rows(found["tensor_health"], "event_index") == expected[2:]
 
-    def test_a_black_box_without_a_bad_value_gives_no_events(self, tmp_path: Path) -> None:
-        process = DeadProcess(tmp_path / "logdir", circular_buffer_size=2, dump_after=0)
+    def test_nothing_is_kept_of_a_healthy_run_if_only_bad_values_count(self, tmp_path: Path) -> None:
+        process = buffered(tmp_path / "logdir", size=2, only_bad=True)
         process.tensor(0)
         process.die()
         assert process.recovered()[0] == 0
-        other = DeadProcess(process.logdir, circular_buffer_size=2, dump_after=-1, run_id="other")
-        other.tensor(0)
-        other.die()
-        assert other.recovered()[0] == 1
 
     def test_released_values_of_a_circular_buffer_are_not_reported_as_lost(self, tmp_path: Path) -> None:
-        process = DeadProcess(tmp_path / "logdir", circular_buffer_size=10)
+        process = buffered(tmp_path / "logdir", size=10)
         for step in range(3):
             process.tensor(step, value=bytes([step] * 4))
         process.spool.release_values(4)

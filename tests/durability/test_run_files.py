@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.durability.files_on_disk import failing, num_descriptors
+from tfdbg_arrow.spool.circular_buffer import Retention
 from tfdbg_arrow.spool.journal import Journal, JournalReader, RunFiles, _machine, held_if_dead, recording_facts
 from tfdbg_arrow.storage.layout import SpoolPaths, spool_paths
 
@@ -51,14 +52,18 @@ class TestRunFiles:
         assert recording_facts(paths.journal) == {
             **facts,
             "host_name": socket.gethostname(),
-            "circular_buffer_size": -1,
-            "dump_after": None,
+            "retention": None,
         }
         assert [entry.data[0] for entry in JournalReader(paths.journal).entries()] == ["recording", "more"]
         files.close()
         files.remove()
-        files = RunFiles(paths, run_id=RUN_ID, host_name="a host", circular_buffer_size=7, dump_after=3)
-        expected = {**facts, "host_name": "a host", "circular_buffer_size": 7, "dump_after": 3}
+        retention = Retention(size=7, num_after=3, only_bad=True)
+        files = RunFiles(paths, run_id=RUN_ID, host_name="a host", retention=retention)
+        expected = {
+            **facts,
+            "host_name": "a host",
+            "retention": {"size": 7, "num_after": 3, "only_bad": True},
+        }
         assert recording_facts(paths.journal) == expected
         files.close()
 

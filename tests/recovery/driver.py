@@ -108,8 +108,7 @@ class Recorder:
     ):
         self.counters, self.random, self.max_inputs = counters, random.Random(seed), max_inputs
         paths = spool_paths(logdir, run_id=run_id)
-        buffer = {name: options[name] for name in ("circular_buffer_size", "dump_after") if name in options}
-        self.files = RunFiles(paths, run_id=run_id, **buffer)
+        self.files = RunFiles(paths, run_id=run_id, retention=options.get("retention"))
         self.spool = CoreSpool(paths, self.files.names, capacity=capacity)
         self.graphs = GraphLinks(self.files.names)
         self.sink = Sink(

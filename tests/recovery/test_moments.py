@@ -16,6 +16,7 @@ import pytest
 from tests.recovery.checking import all_rows, check_recovery, copied, tree
 from tests.recovery.driver import COUNTERS, RUN_ID, RUN_ROW, Recorder
 from tfdbg_arrow import open_logdir, recover
+from tfdbg_arrow.spool.circular_buffer import Retention
 from tfdbg_arrow.storage.layout import manifest_path, spool_paths
 from tfdbg_arrow.writer.recover import _write
 from tfdbg_arrow.writer.sink.parts import PartWriter
@@ -210,14 +211,34 @@ def test_a_run_without_its_manifest_is_not_treated_as_empty(left: tuple[Path, di
     assert tree(logdir) == before
 
 
-@pytest.mark.parametrize("dump_after", [None, 5])
-def test_the_last_events_of_a_circular_buffer_are_recovered(tmp_path: Path, dump_after: int | None) -> None:
+def test_a_disk_that_is_full_at_the_end_leaves_the_circular_buffer_in_the_spool(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    retention = Retention(size=20, num_after=5, only_bad=False)
+    made = Recorder(tmp_path / "logdir", np.zeros(len(COUNTERS), np.int64), seed=5, retention=retention)
+    for _ in range(60):
+        made.call()
+
+    def full(*args: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", full)
+        made.sink.close(run_row=RUN_ROW)
+    assert not made.sink.is_all_written
+    copy = copied(tmp_path / "logdir", tmp_path / "copy")
+    assert [run.state for run in recover(copy)] == ["recovered"]
+    assert sorted(row[1] for row in all_rows(copy)["execution"]) == list(range(40, 60))
+    made.files.remove()
+
+
+@pytest.mark.parametrize("only_bad", [False, True])
+def test_the_last_events_of_a_circular_buffer_are_recovered(tmp_path: Path, only_bad: bool) -> None:
     made = Recorder(
         tmp_path / "logdir",
         np.zeros(len(COUNTERS), np.int64),
         seed=5,
-        circular_buffer_size=20,
-        dump_after=dump_after,
+        retention=Retention(size=20, num_after=5, only_bad=only_bad),
     )
     made.sink._stop.set()
     made.sink._thread.join()
@@ -231,8 +252,8 @@ def test_the_last_events_of_a_circular_buffer_are_recovered(tmp_path: Path, dump
     copy = copied(tmp_path / "logdir", tmp_path / "copy")
     rows = all_rows(copy)
     executions = sorted(row[1] for row in rows["execution"])
-    assert executions == (list(range(40, 60)) if dump_after is None else [])
-    assert len(rows["tensor_health"]) == (20 if dump_after is None else 0)
+    assert executions == ([] if only_bad else list(range(40, 60)))
+    assert len(rows["tensor_health"]) == (0 if only_bad else 20)
     (run,) = recover(copy)
     assert run.state == "recovered"
     assert all_rows(copy) == rows

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tfdbg_arrow.errors import BrokenPartError, FormatVersionError, LogdirError
+from tfdbg_arrow.spool.circular_buffer import Retention
 from tfdbg_arrow.storage.layout import manifest_path
 from tfdbg_arrow.storage.location import RemoteDirectory, RemoteLocation, parse_location
 from tfdbg_arrow.storage.manifest import read_live_parts
@@ -228,11 +229,11 @@ def test_uploaded_parts_are_removed_first_at_the_size_limit(tmp_path: Path, plac
     assert rows_in(place.files, "run")[0]["is_clean_end"] is True
 
 
-def test_only_the_last_content_of_a_circular_buffer_is_uploaded(tmp_path: Path, place: Store) -> None:
-    recording = RemoteRecording(tmp_path / "work", circular_buffer_size=5, max_local_bytes=1000).start()
+def test_only_what_a_circular_buffer_keeps_is_uploaded(tmp_path: Path, place: Store) -> None:
+    retention = Retention(size=5, num_after=5, only_bad=False)
+    recording = RemoteRecording(tmp_path / "work", retention=retention).start()
     for first in range(0, 40, 10):
         recording.events(first, 10)
-        recording.sink.flush()
     recording.close()
     assert recording.uploader.close() is None
     assert [row["execution_index"] for row in rows_in(place.files, "execution")] == [35, 36, 37, 38, 39]

@@ -17,7 +17,7 @@ from tfdbg_arrow.spool.convert import EVENT_TABLES
 from .subprocesses import run_python
 from .tables import Rows, rows
 
-KEPT_BACK = "The black box wrote only the events around bad values, as requested."
+KEPT_BACK = "The circular buffer kept only the events around bad values, as requested."
 
 
 @tf.function
@@ -143,26 +143,6 @@ def test_it_fills_again_and_ignores_a_value_that_stays_bad(tmp_path: Path) -> No
     assert np.array_equal(outputs(tmp_path), expected, equal_nan=True)
 
 
-def test_the_number_of_dumps_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tfdbg_arrow.spool.ring.MAX_DUMPS", 2)
-    with dump(tmp_path, size=1, after=0, tensor_debug_mode="FULL_TENSOR"):
-        executed([1, float("inf"), 2, 3, float("inf"), 4, 5, float("inf"), 6, 7, float("nan")])
-    found = outputs(tmp_path)
-    assert [str(value) for value in found] == ["inf", "inf", "nan"]
-
-
-def test_the_size_of_batches_does_not_matter(tmp_path: Path) -> None:
-    numbers = [1, 2, 3, 4, float("inf"), 5, 6, 7, 8, 9, float("nan"), 10, 11]
-    with dump(tmp_path / "one", size=2, after=3, tensor_debug_mode="FULL_TENSOR"):
-        executed(numbers)
-    with dump(tmp_path / "many", size=2, after=3, tensor_debug_mode="FULL_TENSOR"):
-        for number in numbers:
-            executed([number])
-            tfdbg_arrow.flush()
-    assert str(outputs(tmp_path / "one")) == str(outputs(tmp_path / "many"))
-    assert str(outputs(tmp_path / "one")) == str([4.0, float("inf"), 5.0, 6.0, 7.0, 9.0, float("nan"), 10.0, 11.0])
-
-
 @pytest.mark.parametrize(
     ("settings", "what"),
     [
@@ -173,7 +153,7 @@ def test_the_size_of_batches_does_not_matter(tmp_path: Path) -> None:
         ({"dump_on": "nonfinite", "circular_buffer_size": 5, "tensor_debug_mode": "NO_TENSOR"}, "mode NO_TENSOR"),
         ({"dump_on": "nonfinite", "circular_buffer_size": 5, "dump_after": -1}, "dump_after is -1"),
         ({"dump_on": "nonfinite", "circular_buffer_size": 5, "dump_after": 1.5}, "dump_after is 1.5"),
-        ({"dump_after": 5}, "without dump_on"),
+        ({"dump_after": 5}, "dump_after is 5 with circular_buffer_size -1"),
     ],
 )
 def test_invalid_settings(settings: dict[str, Any], what: str, tmp_path: Path) -> None:

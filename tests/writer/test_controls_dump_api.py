@@ -67,7 +67,7 @@ def test_the_buffers_hold_the_last_executions_and_the_last_graph_tensors_until_f
     assert {execution for _, execution in graph} <= {8, 9}
     tf.exp(1.0)
     writer.FlushNonExecutionFiles()
-    assert [row["execution_index"] for row in rows(tmp_path, "execution")] == [8, 9, 10]
+    assert [row["execution_index"] for row in rows(tmp_path, "execution")] == [7, 8, 9, 10]
 
 
 def test_the_same_call_again_is_idempotent_and_other_settings_raise(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import pytest
 from tfdbg_arrow.errors import FormatVersionError, LogdirError
 from tfdbg_arrow.schema import TABLES
 from tfdbg_arrow.schema.dtypes import dtype_itemsize
+from tfdbg_arrow.spool.circular_buffer import Retention
 from tfdbg_arrow.spool.journal import RunFiles
 from tfdbg_arrow.spool.records import NO_STEP, NO_VALUE, RECORD_DTYPE, Flag, Kind, join_records
 from tfdbg_arrow.storage.layout import spool_paths
@@ -330,9 +331,13 @@ def test_large_values_are_read_in_bounded_batches(tmp_path: Path, monkeypatch: p
     assert recording.rows("tensor_value", "event_index", "value") == expected
 
 
+def buffered(logdir: Path, *, size: int, num_after: int = 1, only_bad: bool = False) -> Recording:
+    return Recording(logdir, retention=Retention(size=size, num_after=num_after, only_bad=only_bad)).start()
+
+
 class TestCircularBuffer:
     def test_only_the_last_are_kept(self, tmp_path: Path) -> None:
-        recording = Recording(tmp_path, circular_buffer_size=2).start()
+        recording = buffered(tmp_path, size=2)
         for step in range(5):
             recording.call(step, step_id=step, tensors=3)
         recording.close()
@@ -342,51 +347,50 @@ class TestCircularBuffer:
         assert recording.rows("execution", "execution_index") == [(3,), (4,)]
         assert recording.rows("execution_output", "execution_index") == [(3,), (4,)]
         assert recording.rows("capture_stat", "stat", "subject", "num_events") == [
-            ("dropped", "execution", 3),
-            ("dropped", "graph tensor", 13),
+            ("dropped", "execution or graph tensor", 3 + 13)
         ]
         assert recording.rows("run", "is_clean_end") == [(True,)]
 
-    def test_a_flush_writes_the_buffer_and_the_next_flush_replaces_it(self, tmp_path: Path) -> None:
-        recording = Recording(tmp_path, circular_buffer_size=2).start()
-        recording.call(0, step_id=0)
-        recording.sink.flush()
-        assert recording.rows("execution", "execution_index") == [(0,)]
-        for step in range(1, 4):
+    def test_a_flush_empties_the_buffer_into_parts(self, tmp_path: Path) -> None:
+        recording = buffered(tmp_path, size=2)
+        for step in range(4):
             recording.call(step, step_id=step)
         recording.sink.flush()
         assert recording.rows("execution", "execution_index") == [(2,), (3,)]
+        recording.sink.flush()
+        recording.call(4, step_id=4)
         recording.close()
-        assert recording.rows("execution", "execution_index") == [(2,), (3,)]
+        assert recording.rows("execution", "execution_index") == [(2,), (3,), (4,)]
 
-    def test_events_around_the_first_infinity_and_the_first_nan_are_kept(self, tmp_path: Path) -> None:
-        recording = Recording(tmp_path, circular_buffer_size=4).start()
+    @pytest.mark.parametrize("only_bad", [False, True])
+    def test_events_around_infinities_and_nans_are_kept(self, only_bad: bool, tmp_path: Path) -> None:
+        recording = buffered(tmp_path, size=4, num_after=2, only_bad=only_bad)
         for i in range(60):
             bad = {10: {"num_pos_inf": 2}, 12: {"num_pos_inf": 2}, 30: {"num_nan": 2}, 31: {"num_nan": 2}}.get(i, {})
             flags = MEASURED | (Flag.BAD if bad else 0)
             recording.recorder.record(Kind.GRAPH_TENSOR, node=0, dims=(2,), flags=flags, **bad)
             if i % 7 == 0:
-                recording.sink.flush()
+                with recording.sink._lock:
+                    recording.sink._take_all()
         recording.close()
-        assert [index for (index,) in recording.rows("tensor_health", "event_index")] == [
-            *range(9, 13),
-            *range(29, 33),
-            *range(56, 60),
-        ]
-        assert recording.rows("capture_stat", "subject", "num_events") == [("graph tensor", 48)]
+        around = [*range(7, 13), *range(27, 33)]
+        expected = around if only_bad else [*around, *range(56, 60)]
+        assert [index for (index,) in recording.rows("tensor_health", "event_index")] == expected
+        assert recording.rows("capture_stat", "num_events") == [(60 - len(expected),)]
 
     def test_old_records_and_values_are_freed(self, tmp_path: Path) -> None:
-        recording = Recording(tmp_path, circular_buffer_size=3).start()
+        recording = buffered(tmp_path, size=3)
         recording.recorder.values = b"abcdefgh" * 100
         for i in range(50):
             flags = MEASURED | Flag.VALUE
             recording.recorder.record(Kind.GRAPH_TENSOR, node=0, dims=(2,), value_offset=i, flags=flags, dtype=4)
             recording.recorder.record(Kind.EXECUTION, node=2, execution_index=i)
-        recording.sink.flush()
-        assert recording.sink._snapshot is not None
-        records, values = recording.sink._snapshot._ring.content()
-        assert (len(records), sorted(values)) == (6, [94, 96, 98])
+        with recording.sink._lock:
+            recording.sink._take_all()
+        assert recording.sink._buffer is not None
+        assert sorted(recording.sink._buffer._values) == [94, 96, 98]
         recording.close()
+        assert recording.rows("tensor_value", "event_index") == [(94,), (96,), (98,)]
 
 
 class TestFailures:

@@ -127,7 +127,7 @@ def run(
         int,
         typer.Option(
             metavar="N",
-            help="Keep only the last N executions and graph tensors, and those around the first bad one; 0 keeps all.",
+            help="Keep only the last N executions and graph tensors, and those around bad values; 0 keeps all.",
         ),
     ] = -1,
     op_regex: Annotated[
@@ -193,10 +193,11 @@ def run(
     ] = None,
     dump_on: Annotated[
         str | None,
-        typer.Option(metavar="nonfinite", help="Write the circular buffer only when an infinity or a NaN occurs."),
+        typer.Option(metavar="nonfinite", help="Keep only what is around an infinity or a NaN, and not the last ones."),
     ] = None,
     dump_after: Annotated[
-        int | None, typer.Option(metavar="M", help="With --dump-on, the number of events to write after it.")
+        int | None,
+        typer.Option(metavar="M", help="With a circular buffer, the number of events to keep after a bad value."),
     ] = None,
     on_nonfinite: Annotated[
         str,

@@ -97,10 +97,7 @@ REASON_KINDS: Mapping[str, ReasonKind] = {
     ),
     "spool_full": ReasonKind("Raise max_memory_bytes, or record less by op_regex, tensor_dtypes or steps."),
     "circular_buffer": ReasonKind(
-        "Record with a larger circular_buffer_size, or with 0 to keep all events.", is_asked=True
-    ),
-    "black_box": ReasonKind(
-        "Record without dump_on to keep all events, or with a larger circular_buffer_size.", is_asked=True
+        "Record with a larger circular_buffer_size, or without one to keep all events.", is_asked=True
     ),
     "max_bytes": ReasonKind("Record with a larger max_bytes, or narrow the recording down.", is_asked=True),
     "schedule": ReasonKind("Record with different steps to see these.", is_asked=True),

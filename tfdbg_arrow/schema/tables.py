@@ -644,9 +644,9 @@ CAPTURE_STAT = Table(
         _nullable(8, "num_events", _BIGINT,
             "Number of events affected; NULL if they cannot be counted.", unit="events"),
         _nullable(9, "reason_code", _VARCHAR,
-            "The kind of the reason: `spool_full`, `input_budget`, `circular_buffer`, `black_box`, `max_bytes`, "
-            "`schedule`, `store_unreachable`, `upload_waits`, `parts_unwritable`, `traced_before`, "
-            "`xla_kept`, `xla_refused`, `xla_left_out`, `ran_without_xla`, `other_devices`, `other_process` or "
+            "The kind of the reason: `spool_full`, `input_budget`, `circular_buffer`, `max_bytes`, `schedule`, "
+            "`store_unreachable`, `upload_waits`, `parts_unwritable`, `traced_before`, `xla_kept`, "
+            "`xla_refused`, `xla_left_out`, `ran_without_xla`, `other_devices`, `other_process` or "
             "`forked`; NULL for any other."),
     ),
 )

@@ -24,11 +24,12 @@ import time
 import zlib
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from tfdbg_arrow.safe_text import parse_json
+from tfdbg_arrow.spool.circular_buffer import Retention
 from tfdbg_arrow.storage.disk import MIN_HOLE_BYTES, lock_file, punch_hole
 from tfdbg_arrow.storage.layout import SpoolPaths
 
@@ -344,8 +345,7 @@ class RunFiles:
         paths: The spool files of the recording.
         run_id: The run.
         host_name: A replacement for the name of this host; None means its real name.
-        circular_buffer_size: Setting of the recording; 0 or less means that all events are kept.
-        dump_after: Setting of the recording; None means no black box.
+        retention: Which events the recording keeps; None means all.
 
     Attributes:
         names: The journal that resolves the numbers in records.
@@ -361,8 +361,7 @@ class RunFiles:
         *,
         run_id: str,
         host_name: str | None = None,
-        circular_buffer_size: int = -1,
-        dump_after: int | None = None,
+        retention: Retention | None = None,
     ) -> None:
         self._paths = paths
         self.names = Journal(paths.journal, is_kept=True)
@@ -374,8 +373,7 @@ class RunFiles:
                 "host_name": socket.gethostname() if host_name is None else host_name,
                 "pid": os.getpid(),
                 "has_lock": has_lock,
-                "circular_buffer_size": circular_buffer_size,
-                "dump_after": dump_after,
+                "retention": None if retention is None else asdict(retention),
             }
             if not self.names.append("recording", facts):
                 raise OSError(f"{paths.journal} cannot be written: {self.names.last_error}")

@@ -202,7 +202,7 @@ def num_whole(records: Records) -> int:
     """Returns how many records from the start form complete groups.
 
     A group is complete if each EXECUTION and tensor has all its followers, and each EXTERNAL_TENSOR has the execution
-    that uses it. Without its execution, a black box would treat a bad input as an event of its own.
+    that uses it. Without its execution, a circular buffer would treat a bad input as an event of its own.
     """
     last = _last_head(records, len(records))
     if last < 0:

@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from tfdbg_arrow.errors import BrokenPartError, LogdirError
 from tfdbg_arrow.schema import TABLES
 from tfdbg_arrow.spool.call_join import CallJoin
+from tfdbg_arrow.spool.circular_buffer import CircularBuffer, Retention
 from tfdbg_arrow.spool.convert import EVENT_TABLES, Converter, checked_tables, rows_of_columns
 from tfdbg_arrow.spool.failures import Failures
 from tfdbg_arrow.spool.journal import JournalReader, recording_facts
@@ -38,12 +39,10 @@ from tfdbg_arrow.spool.records import (
     pick,
     split_by_value_bytes,
 )
-from tfdbg_arrow.spool.ring import BlackBox, Ring
 from tfdbg_arrow.spool.spool_file import SpoolHeader, read_committed, read_header
 from tfdbg_arrow.storage.layout import SpoolPaths
 from tfdbg_arrow.storage.manifest import ManifestEntry, SpoolProgress, resolve_part
 
-_MAX_CIRCULAR_BUFFER = 2**24
 _MAX_BATCH_VALUE_BYTES = 32 << 20
 """Maximum bytes of elements that are read at once."""
 _MAX_LOOKS = 20_000_000
@@ -119,9 +118,8 @@ def recovered(paths: SpoolPaths, *, run_id: str, progress: SpoolProgress, sealed
     Raises:
         LogdirError: A file cannot be read, or the spool file is not a spool.
     """
-    reader = _Recovery(paths, run_id=run_id, progress=progress)
     try:
-        return reader.read(sealed)
+        return _Recovery(paths, run_id=run_id, progress=progress).read(sealed)
     except OSError as error:
         raise LogdirError(
             f"{paths.spool} cannot be recovered: {error.filename or 'a file of it'} cannot be read "
@@ -135,7 +133,7 @@ class _Recovery:
         self._failures = Failures(lambda sentence: None)
         self._last_wall_time_ns = -1
         self._next_event = 0
-        self._is_buffer = False
+        self._retention = Retention.from_json(recording_facts(paths.journal).get("retention"))
 
     def read(self, sealed: SealedRows) -> Recovered:
         header = read_header(self._paths.spool)
@@ -220,31 +218,19 @@ class _Recovery:
     def _selected(self, header: SpoolHeader, names: Names, join: CallJoin, *, num_strings: int) -> Iterator[Batch]:
         """Yields the records as batches of complete groups.
 
-        With a circular buffer or black box, these are only the records that it would keep.
+        With a circular buffer, these are only the records that it would keep. All events of the spool are added to it,
+        also those that are in parts, because what it keeps depends on the bad values before.
         """
-        facts = recording_facts(self._paths.journal)
-        size, dump_after = facts.get("circular_buffer_size"), facts.get("dump_after")
-        self._is_buffer = isinstance(size, int) and 0 < size <= _MAX_CIRCULAR_BUFFER
         batches = self._batches(header, names, join, num_strings=num_strings)
-        if not self._is_buffer:
+        if self._retention is None:
             yield from batches
             return
-        assert isinstance(size, int)
-        upto = max(self._progress.events, *(self._progress.by_table.get(table, 0) for table in EVENT_TABLES))
-        held = (Batch(records) for batch in batches if len(records := _since(batch.records, upto)))
-        if isinstance(dump_after, int) and dump_after >= 0:
-            box = BlackBox(size, dump_after=dump_after)
-            for batch in held:
-                dump = box.add(batch, values={})
-                if dump is not None:
-                    yield Batch(dump[0])
-            return
-        ring = Ring(size)
-        for batch in held:
-            ring.add(batch, values={})
-        records, _ = ring.content()
-        if len(records):
-            yield Batch(records)
+        buffer = CircularBuffer(self._retention)
+        for batch in batches:
+            if len(kept := buffer.add(batch, values={})[0]):
+                yield kept
+        if len(kept := buffer.rest()[0]):
+            yield kept
 
     def _batches(self, header: SpoolHeader, names: Names, join: CallJoin, *, num_strings: int) -> Iterator[Batch]:
         carry: Records = join_records([])
@@ -284,7 +270,7 @@ class _Recovery:
         """Yields, by table, the records whose elements are kept and not in parts, with their follower records."""
         heads = batch.heads
         has_value = (batch.flags & Flag.VALUE) != 0
-        if self._is_buffer:  # a buffer reads the elements into memory when it adds the events
+        if self._retention is not None:  # a buffer reads the elements into memory when it adds the events
             has_value &= batch.field("value_offset") >= header.values_tail
         has_value = (heads >= 0) & has_value[heads]
         is_input = batch.kind[heads] == Kind.INPUT_VALUE

@@ -115,8 +115,9 @@ def enable(
             does not exist, and may hold other runs. Parts are uploaded to a URL in the background during the recording.
         tensor_debug_mode: How much is recorded of each tensor: NO_TENSOR, CURT_HEALTH, CONCISE_HEALTH, FULL_HEALTH,
             FULL_NUMERICS, SHAPE or FULL_TENSOR. spec/README.md lists the columns that each mode fills.
-        circular_buffer_size: Keep only this many of the last executions and graph tensors, and the events around the
-            first infinity and the first NaN. 0 or less keeps all.
+        circular_buffer_size: Keep only this many of the last executions and graph tensors, and the events around bad
+            values: what this buffer holds when an infinity or a NaN occurs, and `dump_after` events after it. 0 or
+            less keeps all. flush() writes what the buffer holds.
         op_regex: Record tensors only of ops whose type matches (`re.match`). None records all ops.
         tensor_dtypes: Record only tensors of these dtypes, or of dtypes for which the callable returns True. None
             means the dtypes of the mode: floating and complex dtypes for the health modes.
@@ -161,11 +162,10 @@ def enable(
         max_bytes: How much disk space the parts of executions and tensors may use, at least 1 MiB. Beyond this limit,
             the middle of the run is dropped: half of these bytes holds the beginning of the run and half its end. The
             events around the first infinity and the first NaN are kept too. None means no limit.
-        dump_on: "nonfinite" holds the last `circular_buffer_size` executions and graph tensors in memory, and writes
-            them only when a bad value occurs. A healthy run then has no executions and no tensors on disk. None
-            writes always.
-        dump_after: With `dump_on`, how many executions and graph tensors to write after the bad one. None means as
-            many as the buffer holds.
+        dump_on: "nonfinite" writes what a circular buffer holds only when a bad value occurs. A healthy run then has
+            no executions and no tensors on disk. None writes it also at the end.
+        dump_after: With a circular buffer, how many executions and graph tensors to keep after a bad one. None means
+            as many as the buffer holds.
         on_nonfinite: What happens at a NaN or an infinity. "record" only records it. "keep" also keeps the inputs of
             the op that created it, from which `tfdbg-arrow repro` writes a script that shows the bad value (table
             `input_value`; 256 MiB at most, ops on a CPU). "raise" stops the program with a

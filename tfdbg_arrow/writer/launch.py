@@ -160,8 +160,8 @@ def enable_dump_debug_info(
         dump_root: The logdir. Under `tfdbg-arrow run` it is ignored, because that command chooses the logdir.
         tensor_debug_mode: How much of each tensor to record. FULL_NUMERICS, which TensorFlow only declares, is also
             supported.
-        circular_buffer_size: Keep only this many of the last executions and of the last graph tensors; 0 or less means
-            all.
+        circular_buffer_size: Keep only this many of the last executions and of the last graph tensors, and those
+            around bad values; 0 or less means all.
         op_regex: Record tensors only of ops whose type matches (`re.match`).
         tensor_dtypes: Record tensors only of these dtypes (a list or tuple of dtypes or their names), or of dtypes for
             which the callable returns True; None or an empty list means the dtypes of the mode.

@@ -15,6 +15,7 @@ from typing import Any
 from tfdbg_arrow.errors import LogdirError, SettingError
 from tfdbg_arrow.safe_text import as_utf8, printable
 from tfdbg_arrow.schema.dtypes import DTYPES, DTYPES_BY_NAME, dtype_name
+from tfdbg_arrow.spool.circular_buffer import Retention
 from tfdbg_arrow.storage.layout import MARKER_NAME
 from tfdbg_arrow.storage.location import parse_location
 from tfdbg_arrow.storage.marker import parse_marker
@@ -42,7 +43,6 @@ MAX_NAME = 200
 MAX_TAGS = 100
 MAX_NOTES = 10_000
 """Maximum number of characters of the notes."""
-DUMP_TRIGGERS = ("nonfinite",)
 
 _MEASURABLE = frozenset(dtype.name for dtype in DTYPES if dtype.has_health)
 _FLOATING = frozenset(dtype.name for dtype in DTYPES if dtype.has_health and dtype.kind in ("float", "complex"))
@@ -99,7 +99,7 @@ class Settings:
         memory: How much memory the recording may use.
         keeps_ops: Whether TensorFlow's optimizer leaves the ops of graphs unchanged, so that each op has its rows.
         remote: Where to upload the parts of `logdir`, which then holds only this run; None means no upload.
-        dump_after: How many executions and graph tensors are written after a bad value if `dump_on` is set.
+        retention: Which events a circular buffer keeps; None means that all are kept.
     """
 
     logdir: Path
@@ -115,7 +115,7 @@ class Settings:
     steps: Schedule | None = None
     max_bytes: int | None = None
     dump_on: str | None = None
-    dump_after: int = 0
+    retention: Retention | None = None
     xla: str = "auto"
     keeps_ops: bool = False
     remote: RemoteSettings | None = None
@@ -272,16 +272,11 @@ class Request:
             raise SettingError(
                 f"max_bytes is {self.max_bytes!r}; expected at least {MIN_BUDGET_BYTES} (1 MiB), or None for no limit"
             )
-        dump_after = self._check_dump(mode)
+        retention = self._check_retention(mode)
         if self.on_nonfinite == "keep" and self.circular_buffer_size > 0:
             raise SettingError(
                 f"on_nonfinite is 'keep' and circular_buffer_size is {self.circular_buffer_size}, but a buffer drops "
                 "tensors whose inputs are kept; use max_bytes to limit the disk space"
-            )
-        if self.max_bytes is not None and self.circular_buffer_size > 0 and self.dump_on is None:
-            raise SettingError(
-                f"max_bytes is {self.max_bytes} and circular_buffer_size is {self.circular_buffer_size}, but only one "
-                "of them can limit a recording; leave one of them out"
             )
         return Settings(
             logdir=_check_logdir(location) if isinstance(location, Path) else local_logdir(self.local_dir),
@@ -300,7 +295,7 @@ class Request:
             steps=steps,
             max_bytes=self.max_bytes,
             dump_on=self.dump_on,
-            dump_after=dump_after,
+            retention=retention,
             on_nonfinite=_check_on_nonfinite(self.on_nonfinite, mode),
             redact=parse_redact(self.redact),
             histograms=_check_histograms(self.histograms, mode),
@@ -317,29 +312,27 @@ class Request:
         # The optimizer may remove an op that the user chose by its name or type.
         return self.op_regex is not None or self.values is not None
 
-    def _check_dump(self, mode: TensorDebugMode) -> int:
-        """Returns how many events are written after a bad value; 0 without `dump_on`."""
-        if self.dump_on is None:
-            if self.dump_after is not None:
-                raise SettingError(f"dump_after is {self.dump_after!r} without dump_on; add dump_on='nonfinite'")
-            return 0
-        if self.dump_on not in DUMP_TRIGGERS:
-            raise SettingError(f"dump_on is {self.dump_on!r}; expected 'nonfinite', or None to write always")
+    def _check_retention(self, mode: TensorDebugMode) -> Retention | None:
+        """Returns which events a circular buffer keeps; None without one."""
+        if self.dump_on not in (None, "nonfinite"):
+            raise SettingError(f"dump_on is {self.dump_on!r}; expected 'nonfinite', or None to keep the last events")
         if self.circular_buffer_size < 1:
-            raise SettingError(
-                f"dump_on is {self.dump_on!r} with circular_buffer_size {self.circular_buffer_size}; expected at least "
-                "1, the number of executions and graph tensors to hold in memory"
-            )
-        if not mode.measures_health:
+            for name, value in (("dump_on", self.dump_on), ("dump_after", self.dump_after)):
+                if value is not None:
+                    raise SettingError(
+                        f"{name} is {value!r} with circular_buffer_size {self.circular_buffer_size}; expected at least "
+                        "1, the number of executions and graph tensors to hold in memory"
+                    )
+            return None
+        if self.dump_on is not None and not mode.measures_health:
             raise SettingError(
                 f"dump_on is {self.dump_on!r}, but the mode {mode.name} does not look for infinities and NaN; choose "
                 "CURT_HEALTH, CONCISE_HEALTH, FULL_HEALTH, FULL_NUMERICS or FULL_TENSOR"
             )
-        if self.dump_after is None:
-            return self.circular_buffer_size
-        if not is_integer(self.dump_after) or self.dump_after < 0:
-            raise SettingError(f"dump_after is {self.dump_after!r}; expected a number of events, 0 or more")
-        return self.dump_after
+        num_after = self.circular_buffer_size if self.dump_after is None else self.dump_after
+        if not is_integer(num_after) or num_after < 0:
+            raise SettingError(f"dump_after is {num_after!r}; expected a number of events, 0 or more")
+        return Retention(size=self.circular_buffer_size, num_after=num_after, only_bad=self.dump_on is not None)
 
 
 def _check_name(value: Any) -> str | None:

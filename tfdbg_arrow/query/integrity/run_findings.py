@@ -235,7 +235,7 @@ def _nothing_there(facts: _Facts, say: _Say, evidence: str) -> Finding:
             "info",
             "The black box never fired: no bad value appeared, so it wrote no execution and no tensor.",
             f"{evidence} run.settings has dump_on={facts.settings['dump_on']!r}.",
-            "Nothing, if the program worked as expected. To record everything, leave out dump_on.",
+            "Nothing, if the program worked as expected. To keep the last events too, leave out dump_on.",
         )
     if facts.settings.get("steps") is not None:
         return say(

@@ -89,14 +89,12 @@ class Recording:
         if self._uploader is not None:
             undo.callback(self._uploader.discard)
         paths = spool_paths(settings.logdir, run_id=self.run_id)
-        dump_after = settings.dump_after if settings.dump_on is not None else None
         # These files must exist before the spool: a spool without them counts as left by a dead process.
         self._files = RunFiles(
             paths,
             run_id=self.run_id,
             host_name=redaction.host_name,
-            circular_buffer_size=settings.circular_buffer_size,
-            dump_after=dump_after,
+            retention=settings.retention,
         )
         undo.callback(self._files.close)
         self._backend = choose_backend(settings, paths=paths, journal=self._files.names, generation=self._generation)
@@ -116,9 +114,8 @@ class Recording:
             files=self._files,
             nodes=registry,
             call_graph=registry,
-            circular_buffer_size=settings.circular_buffer_size,
+            retention=settings.retention,
             flush_interval_s=LOCAL_FLUSH_INTERVAL_S if self._uploader is None else REMOTE_FLUSH_INTERVAL_S,
-            dump_after=dump_after,
             max_bytes=settings.max_bytes,
             memory=settings.memory,
             on_failure=self._stats.warn_once,

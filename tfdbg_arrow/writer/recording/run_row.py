@@ -73,7 +73,7 @@ def run_row(
                 "steps": str(settings.steps) if settings.steps is not None else None,
                 "max_bytes": settings.max_bytes,
                 "dump_on": settings.dump_on,
-                "dump_after": settings.dump_after if settings.dump_on is not None else None,
+                "dump_after": settings.retention.num_after if settings.retention is not None else None,
                 "numpy_version": numpy.__version__,
                 "num_cpus": os.cpu_count(),
                 "on_nonfinite": settings.on_nonfinite if isinstance(settings.on_nonfinite, str) else "callable",

@@ -174,14 +174,13 @@ class Uploader:
             self._run.change(removed, added)
             self._condition.notify_all()
 
-    def make_room(self, parts: PartWriter, *, may_drop: bool) -> None:
+    def make_room(self, parts: PartWriter) -> None:
         """Removes local files that are no longer needed, and drops the oldest unsent events beyond the limit.
 
         Called by the thread that writes the parts. `take_dropped` returns the dropped rows.
 
         Args:
             parts: The writer of the parts.
-            may_drop: Whether unsent events may be dropped.
 
         Raises:
             OSError: The local manifest cannot be written.
@@ -201,7 +200,7 @@ class Uploader:
             for path in released:
                 del self._local_bytes[path]
         parts.release(frozenset(released))
-        while may_drop and excess > 0:
+        while excess > 0:
             with self._condition:
                 drop = self._run.oldest_drop()
                 if drop is None:

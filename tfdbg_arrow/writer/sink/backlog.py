@@ -6,7 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import TypeVar
@@ -22,33 +22,17 @@ from tfdbg_arrow.storage.manifest import ManifestEntry
 from tfdbg_arrow.writer.backend import Backend
 from tfdbg_arrow.writer.interruptions import at_once
 from tfdbg_arrow.writer.rows import Columns
-from tfdbg_arrow.writer.sink.budget import Budget
 from tfdbg_arrow.writer.sink.parts import PartWriter
 
 _COLUMN_BYTES = 2048
 """Memory that a column takes in addition to its values, which matters because long backlogs are many small tables."""
 Redact = Callable[[str, Sequence[Mapping[str, object]]], Sequence[Mapping[str, object]]]
 """A function of (table, rows) that returns the rows after redaction."""
+OnWritten = Callable[[ManifestEntry], None]
+"""Called with a part once it is written."""
 _T = TypeVar("_T")
 _ROWS_AN_ENTRY = 1_000
 """Number of rows per entry of the journal."""
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class WaitingBatch:
-    """A batch of events whose rows wait, used if a budget limits the parts of events.
-
-    Attributes:
-        first_event: The first event_index of the batch.
-        last_event: The last event_index of the batch.
-        is_pinned: Whether the batch holds a first bad value, and must not be dropped.
-        written: The parts of the batch that have been written so far.
-    """
-
-    first_event: int
-    last_event: int
-    is_pinned: bool
-    written: list[ManifestEntry] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -59,7 +43,7 @@ class _Waiting:
     data: pa.Table
     is_event: bool
     spool_upto: int
-    batch: WaitingBatch | None = None
+    on_written: OnWritten | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -74,18 +58,15 @@ class Backlog:
 
     Args:
         parts: The run's parts.
-        budget: Limits the parts of events; None means no limit.
         failures: Collects what went wrong.
         max_bytes: Maximum bytes of waiting events, and of other waiting rows. Beyond it, the oldest are dropped.
     """
 
-    def __init__(self, parts: PartWriter, *, budget: Budget | None, failures: Failures, max_bytes: int) -> None:
+    def __init__(self, parts: PartWriter, *, failures: Failures, max_bytes: int) -> None:
         self._parts = parts
-        self._budget = budget
         self._failures = failures
         self._max_bytes = max_bytes
         self._waiting: deque[_Waiting] = deque()
-        self._unfinished: list[WaitingBatch] = []
         self._evicted: dict[str, int] = {}
         self.num_lost = 0
         """Number of rows dropped so far."""
@@ -102,10 +83,13 @@ class Backlog:
         """Adds rows that describe the run; `spool_upto` is the offset in the journal of rows up to which they come."""
         self._waiting.append(_Waiting(table=table, data=data, is_event=False, spool_upto=spool_upto))
 
-    def add_events(self, tables: Mapping[str, pa.Table], *, spool_upto: int, batch: WaitingBatch | None) -> None:
+    def add_events(
+        self, tables: Mapping[str, pa.Table], *, spool_upto: int, on_written: OnWritten | None = None
+    ) -> None:
         """Adds the rows of a batch of events, by table; `spool_upto` is the event index up to which they come."""
         for table, data in tables.items():
-            self._waiting.append(_Waiting(table=table, data=data, is_event=True, spool_upto=spool_upto, batch=batch))
+            item = _Waiting(table=table, data=data, is_event=True, spool_upto=spool_upto, on_written=on_written)
+            self._waiting.append(item)
 
     def write(self) -> set[str]:
         """Writes all rows in order until a write fails; returns the tables whose rows no longer wait."""
@@ -114,10 +98,8 @@ class Backlog:
             item = self._waiting[0]
             try:
                 entry = self._parts.write(item.table, item.data, spool_upto=item.spool_upto)
-                if item.batch is not None:
-                    if not item.batch.written:
-                        self._unfinished.append(item.batch)
-                    item.batch.written.append(entry)
+                if item.on_written is not None:
+                    item.on_written(entry)
             except OSError as error:
                 self._failures.add("write", error)
                 break
@@ -126,29 +108,7 @@ class Backlog:
                 self.num_lost += item.data.num_rows
             self._waiting.popleft()
             tables.add(item.table)
-            if item.batch is not None and (not self._waiting or self._waiting[0].batch is not item.batch):
-                self._keep_budget()
-        if self._unfinished:  # the rest of a batch may have been dropped
-            self._keep_budget()
         return tables
-
-    def _keep_budget(self) -> None:
-        """Passes batches whose parts are all written to the budget."""
-        if self._budget is None:
-            return
-        waiting = {id(item.batch) for item in self._waiting}
-        had_dropped = self._budget.has_dropped
-        for batch in [batch for batch in self._unfinished if id(batch) not in waiting]:
-            self._unfinished.remove(batch)
-            with self._failures.caught("max_bytes"):
-                self._budget.add(
-                    batch.written, first_event=batch.first_event, last_event=batch.last_event, is_pinned=batch.is_pinned
-                )
-        if self._budget.has_dropped and not had_dropped:
-            reason = (
-                f"To stay within max_bytes={self._budget.max_bytes}, the middle of the run is dropped from here on."
-            )
-            self._failures.note("dropped", "events", reason, None, reason_code="max_bytes")
 
     def bound(self) -> None:
         """Drops the oldest events and the oldest metadata beyond the limit, which applies to each of them."""

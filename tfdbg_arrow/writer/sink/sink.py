@@ -16,6 +16,7 @@ import pyarrow as pa
 from tfdbg_arrow.errors import LogdirError
 from tfdbg_arrow.schema import TABLES, arrow_schema
 from tfdbg_arrow.spool.call_join import NO_CALL, CallJoin
+from tfdbg_arrow.spool.circular_buffer import CircularBuffer, Retention
 from tfdbg_arrow.spool.convert import EVENT_TABLES, Converter, metadata_table
 from tfdbg_arrow.spool.failures import Failures
 from tfdbg_arrow.spool.journal import RunFiles
@@ -31,14 +32,13 @@ from tfdbg_arrow.spool.records import (
     pick,
     split_by_value_bytes,
 )
-from tfdbg_arrow.spool.ring import BlackBox
 from tfdbg_arrow.storage.marker import mark_logdir
 from tfdbg_arrow.writer.backend import Backend
 from tfdbg_arrow.writer.memory import DEFAULT_SHARES, MemoryShares
 from tfdbg_arrow.writer.remote.uploader import Uploader
 from tfdbg_arrow.writer.rows import Columns
-from tfdbg_arrow.writer.sink.backlog import Backlog, MetadataQueue, Redact, SpoolUse, WaitingBatch
-from tfdbg_arrow.writer.sink.budget import Budget, Snapshot, split_in_two
+from tfdbg_arrow.writer.sink.backlog import Backlog, MetadataQueue, Redact, SpoolUse
+from tfdbg_arrow.writer.sink.budget import Budget, split_in_two
 from tfdbg_arrow.writer.sink.parts import PartWriter
 
 _END_ATTEMPTS = 3
@@ -64,8 +64,7 @@ class Sink:
         files: The journals, in which the data that events refer to outlives the process.
         nodes: Resolves the keys of graph tensors.
         call_graph: The functions, and which graphs run inline in which.
-        circular_buffer_size: Keep only this many of the last executions and graph tensors; 0 or less means all.
-        dump_after: Write events only when a bad value occurs, and this many events after it; None means always.
+        retention: Which events a circular buffer keeps; None means that all events are kept.
         max_bytes: Maximum disk space of the parts of events; None means no limit.
         flush_interval_s: Seconds after which waiting events are written.
         flush_rows: Number of records after which they are written earlier; None means as many as fit into `memory`.
@@ -85,8 +84,7 @@ class Sink:
         files: RunFiles,
         nodes: TensorNodes,
         call_graph: GraphLinks,
-        circular_buffer_size: int = -1,
-        dump_after: int | None = None,
+        retention: Retention | None = None,
         max_bytes: int | None = None,
         flush_interval_s: float = 1.0,
         flush_rows: int | None = None,
@@ -112,20 +110,15 @@ class Sink:
             row_group_bytes=memory.row_group_bytes,
             on_change=uploader.note_change if uploader is not None else None,
         )
-        self._snapshot = (
-            Snapshot(circular_buffer_size, parts=self._parts, converter=self._converter)
-            if circular_buffer_size > 0 and dump_after is None
-            else None
+        self._buffer = CircularBuffer(retention) if retention is not None else None
+        self._budget = (
+            Budget(self._parts, failures=self._failures, max_bytes=max_bytes) if max_bytes is not None else None
         )
-        self._box = BlackBox(circular_buffer_size, dump_after=dump_after) if dump_after is not None else None
-        self._budget = Budget(self._parts, max_bytes=max_bytes) if max_bytes is not None else None
         self._files = files
         self._redact = redact
         self._metadata = MetadataQueue(run_id, failures=self._failures, journal=files.rows, redact=redact)
-        self._spool_use = SpoolUse(recorder, files.rows, values=self._values, is_lazy=circular_buffer_size > 0)
-        self._backlog = Backlog(
-            self._parts, budget=self._budget, failures=self._failures, max_bytes=memory.waiting_bytes
-        )
+        self._spool_use = SpoolUse(recorder, files.rows, values=self._values, is_lazy=retention is not None)
+        self._backlog = Backlog(self._parts, failures=self._failures, max_bytes=memory.waiting_bytes)
         self._lock = threading.RLock()
         self._carry: Records = join_records([])
         self._devices: set[int] = set()
@@ -172,12 +165,15 @@ class Sink:
         self._thread.start()
 
     def flush(self) -> None:
-        """Writes everything recorded before this call; on return it is in sealed parts, unless a write failed."""
+        """Writes everything recorded before this call; on return it is in sealed parts, unless a write failed.
+
+        A circular buffer is emptied: what it keeps of the last events is written.
+        """
         with self._lock:
             if not self._closed:
                 with self._failures.caught("flush"):
                     self._take_all()
-                    self._write_snapshot()
+                    self._take_rest()
                     self._write()
 
     def close(
@@ -197,9 +193,8 @@ class Sink:
                 return
             with self._failures.caught("close"):
                 self._take_all(last=True)
-            _insist(self._write_snapshot)
-            if self._snapshot is not None:
-                self._snapshot.note_overwritten(self._failures)
+            with self._failures.caught("circular buffer"):
+                self._take_rest()
             self._failures.note_repeats()
             self._backlog.note_evicted()
             self._bound_parts(last=True)
@@ -237,8 +232,7 @@ class Sink:
         return self._has_ended and self._has_nothing_left()
 
     def _has_nothing_left(self) -> bool:
-        is_written = self._snapshot is None or not self._snapshot.has_changed
-        return is_written and not self._backlog and not self._metadata
+        return not self._backlog and not self._metadata
 
     def _run(self) -> None:
         """Runs the sink's thread."""
@@ -260,8 +254,6 @@ class Sink:
                 if self._pace.wait():
                     with self._lock:
                         self._take_all()
-                        if self._snapshot is not None and self._snapshot.is_due:
-                            self._write_snapshot()
                         self._write()
                     self._pace.pause()
             except Exception as error:
@@ -321,47 +313,48 @@ class Sink:
 
     def _take_batch(self, batch: Batch) -> None:
         values = self._values.read(batch, failures=self._failures)
-        if self._snapshot is not None:
-            self._snapshot.add(batch, values=values)
+        if self._buffer is not None:
+            batch, values = self._buffer.add(batch, values=values)
+        self._keep(batch, values)
+
+    def _take_rest(self) -> None:
+        """Moves what the circular buffer keeps of the last events to the backlog."""
+        if self._buffer is None:
             return
-        if self._box is not None:
-            dump = self._box.add(batch, values=values)
-            if dump is None:
-                return
-            upto = int(batch.event_index[-1]) + 1
-            batch, values = Batch(dump[0]), dump[1]
-        else:
-            upto = int(batch.event_index[-1]) + 1
+        batch, values = self._buffer.rest()
+        try:
+            self._keep(batch, values)
+        except Exception as error:
+            self._failures.add("convert", error, num_events=len(batch))
+            self._num_lost += len(batch)
+
+    def _keep(self, batch: Batch, values: Mapping[int, bytes]) -> None:
+        if not len(batch):
+            return
         self._queue_devices(batch)
-        self._queue_events(batch, values, spool_upto=upto)
+        self._queue_events(batch, values)
         if sum(len(value) for value in values.values()) >= self._max_value_bytes // 2:
             self._write()
 
-    def _queue_events(self, batch: Batch, values: Mapping[int, bytes], *, spool_upto: int) -> None:
+    def _queue_events(self, batch: Batch, values: Mapping[int, bytes]) -> None:
         tables = self._converter.tables(batch, values=values)
-        waiting = None
+        on_written = None
         if self._budget is not None:
-            halves = split_in_two(batch) if self._budget.is_too_large(tables) else []
-            if halves:
-                self._queue_events(halves[0], values, spool_upto=int(halves[1].event_index[0]))
-                self._queue_events(halves[1], values, spool_upto=spool_upto)
+            if self._budget.is_too_large(tables) and (halves := split_in_two(batch)):
+                for half in halves:
+                    self._queue_events(half, values)
                 return
-            waiting = WaitingBatch(
-                first_event=int(batch.event_index[0]),
-                last_event=int(batch.event_index[-1]),
-                is_pinned=self._budget.holds_first_bad(batch),
-            )
-        self._backlog.add_events(tables, spool_upto=spool_upto, batch=waiting)
+            on_written = self._budget.segment(batch)
+        self._backlog.add_events(tables, spool_upto=int(batch.event_index[-1]) + 1, on_written=on_written)
 
     def _note_kept_back(self) -> None:
         """Reports, at the end, the events that were not kept because of the settings."""
-        if self._budget is not None and self._budget.has_dropped:
-            for table, reason, rows in self._budget.summary():
-                self._failures.note("dropped", f"table {table}", reason, rows, reason_code="max_bytes")
-        if self._box is not None and self._box.num_kept_back:
-            reason = "The black box wrote only the events around bad values, as requested."
+        if self._budget is not None:
+            self._budget.note_dropped()
+        if self._buffer is not None and (num_kept_back := self._buffer.num_kept_back):
+            reason = f"The circular buffer kept only {self._buffer.retention.kept}, as requested."
             subject = "execution or graph tensor"
-            self._failures.note("dropped", subject, reason, self._box.num_kept_back, reason_code="black_box")
+            self._failures.note("dropped", subject, reason, num_kept_back, reason_code="circular_buffer")
 
     def _queue_devices(self, batch: Batch) -> None:
         devices = {i: name for i, name in self._converter.devices(batch).items() if i not in self._devices}
@@ -396,23 +389,11 @@ class Sink:
         if self._uploader is None:
             return
         with self._failures.caught("local parts"):
-            self._uploader.make_room(self._parts, may_drop=self._snapshot is None)
+            self._uploader.make_room(self._parts)
         for table, count in self._uploader.take_dropped(last=last).items():
             self._num_lost += count
             reason = "The logdir's store could not be reached, and the limit for waiting parts was reached."
             self._failures.note("dropped", f"table {table}", reason, count, reason_code="store_unreachable")
-
-    def _write_snapshot(self) -> bool:
-        """Replaces the parts of the circular buffer with its current content; returns whether that succeeded."""
-        if self._snapshot is None:
-            return True
-        with self._failures.caught("circular buffer"):
-            self._snapshot.write(spool_upto=self._num_events, describe=self._write_devices)
-        return not self._snapshot.has_changed
-
-    def _write_devices(self, batch: Batch) -> None:
-        self._queue_devices(batch)
-        self._write()
 
     def _end_run(self, run_row: Mapping[str, object]) -> bool:
         """Replaces the run's first row with its final one; returns whether that succeeded."""
