@@ -584,7 +584,7 @@ class Flow:
         order = {frame_id: place for place, (frame_id, _) in enumerate(reversed(passes))}
         entries = sorted(passes, key=lambda entry: (-order[entry[0]], entry[1]))
         in_order = dict(zip(frames, entries, strict=True)) if len(passes) == len(frames) else {}
-        if any(frame_id is None for frame_id, _ in entries):
+        if None in frames or any(frame_id is None for frame_id, _ in entries):
             return in_order
         if in_order and len({_name_of(frame, entry) for frame, entry in in_order.items()}) == 1:
             return in_order

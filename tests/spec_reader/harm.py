@@ -27,12 +27,34 @@ def most_harmful(run: Run) -> tuple[Origin | None, str | None]:
     Roles other than `gradient` are not considered.
     """
     for harm, harmed in (*_harmed(run), (None, _bad(run))):
-        first_harmed = _of_first_execution(run, harmed) if harm else harmed
+        first_harmed = next((same for _, same in _by_start(run, harmed)), []) if harm else harmed
         roots = {_cause(run, root) if harm else root for root in _roots(run, first_harmed)}
         if roots:
             first = min(roots, key=functools.partial(_place, run))
+            if harm == "variable" and (loss := _first_loss(run, first_harmed)) is not None:
+                first, harm = min((first, harm), (loss, "result"), key=lambda candidate: run.position(candidate[0]))
             return run.describe(first, run.origins().get(first, frozenset())), harm
     return None, None
+
+
+def _first_loss(run: Run, written: list[Tensor]) -> Tensor | None:
+    """Returns the first root of a loss that was returned no later than bad values were written, or None."""
+    of_loss = {(row["forward_graph_id"], row["forward_op_name"]) for row in run.rows("graph_op")}
+    of_loss |= {("execution", row["forward_execution_index"]) for row in run.rows("execution")}
+    results = next(tensors for harm, tensors in _harmed(run) if harm == "result")
+    (end, _), *_ = _by_start(run, written)
+    for start, returned in _by_start(run, results):
+        roots = {_cause(run, root) for root in _roots(run, returned)} if start <= end else set()
+        losses = [root for root in roots if run.code(root).get("role") == "loss" or _op_of(run, root) in of_loss]
+        if losses:
+            return min(losses, key=functools.partial(_place, run))
+    return None
+
+
+def _op_of(run: Run, tensor: Tensor) -> tuple[object, object]:
+    """Returns the graph and the op, or the execution, that made a tensor, as the columns of gradients name them."""
+    row = run.health[tensor]
+    return ("execution", row["execution_index"]) if tensor.context is None else (row["graph_id"], row["op_name"])
 
 
 def harm_of_roots(run: Run) -> dict[int, str]:
@@ -54,23 +76,25 @@ def _harmed(run: Run) -> list[tuple[str, list[Tensor]]]:
     return [("variable", _written(run)), ("result", [*_results(run, bad), *_decided(run), *_cut_off(run, bad)])]
 
 
-def _of_first_execution(run: Run, tensors: list[Tensor]) -> list[Tensor]:
-    """Returns those of the first execution, or of the first step outside of executions."""
-    by_execution: dict[tuple[str, int | None], list[Row]] = defaultdict(list)
+def _by_start(run: Run, tensors: list[Tensor]) -> list[tuple[tuple[int, int], list[Tensor]]]:
+    """Returns (start, tensors) of each execution, and of each step outside of executions, in order."""
+    by_execution: dict[tuple[str, int | None], list[Tensor]] = defaultdict(list)
     for tensor in tensors:
         row = run.health[tensor]
         index = row["execution_index"]
-        by_execution["step" if index is None else "execution", row["step_id"] if index is None else index].append(row)
+        by_execution["step" if index is None else "execution", row["step_id"] if index is None else index].append(
+            tensor
+        )
     started = [(row["event_index"], row["execution_index"]) for row in run.rows("execution")]
 
-    def start(rows: list[Row]) -> tuple[int, int]:
+    def start(same: list[Tensor]) -> tuple[int, int]:
+        rows = [run.health[tensor] for tensor in same]
         if rows[0]["execution_index"] is not None:
             return rows[0]["execution_index"], -1
         first = min(row["event_index"] for row in rows)
         return max((index for event_index, index in started if event_index < first), default=-1), first
 
-    chosen = {row["event_index"] for row in min(by_execution.values(), key=start, default=[])}
-    return [tensor for tensor in tensors if run.health[tensor]["event_index"] in chosen]
+    return sorted(((start(same), same) for same in by_execution.values()), key=lambda item: item[0])
 
 
 def _place(run: Run, root: Tensor) -> tuple[Any, ...]:

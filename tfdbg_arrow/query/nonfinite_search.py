@@ -38,9 +38,9 @@ def first_nonfinite(
     """Returns the op that caused bad values: the earliest origin of a bad value that did harm.
 
     Origins are ranked by their effect: a bad variable counts more than a bad result, which counts more than a bad
-    metric. An origin that did no harm (see `NonFinite.is_expected`) is returned only if there is no other. Among the
-    origins of the same rank, the first in program order is returned. The answer does not depend on the order of
-    arrival.
+    metric. A bad loss counts as much as a bad variable. An origin that did no harm (see `NonFinite.is_expected`) is
+    returned only if there is no other. Among the origins of the same rank, the first in program order is returned. The
+    answer does not depend on the order of arrival.
 
     If the bad value of a forward op was left out and came back in the gradient, the answer is the forward op.
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
+from typing import NamedTuple
 
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow
@@ -22,6 +24,8 @@ _NUM_LATER = 1000
 """An update that uses a result counts as skipped if it is skipped within this many executions after the result."""
 _MAX_BEHIND = 64
 """Maximum number of tensors behind a bad one that are examined for a pool of NaN, or for a forward op."""
+_MAX_RESULTS = 100
+"""Maximum number of executions with bad results that are searched for a loss before the first bad variable."""
 _MAX_CALL_ROWS = 4000
 """Maximum number of bad tensors that are read from one call."""
 
@@ -40,6 +44,13 @@ class Culprit:
     event: TensorEvent
     effect: Effect
     rivals: tuple[TensorEvent, ...] = ()
+
+
+class _RootsOfSinks(NamedTuple):
+    """The origins of bad values that did harm in an execution, and the event_index of its start."""
+
+    start: int
+    roots: list[TensorEvent]
 
 
 class _Handled:
@@ -138,10 +149,31 @@ class Culprits:
             is_passed_over: Returns True for origins to ignore.
         """
         for effects in self._ranks():
-            found = [(effect, next(self._roots_of_sinks(effect, is_passed_over), [])) for effect in effects]
-            if any(roots for _, roots in found):
-                return [(effect, roots) for effect, roots in found if roots]
+            found = [(effect, next(self._roots_of_sinks(effect, is_passed_over), None)) for effect in effects]
+            first_sinks = {effect: roots for effect, roots in found if roots is not None}
+            if first_sinks.keys() == {"variable"} and self._labels.has_roles:
+                losses = self._roots_of_losses(is_passed_over, until=first_sinks["variable"].start)
+                first_sinks |= {} if losses is None else {"result": losses}
+            if first_sinks:
+                return [(effect, first.roots) for effect, first in first_sinks.items()]
         return []
+
+    def _roots_of_losses(self, is_passed_over: Callable[[TensorEvent], bool], *, until: int) -> _RootsOfSinks | None:
+        """Returns the origins of the first results that belong to a loss, or None if there are none.
+
+        Such a result is as harmful as a bad variable: the training is spoilt, even if the gradient was finite.
+
+        Args:
+            is_passed_over: Returns True for origins to ignore.
+            until: The event_index of the start of the last execution to look at.
+        """
+        for results in islice(self._roots_of_sinks("result", is_passed_over), _MAX_RESULTS):
+            if results.start > until:
+                return None
+            losses = [root for root in results.roots if self._labels.is_of_loss(root)]
+            if losses:
+                return results._replace(roots=losses)
+        return None
 
     def _blamed(self) -> dict[int, str]:
         """Returns the effects of the origins that compete for being the culprit, by event_index."""
@@ -168,7 +200,7 @@ class Culprits:
 
     def _roots_of_sinks(
         self, effect: str, is_passed_over: Callable[[TensorEvent], bool], *, since: int | None = None
-    ) -> Iterator[list[TensorEvent]]:
+    ) -> Iterator[_RootsOfSinks]:
         """Yields the origins of the sinks of an effect, in order of the sinks. Sinks without an origin are left out.
 
         Args:
@@ -198,7 +230,7 @@ class Culprits:
                 harmful = [root for root in roots if self._origins.is_literal(root)]
             harmful = [root for root in harmful if not is_passed_over(root)]
             if harmful:
-                yield harmful
+                yield _RootsOfSinks(self._origins.order(late[0])[0], harmful)
 
     def _place(self, root: TensorEvent) -> tuple[int, bool, OrderKey]:
         """Returns the sort key of a root. Within a call, proven origins sort before unproven ones."""
