@@ -395,7 +395,7 @@ def _read_tree(logdir: Engine, *, run_id: str, graph_id: int) -> _Tree:
     _merge_chains(root)
     scopes: list[_Scope] = []
     _number(root, scopes)
-    places = {name: position for position, (name, *_) in enumerate(rows)}
+    position_of_op = {name: position for position, (name, *_) in enumerate(rows)}
     edges = logdir.rows(
         "SELECT source_op_name, source_output_slot, op_name FROM graph_op_input "
         "WHERE run_id = ? AND graph_id = ? AND NOT is_control",
@@ -405,9 +405,9 @@ def _read_tree(logdir: Engine, *, run_id: str, graph_id: int) -> _Tree:
         scopes=tuple(scopes),
         ops=ops,
         edges=tuple(
-            (places[source], slot, places[target], bool(outputs.get((source, slot), (0, 0, 0))[2]))
+            (position_of_op[source], slot, position_of_op[target], bool(outputs.get((source, slot), (0, 0, 0))[2]))
             for source, slot, target in edges
-            if source in places and target in places
+            if source in position_of_op and target in position_of_op
         ),
     )
 

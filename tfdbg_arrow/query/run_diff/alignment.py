@@ -285,12 +285,12 @@ def align_executions(sides: Sides, stacks: StackKeys, *, last_step: int | None =
     tokens_a, tokens_b = zip(*(_shared(x, y) for x, y in zip(*levels, strict=True)), strict=True)
     pairs = align(tokens_a, tokens_b)
     taken_a, taken_b = np.zeros(len(a.indexes), bool), np.zeros(len(b.indexes), bool)
-    places = np.array([(i, j) for i, j, _ in pairs], np.int64).reshape(-1, 2)
-    taken_a[places[:, 0]] = taken_b[places[:, 1]] = True
+    index_pairs = np.array([(i, j) for i, j, _ in pairs], np.int64).reshape(-1, 2)
+    taken_a[index_pairs[:, 0]] = taken_b[index_pairs[:, 1]] = True
     rest = match_rest(tokens_a[0], tokens_b[0], np.flatnonzero(~taken_a), np.flatnonzero(~taken_b))
-    places = np.concatenate([places, np.array(rest, np.int64).reshape(-1, 2)])
-    places = places[np.argsort(a.indexes[places[:, 0]], kind="stable")]
-    of_a, of_b = places[:, 0], places[:, 1]
+    index_pairs = np.concatenate([index_pairs, np.array(rest, np.int64).reshape(-1, 2)])
+    index_pairs = index_pairs[np.argsort(a.indexes[index_pairs[:, 0]], kind="stable")]
+    of_a, of_b = index_pairs[:, 0], index_pairs[:, 1]
     indexes, graph_ids = (a.indexes[of_a], b.indexes[of_b]), (a.graph_ids[of_a], b.graph_ids[of_b])
     return AlignedExecutions(*indexes, *graph_ids, len(a.indexes), len(b.indexes))
 

@@ -295,16 +295,18 @@ def _differences(
     batch: _Batch, tables: list[pa.Table], eps: float, tolerance: Tolerance
 ) -> tuple[pa.Table | None, float]:
     """Returns the rows of a batch, and the coarsest eps of the dtypes with a difference so far."""
-    places = [_places(table, events) for table, events in zip(tables, (batch.event_a, batch.event_b), strict=True)]
-    is_kept = (places[0] >= 0) & (places[1] >= 0)
+    rows_of_sides = [
+        _rows_of(table, events) for table, events in zip(tables, (batch.event_a, batch.event_b), strict=True)
+    ]
+    is_kept = (rows_of_sides[0] >= 0) & (rows_of_sides[1] >= 0)
     groups: dict[tuple[str, str], list[int]] = {}
     for index in np.flatnonzero(is_kept).tolist():
         groups.setdefault(batch.dtypes[index], []).append(index)
     chosen, measured = [], []
     for dtypes, indexes in groups.items():
         members = np.array(indexes, np.int64)
-        a, sizes_a = _joined(tables[0], places[0][members], dtypes[0])
-        b, sizes_b = _joined(tables[1], places[1][members], dtypes[1])
+        a, sizes_a = _joined(tables[0], rows_of_sides[0][members], dtypes[0])
+        b, sizes_b = _joined(tables[1], rows_of_sides[1][members], dtypes[1])
         if not np.array_equal(sizes_a, sizes_b):
             continue  # values that do not match their shapes, as in a damaged part
         group = _Group(dtypes, a, b, sizes_a)
@@ -362,7 +364,7 @@ def _table(events: npt.NDArray[np.int64], *columns: npt.NDArray[np.generic]) -> 
     return pa.table({"event_a": events, **cells})
 
 
-def _places(table: pa.Table, events: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _rows_of(table: pa.Table, events: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Returns the row of each event in a table, or -1 if it has none."""
     table_events = table.column("event_index").to_numpy()
     if not len(table_events):
@@ -372,9 +374,9 @@ def _places(table: pa.Table, events: npt.NDArray[np.int64]) -> npt.NDArray[np.in
     return np.where(table_events[order[ranks]] == events, order[ranks], -1)
 
 
-def _joined(table: pa.Table, places: npt.NDArray[np.int64], dtype: str) -> tuple[Array, npt.NDArray[np.int64]]:
+def _joined(table: pa.Table, rows: npt.NDArray[np.int64], dtype: str) -> tuple[Array, npt.NDArray[np.int64]]:
     """Returns the concatenated elements of rows of a table, and the number of elements of each row."""
-    values = table.column("value").combine_chunks().cast(pa.large_binary()).take(pa.array(places))
+    values = table.column("value").combine_chunks().cast(pa.large_binary()).take(pa.array(rows))
     offsets = np.frombuffer(values.buffers()[1], np.int64)[: len(values) + 1]
     data = values.buffers()[2]
     raw = np.frombuffer(data if data is not None else b"", np.uint8)[offsets[0] : offsets[-1]]
