@@ -57,16 +57,16 @@ def alerts(
     """
     from tfdbg_arrow.query.present.findings import findings, summary
 
-    found, about = _run(
+    answer, about = _run(
         logdir, rule, parameters, rules, run_id=run_id, limit=limit, skip_broken=skip_broken, memory_limit=memory_limit
     )
     if json:
-        _print_json(logdir, found, about)
+        _print_json(logdir, answer, about)
     else:
         print_about(about)
-        print_blocks([*summary(found.summary), *findings(found, expand=expand, limit=limit)])
-    is_clean = all(alert.severity == "info" for alert in found.findings)
-    raise typer.Exit(_exit_code(found, is_clean=is_clean))
+        print_blocks([*summary(answer.summary), *findings(answer, expand=expand, limit=limit)])
+    is_clean = all(alert.severity == "info" for alert in answer.findings)
+    raise typer.Exit(_exit_code(answer, is_clean=is_clean))
 
 
 def check(
@@ -88,31 +88,31 @@ def check(
     from tfdbg_arrow.query.present.findings import findings
 
     rule = rule or ["nonfinite_origin"]
-    found, about = _run(
+    answer, about = _run(
         logdir, rule, parameters, rules, run_id=run_id, limit=limit, skip_broken=skip_broken, memory_limit=memory_limit
     )
     if json:
-        _print_json(logdir, found, about)
-    elif found.findings or found.not_run:
+        _print_json(logdir, answer, about)
+    elif answer.findings or answer.not_run:
         print_about(about)
-        print_blocks(findings(found, expand=expand, limit=limit))
+        print_blocks(findings(answer, expand=expand, limit=limit))
     else:
         print_about(about)
-        typer.echo("Nothing found by " + ", ".join(found.num_found) + ".")
-    raise typer.Exit(_exit_code(found, is_clean=all(finding.is_expected for finding in found.findings)))
+        typer.echo("Nothing found by " + ", ".join(answer.num_found) + ".")
+    raise typer.Exit(_exit_code(answer, is_clean=all(finding.is_expected for finding in answer.findings)))
 
 
-def _exit_code(found: Alerts, *, is_clean: bool) -> int:
+def _exit_code(answer: Alerts, *, is_clean: bool) -> int:
     """Returns 1 if there is a finding, 2 if there is none but a rule could not be run, else 0."""
     if not is_clean:
         return 1
-    return 2 if found.not_run else 0
+    return 2 if answer.not_run else 0
 
 
-def _print_json(logdir: str, found: Alerts, about: AboutRuns) -> None:
+def _print_json(logdir: str, answer: Alerts, about: AboutRuns) -> None:
     names = ("findings", "alerts", "num_found", "num_cut", "not_run")
-    facts = {name: getattr(found, name) for name in names}
-    print_json({"logdir": logdir, "about": about, "summary": found.summary, **facts})
+    facts = {name: getattr(answer, name) for name in names}
+    print_json({"logdir": logdir, "about": about, "summary": answer.summary, **facts})
 
 
 def _run(
@@ -127,14 +127,14 @@ def _run(
     memory_limit: str | None,
 ) -> tuple[Alerts, AboutRuns]:
     with reading(logdir, skip_broken=skip_broken, memory_limit=memory_limit) as opened:
-        found = opened.alerts(
+        answer = opened.alerts(
             kinds=rule or None,
             parameters=_parse(parameters or []),
             rules_directory=rules,
             run_id=run_id,
             limit=limit,
         )
-        return found, opened.about_runs(run_id=run_id)
+        return answer, opened.about_runs(run_id=run_id)
 
 
 def _parse(settings: list[str]) -> dict[str, dict[str, float]]:

@@ -64,8 +64,8 @@ class Command(TyperCommand):
             summaries = _summaries(error)
             typer.echo(f"tfdbg-arrow: {_message(error, summaries)}", err=True)
             if _is_json(ctx):
-                more = {"logdirs": summaries} if summaries else {}
-                self.print_error_json(type(error).__name__, str(error), **more)
+                details = {"logdirs": summaries} if summaries else {}
+                self.print_error_json(type(error).__name__, str(error), **details)
             raise typer.Exit(EXIT_ERROR) from None
         except NO_BUGS:
             raise
@@ -75,9 +75,9 @@ class Command(TyperCommand):
                 self.print_error_json(type(error).__name__, text)
             raise typer.Exit(EXIT_BUG) from None
 
-    def print_error_json(self, type_: str, message: str, **more: object) -> None:
+    def print_error_json(self, type_: str, message: str, **details: object) -> None:
         """Prints an error as a JSON object."""
-        print_json(error_object(type_, message, **more))
+        print_json(error_object(type_, message, **details))
 
 
 def tell_bug(ctx: Any, error: Exception) -> str:
@@ -100,9 +100,9 @@ def _no_type(ctx: Any) -> None:
     """Stands in for the method of an argument that describes its type."""
 
 
-def error_object(type_: str, message: str, **more: object) -> dict[str, object]:
+def error_object(type_: str, message: str, **details: object) -> dict[str, object]:
     """Returns the JSON object of an error."""
-    return {"error": {"type": type_, "message": message, **more}}
+    return {"error": {"type": type_, "message": message, **details}}
 
 
 def _summaries(error: TfdbgArrowError) -> tuple[LogdirSummary, ...]:

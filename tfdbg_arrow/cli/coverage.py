@@ -35,12 +35,12 @@ def coverage(
     Exit codes: 0 every tensor that could be bad was looked at, 1 some were not, 2 an error.
     """
     with reading(logdir, skip_broken=skip_broken, memory_limit=memory_limit) as opened:
-        found, about = opened.coverage(run_id=run_id), opened.about_runs(run_id=run_id)
+        answer, about = opened.coverage(run_id=run_id), opened.about_runs(run_id=run_id)
     if json:
         print_json(
-            {**dataclasses.asdict(found), "is_complete": found.is_complete, "summary": found.summary, "about": about}
+            {**dataclasses.asdict(answer), "is_complete": answer.is_complete, "summary": answer.summary, "about": about}
         )
     else:
         print_about(about)
-        print_answer(found)
-    raise typer.Exit(0 if found.is_complete else 1)
+        print_answer(answer)
+    raise typer.Exit(0 if answer.is_complete else 1)

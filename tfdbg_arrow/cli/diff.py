@@ -92,7 +92,7 @@ def diff(
             if b is None
             else stack.enter_context(reading(b, skip_broken=skip_broken, memory_limit=memory_limit, what=None))
         )
-        found = compare(
+        answer = compare(
             logdir_a,
             logdir_b,
             run_a=run_a,
@@ -104,23 +104,23 @@ def diff(
             last_step=last_step,
             limit=limit,
         )
-        layers = _compare_layers(logdir_a, logdir_b, found, rtol=rtol, last_step=last_step)
+        layers = _compare_layers(logdir_a, logdir_b, answer, rtol=rtol, last_step=last_step)
     if json:
-        print_json({"a": a, "b": b, "diff": found, "layers": None if layers is None else _layers_json(layers)})
+        print_json({"a": a, "b": b, "diff": answer, "layers": None if layers is None else _layers_json(layers)})
     else:
-        print_blocks(present.diff(found, layers))
-    raise typer.Exit(0 if found.divergence is None else 1)
+        print_blocks(present.diff(answer, layers))
+    raise typer.Exit(0 if answer.divergence is None else 1)
 
 
 def _compare_layers(
-    a: Logdir, b: Logdir | None, found: Diff, *, rtol: float | None, last_step: int | None
+    a: Logdir, b: Logdir | None, answer: Diff, *, rtol: float | None, last_step: int | None
 ) -> LayerDifferences | None:
     from tfdbg_arrow.query import layer_differences
 
     positions = (None, None if last_step is None else last_step + 1)
-    layers = layer_differences(a, b, run_a=found.run_a, run_b=found.run_b, rtol=rtol, positions=positions)
+    layers = layer_differences(a, b, run_a=answer.run_a, run_b=answer.run_b, rtol=rtol, positions=positions)
     if layers is not None and layers.axis != "step" and last_step is not None:  # the positions are no steps
-        layers = layer_differences(a, b, run_a=found.run_a, run_b=found.run_b, rtol=rtol)
+        layers = layer_differences(a, b, run_a=answer.run_a, run_b=answer.run_b, rtol=rtol)
     return layers
 
 

@@ -23,9 +23,9 @@ def doctor(
     from tfdbg_arrow.query import doctor as examine
 
     with byte_progress("Examining") as progress:
-        found = examine(logdir, progress=progress)
+        answer = examine(logdir, progress=progress)
     if json:
-        print_json({"logdir": logdir, "is_healthy": found.is_healthy, "findings": found.findings})
+        print_json({"logdir": logdir, "is_healthy": answer.is_healthy, "findings": answer.findings})
     else:
-        print_answer(found)
-    raise typer.Exit(0 if found.is_healthy else 1)
+        print_answer(answer)
+    raise typer.Exit(0 if answer.is_healthy else 1)

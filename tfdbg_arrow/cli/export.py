@@ -246,8 +246,8 @@ def _print_run(run: ExportedRun) -> None:
     out.print(styled(f"  records: {counts}"))
     for note in run.notes:
         out.print(styled(f"  {note}"))
-    for item in run.left_out:
-        out.print(styled(f"  left out: {number_of(item.num_rows, 'row')} of {item.table}. {item.reason}"))
+    for skipped in run.left_out:
+        out.print(styled(f"  left out: {number_of(skipped.num_rows, 'row')} of {skipped.table}. {skipped.reason}"))
 
 
 def _print_events(written: TensorBoardExport) -> None:

@@ -47,21 +47,21 @@ def first_nonfinite(
 
     wanted = tuple(kind.strip() for kind in kinds.split(",") if kind.strip())
     with reading(logdir, skip_broken=skip_broken, memory_limit=memory_limit) as opened:
-        found = opened.first_nonfinite(kinds=wanted, run_id=run_id)
+        tensor = opened.first_nonfinite(kinds=wanted, run_id=run_id)
         about = opened.about_runs(run_id=run_id)
         runs = [run for run in opened.runs() if run.run_id in about.run_ids]
-        unobserved = opened.coverage(run_id=run_id).summary_beside_gaps if found is None else None
+        unobserved = opened.coverage(run_id=run_id).summary_beside_gaps if tensor is None else None
         lines: tuple[SourceLine, ...] = ()
-        reasons = None if found is None else read_reasons(opened, found)
-        if found is not None and found.source is not None:
-            lines = source_lines(opened, found.source, run_id=found.run_id)
+        reasons = None if tensor is None else read_reasons(opened, tensor)
+        if tensor is not None and tensor.source is not None:
+            lines = source_lines(opened, tensor.source, run_id=tensor.run_id)
     unmeasured = [run for run in runs if not run.measures_health]
-    if found is None and runs and len(unmeasured) == len(runs):
+    if tensor is None and runs and len(unmeasured) == len(runs):
         raise QueryError(_nothing_measured(logdir, unmeasured))
     if json:
         left_out = {run.run_id: run.left_out for run in runs if run.left_out}
         facts = {
-            "nonfinite": found,
+            "nonfinite": tensor,
             "reasons": reasons,
             "source_lines": lines,
             "left_out": left_out,
@@ -69,7 +69,7 @@ def first_nonfinite(
             "about": about,
         }
         print_json({"logdir": logdir, "kinds": list(wanted), **facts})
-    elif found is None or reasons is None:
+    elif tensor is None or reasons is None:
         print_about(about)
         typer.echo("Nothing is bad: no recorded tensor contains " + " or ".join(wanted) + ".")
         for run in runs:
@@ -79,10 +79,10 @@ def first_nonfinite(
             typer.echo(f"Not looked at: {printable(unobserved)}; see: tfdbg-arrow coverage {printable(logdir)}")
     else:
         print_about(about)
-        print_blocks(nonfinite(found, reasons, lines))
-    if unmeasured and found is None:
+        print_blocks(nonfinite(tensor, reasons, lines))
+    if unmeasured and tensor is None:
         typer.echo(f"tfdbg-arrow: warning: {_nothing_measured(logdir, unmeasured)}", err=True)
-    raise typer.Exit(0 if found is None or found.is_expected else 1)
+    raise typer.Exit(0 if tensor is None or tensor.is_expected else 1)
 
 
 def _nothing_measured(logdir: str, runs: Sequence[Run]) -> str:

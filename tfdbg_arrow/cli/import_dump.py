@@ -25,26 +25,26 @@ def import_dump(
     from tfdbg_arrow.debugger_v2.importer import import_dump as run_import
 
     with byte_progress("Importing") as progress:
-        found = run_import(dump, logdir, progress=progress)
+        imported = run_import(dump, logdir, progress=progress)
     if json:
-        print_json(_summary(found))
+        print_json(_summary(imported))
     else:
-        _print(found)
+        _print(imported)
 
 
-def _summary(found: Imported) -> dict[str, object]:
+def _summary(imported: Imported) -> dict[str, object]:
     return {
-        "dump": found.dump,
-        "logdir": found.logdir,
-        "seconds": found.seconds,
-        "num_events": found.num_events,
-        "runs": found.runs,
+        "dump": imported.dump,
+        "logdir": imported.logdir,
+        "seconds": imported.seconds,
+        "num_events": imported.num_events,
+        "runs": imported.runs,
     }
 
 
-def _print(found: Imported) -> None:
+def _print(imported: Imported) -> None:
     out = console()
-    for run in found.runs:
+    for run in imported.runs:
         out.print(styled(("run ", "dim"), (run.run_id, "bold")))
         if run.is_new:
             out.print(styled(f"  {number_of(run.num_events, 'record')}: {_counts(run)}"))
@@ -53,7 +53,7 @@ def _print(found: Imported) -> None:
         for stat in run.dropped:
             count = "" if stat["num_events"] is None else f" ({stat['num_events']:,})"
             out.print(styled((f"  {stat['stat']}: {stat['subject']}: {stat['reason']}{count}", "yellow")))
-    out.print(styled(f"{number_of(found.num_events, 'record')} in {found.seconds:.1f} s"))
+    out.print(styled(f"{number_of(imported.num_events, 'record')} in {imported.seconds:.1f} s"))
 
 
 def _counts(run: ImportedRun) -> str:

@@ -40,16 +40,16 @@ def info(
     """
     try:
         with reading(logdir, skip_broken=skip_broken, memory_limit=memory_limit) as opened:
-            found = opened.info()
+            answer = opened.info()
     except NoLogdirError as error:
         if not error.below.logdirs:
             raise
         _tell_below(error.below, json=json)
         return
     if json:
-        print_json(dataclasses.asdict(found))
+        print_json(dataclasses.asdict(answer))
     else:
-        print_answer(found)
+        print_answer(answer)
 
 
 def _tell_below(below: LogdirsBelow, *, json: bool) -> None:

@@ -93,10 +93,12 @@ def tell_broken(logdir: str, broken: Sequence[BrokenPart]) -> None:
     if not broken:
         return
     named = "; ".join(f"{part.path} {part.reason}" for part in broken[:_MAX_SHOWN])
-    more = f"; and {len(broken) - _MAX_SHOWN:,} more" if len(broken) > _MAX_SHOWN else ""
+    others_text = f"; and {len(broken) - _MAX_SHOWN:,} more" if len(broken) > _MAX_SHOWN else ""
     rows = sum(part.rows or 0 for part in broken)
     number = f"{number_of(len(broken), 'broken file')} of {logdir} with {number_of(rows, 'known row')}"
-    typer.echo(printable(f"tfdbg-arrow: warning: left out {number}: {named}{more}; see: tfdbg-arrow verify"), err=True)
+    typer.echo(
+        printable(f"tfdbg-arrow: warning: left out {number}: {named}{others_text}; see: tfdbg-arrow verify"), err=True
+    )
 
 
 def console(*, stderr: bool = False) -> Console:

@@ -41,8 +41,8 @@ def schema(
     tables = [table for table in TABLES if name in (None, table.name)]
     views = sorted((view for view in public_views() if name in (None, view.name)), key=lambda view: view.name)
     if not tables and not views:
-        known = ", ".join(sorted([table.name for table in TABLES] + [view.name for view in public_views()]))
-        raise QueryError(f"{name!r} is not a table or view; available are {known}.")
+        available = ", ".join(sorted([table.name for table in TABLES] + [view.name for view in public_views()]))
+        raise QueryError(f"{name!r} is not a table or view; available are {available}.")
     if json:
         print_json({"format_version": FORMAT_VERSION, "tables": tables, "views": views})
     elif name is None:

@@ -23,9 +23,9 @@ def verify(
     from tfdbg_arrow.query import verify as examine
 
     with byte_progress("Verifying") as progress:
-        found = examine(logdir, progress=progress)
+        answer = examine(logdir, progress=progress)
     if json:
-        print_json({"logdir": logdir, "is_intact": found.is_intact, "verification": found})
+        print_json({"logdir": logdir, "is_intact": answer.is_intact, "verification": answer})
     else:
-        print_answer(found)
-    raise typer.Exit(0 if found.is_intact else 1)
+        print_answer(answer)
+    raise typer.Exit(0 if answer.is_intact else 1)

@@ -102,9 +102,9 @@ def _rounds(opened: Logdir, run_id: str | None, *, interval: float) -> Iterator[
         wait_after_look(started, interval_s=interval)
 
 
-def _execute(command: str, logdir: str, found: NonFinite) -> None:
+def _execute(command: str, logdir: str, tensor: NonFinite) -> None:
     """Runs a shell command with the answer of `first-nonfinite --json` on its standard input."""
-    asked = [sys.executable, "-m", "tfdbg_arrow", "first-nonfinite", "--json", "--run", found.run_id, "--", logdir]
+    asked = [sys.executable, "-m", "tfdbg_arrow", "first-nonfinite", "--json", "--run", tensor.run_id, "--", logdir]
     answer = subprocess.run(asked, stdout=subprocess.PIPE, check=False).stdout
     ended = subprocess.run(command, shell=True, input=answer, check=False)
     if ended.returncode:

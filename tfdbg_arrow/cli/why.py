@@ -66,26 +66,26 @@ def why(
         about = opened.about_runs(run_id=run_id)
         first = opened.first_nonfinite(run_id=run_id) if tensor is None else None
         search = opened.spread if forward else opened.provenance
-        found: Provenance | Spread | None = None
+        answer: Provenance | Spread | None = None
         if first is not None:
-            found = search(first, limit=limit)
+            answer = search(first, limit=limit)
         elif tensor is not None and (start := _find(opened, tensor, run_id=run_id)) is not None:
-            found = search(start[1], run_id=start[0], limit=limit)
+            answer = search(start[1], run_id=start[0], limit=limit)
     if json:
-        print_json({"logdir": logdir, "tensor": tensor, "spread" if forward else "provenance": found, "about": about})
+        print_json({"logdir": logdir, "tensor": tensor, "spread" if forward else "provenance": answer, "about": about})
     elif csv:
         columns = Spread.columns() if forward else Provenance.columns()
-        print_csv(columns, [] if found is None else [tuple(row.values()) for row in found.rows()])
-    elif found is None:
+        print_csv(columns, [] if answer is None else [tuple(row.values()) for row in answer.rows()])
+    elif answer is None:
         print_about(about)
         typer.echo("Nothing is bad" + (f" in {tensor}." if tensor else "."))
     else:
         print_about(about)
-        if isinstance(found, Spread):
-            print_blocks(spread(found, first, full=full))
+        if isinstance(answer, Spread):
+            print_blocks(spread(answer, first, full=full))
         else:
-            print_blocks(provenance(found, first, tree=tree, full=full))
-    raise typer.Exit(0 if found is None or found.expected_reason is not None else 1)
+            print_blocks(provenance(answer, first, tree=tree, full=full))
+    raise typer.Exit(0 if answer is None or answer.expected_reason is not None else 1)
 
 
 def _find(logdir: Logdir, tensor: str, *, run_id: str | None) -> tuple[str, int] | None:

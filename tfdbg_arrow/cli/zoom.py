@@ -53,30 +53,30 @@ def zoom(
     if timeout is not None and timeout <= 0:
         raise SettingError(f"--timeout is {timeout:g}; expected a number of seconds above 0")
     target = logdir.with_name(f"{logdir.name}-zoom") if output is None else output
-    found = run_again(logdir, program, output=target, run_id=run_id, event_index=event, seed=seed, timeout_s=timeout)
+    rerun = run_again(logdir, program, output=target, run_id=run_id, event_index=event, seed=seed, timeout_s=timeout)
     if json:
-        print_json({field.name: getattr(found, field.name) for field in dataclasses.fields(found)})
+        print_json({field.name: getattr(rerun, field.name) for field in dataclasses.fields(rerun)})
     else:
-        _print(found)
-    raise typer.Exit(0 if found.is_same_place else 1)
+        _print(rerun)
+    raise typer.Exit(0 if rerun.is_same_place else 1)
 
 
-def _print(found: SecondRun) -> None:
+def _print(rerun: SecondRun) -> None:
     out = console()
-    print_about(found.about)
-    if found.is_same_place:
-        out.print(styled(("The same op made a bad value again:", "bold red"), f" {found.first.headline}"))
-        out.print(styled(f"For a script with its inputs: tfdbg-arrow repro {shlex.quote(found.logdir)}"))
+    print_about(rerun.about)
+    if rerun.is_same_place:
+        out.print(styled(("The same op made a bad value again:", "bold red"), f" {rerun.first.headline}"))
+        out.print(styled(f"For a script with its inputs: tfdbg-arrow repro {shlex.quote(rerun.logdir)}"))
         return
-    if found.second is None:
-        out.print(styled(("The second run had no bad value.", "bold"), f" The first run: {found.first.headline}"))
+    if rerun.second is None:
+        out.print(styled(("The second run had no bad value.", "bold"), f" The first run: {rerun.first.headline}"))
     else:
         out.print(styled(("Another value went bad first in the second run.", "bold")))
-        out.print(styled(f"  first run:  {found.first.headline}"))
-        out.print(styled(f"  second run: {found.second.headline}"))
-    if found.diff is not None:
+        out.print(styled(f"  first run:  {rerun.first.headline}"))
+        out.print(styled(f"  second run: {rerun.second.headline}"))
+    if rerun.diff is not None:
         out.print()
         out.print(styled("A is the first run, B the second."))
-        print_answer(found.diff)
-    elif found.why_not_compared is not None:
-        out.print(styled(f"The runs could not be compared: {found.why_not_compared}"))
+        print_answer(rerun.diff)
+    elif rerun.why_not_compared is not None:
+        out.print(styled(f"The runs could not be compared: {rerun.why_not_compared}"))

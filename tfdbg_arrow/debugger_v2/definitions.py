@@ -105,16 +105,16 @@ class Definitions:
             ids = tuple(frame_id for frame_id in ids if frame_id >= 0)
         if not ids:
             return None
-        known = self._stack_ids.get(ids)
-        if known is None:
+        stack_id = self._stack_ids.get(ids)
+        if stack_id is None:
             if len(self._stack_ids) >= _MAX_STACKS:
                 self._stack_ids.clear()
-            known = self._stack_ids[ids] = self._num_stacks
+            stack_id = self._stack_ids[ids] = self._num_stacks
             self._num_stacks += 1
             for depth, frame_id in enumerate(reversed(ids)):
-                row = {"stack_trace_id": known, "depth": depth, "stack_frame_id": frame_id}
+                row = {"stack_trace_id": stack_id, "depth": depth, "stack_frame_id": frame_id}
                 self._rows.add_row("stack_trace", row)
-        return known
+        return stack_id
 
     def graph_id(self, name: str) -> int | None:
         """Returns the id for a graph id of the dump; None if that is empty or unknown."""
@@ -136,10 +136,10 @@ class Definitions:
         """Returns the id of a device, and adds the device if the dump did not list it; None for an empty name."""
         if not name:
             return None
-        known = self.device_ids.get(name)
-        if known is None:
-            known = self._add_device(name, self._last_device_id + 1)
-        return known
+        device_id = self.device_ids.get(name)
+        if device_id is None:
+            device_id = self._add_device(name, self._last_device_id + 1)
+        return device_id
 
     def _add_device(self, name: str, device_id: int) -> int:
         self.device_ids[name] = device_id
@@ -171,22 +171,22 @@ class Definitions:
 
     def _stack_frame(self, event: Any) -> None:
         frame = event.stack_frame_with_id
-        place = frame.file_line_col
+        location = frame.file_line_col
         frame_id = self._num_frames
         self._num_frames += 1
         if frame.id in self._frame_ids:
             self.problems.add("failed", "stack frame", "has the id of another one; stacks refer to the first one")
         self._frame_ids.setdefault(frame.id, frame_id)
-        path = self._file_path(place.file_index)
-        lines = self._file_lines.get(place.file_index, [])
-        code = lines[place.line - 1].strip() if 1 <= place.line <= len(lines) else ""
+        path = self._file_path(location.file_index)
+        lines = self._file_lines.get(location.file_index, [])
+        code = lines[location.line - 1].strip() if 1 <= location.line <= len(lines) else ""
         row = {
             "stack_frame_id": frame_id,
-            "source_file_id": place.file_index,
+            "source_file_id": location.file_index,
             "file_path": path,
-            "lineno": place.line,
-            "func": _text(place.func),
-            "code": _text(place.code).strip() or code or None,
+            "lineno": location.line,
+            "func": _text(location.func),
+            "code": _text(location.code).strip() or code or None,
             "owner": self._owner(path),
         }
         self._rows.add_row("stack_frame", row)
@@ -271,7 +271,9 @@ class Definitions:
 
     def finish(self) -> None:
         """Adds the graphs that only ops or inner graphs refer to, without a record of their own."""
-        lost = {number: found for number, found in self._late_graphs.items() if number not in self.graph_names}
+        lost = {
+            number: late_graph for number, late_graph in self._late_graphs.items() if number not in self.graph_names
+        }
         for graph_id, (name, time_ns) in lost.items():
             self.graph_names[graph_id] = name
             self.problems.add("failed", "graph", "has no record of its own; only its ops refer to it")

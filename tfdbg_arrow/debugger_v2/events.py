@@ -149,12 +149,12 @@ class EventImporter:
 
     def _inputs(self, scan: Scan, rows: Ints, index: Ints) -> None:
         counts = scan.num_inputs[rows]
-        owner, place = _flatten(counts)
+        owner, position = _flatten(counts)
         first = (np.cumsum(scan.num_inputs) - scan.num_inputs)[rows]
         columns = {
             "execution_index": pa.array(index[owner]),
-            "input_index": pa.array(place),
-            "tensor_id": pa.array(scan.inputs[first[owner] + place]),
+            "input_index": pa.array(position),
+            "tensor_id": pa.array(scan.inputs[first[owner] + position]),
         }
         self._rows.add("execution_input", columns, num_rows=len(owner))
 
@@ -162,17 +162,17 @@ class EventImporter:
         first_output = (np.cumsum(scan.num_outputs) - scan.num_outputs)[rows]
         num_ids = scan.num_outputs[rows]
         # First all TensorProtos, then those with measurements.
-        owner, place = _flatten(self._of(template, T.num_tensors))
+        owner, position = _flatten(self._of(template, T.num_tensors))
         first_content = (np.cumsum(scan.num_contents) - scan.num_contents)[rows]
-        tensor = self._of(template, T.first_tensor)[owner] + place
-        content = first_content[owner] + place
+        tensor = self._of(template, T.first_tensor)[owner] + position
+        content = first_content[owner] + position
         mode = self._of_tensors(tensor, P.mode)
         is_measured = mode >= 0
-        owner, place, tensor, content = (each[is_measured] for each in (owner, place, tensor, content))
+        owner, position, tensor, content = (column[is_measured] for column in (owner, position, tensor, content))
         health = self._health(scan, tensor=tensor, content=content)
         slot = self._of_tensors(tensor, P.slot)
         slot = np.where(num_ids[owner] == self._of(template, T.num_outputs)[owner], slot, NONE)
-        event_index = start[owner] + place  # an export needs the place of a summary whose slot is unknown
+        event_index = start[owner] + position  # an export needs the place of a summary whose slot is unknown
         dtype = self._of_tensors(tensor, P.dtype)
         tensor_id = np.where(slot >= 0, _take(scan.outputs, first_output[owner] + slot), NONE)
         columns = {
@@ -189,14 +189,14 @@ class EventImporter:
         }
         self._rows.add("tensor_health", columns, num_rows=len(owner))
         self._add_values(health, event_index)
-        self._execution_outputs(scan, rows, index, first_output=first_output, known=(owner, slot, dtype))
+        self._execution_outputs(scan, rows, index, first_output=first_output, measured=(owner, slot, dtype))
 
     def _execution_outputs(
-        self, scan: Scan, rows: Ints, index: Ints, *, first_output: Ints, known: tuple[Ints, Ints, Ints]
+        self, scan: Scan, rows: Ints, index: Ints, *, first_output: Ints, measured: tuple[Ints, Ints, Ints]
     ) -> None:
         owner, slot = _flatten(scan.num_outputs[rows])
         dtype = np.full(len(owner), NONE, dtype=np.int64)
-        known_owner, known_slot, known_dtype = (column[known[1] >= 0] for column in known)
+        known_owner, known_slot, known_dtype = (column[measured[1] >= 0] for column in measured)
         first = np.cumsum(scan.num_outputs[rows]) - scan.num_outputs[rows]
         dtype[first[known_owner] + known_slot] = known_dtype
         columns = {
@@ -209,18 +209,18 @@ class EventImporter:
 
     def _devices(self, template: Ints, slot: Ints) -> pa.Array:
         devices = self.templates.output_devices.array()[:, 0]
-        known = (slot >= 0) & (slot < self._of(template, T.num_devices))
+        is_listed = (slot >= 0) & (slot < self._of(template, T.num_devices))
         listed = _take(devices, self._of(template, T.first_device) + slot)
-        return _nullable(np.where(known, listed, self._of(template, T.device)))
+        return _nullable(np.where(is_listed, listed, self._of(template, T.device)))
 
     def _health(self, scan: Scan, *, tensor: Ints, content: Ints) -> Health:
         has_content = (content >= 0) & (content < len(scan.content_start))
-        place = np.where(has_content, content, 0)
+        content_index = np.where(has_content, content, 0)
         tensors = Tensors(
             mode=self._of_tensors(tensor, P.mode),
             facts=self._of_tensors(tensor, P.facts),
-            start=np.where(has_content, _take(scan.content_start, place), 0),
-            length=np.where(has_content, _take(scan.content_length, place), 0),
+            start=np.where(has_content, _take(scan.content_start, content_index), 0),
+            length=np.where(has_content, _take(scan.content_length, content_index), 0),
             buffer=scan.buffer,
         )
         return Health(tensors, self.templates.facts)
@@ -230,8 +230,13 @@ class EventImporter:
         return np.where(tensor >= 0, _take(table[:, column], tensor), NONE)
 
     def _add_values(self, health: Health, event_index: Ints) -> None:
-        for place, (value, facts) in health.values.items():
-            row = {"event_index": int(event_index[place]), "dtype": facts.dtype, "shape": facts.shape, "value": value}
+        for row_index, (value, facts) in health.values.items():
+            row = {
+                "event_index": int(event_index[row_index]),
+                "dtype": facts.dtype,
+                "shape": facts.shape,
+                "value": value,
+            }
             self._rows.add_row("tensor_value", row, num_bytes=len(value))
 
     def _count(self, file: str, scan: Scan, records: Ints, *, is_expected: Mask) -> None:
@@ -396,9 +401,9 @@ def in_order(
 
 
 def _texts(numbers: Ints, texts: Sequence[str]) -> pa.Array:
-    used, places = np.unique(numbers, return_inverse=True)
+    used, indexes = np.unique(numbers, return_inverse=True)
     dictionary = pa.array([texts[number] if number >= 0 else None for number in used.tolist()], pa.string())
-    return dictionary.take(pa.array(places))
+    return dictionary.take(pa.array(indexes))
 
 
 def _repeat(text: str, count: int) -> pa.Array:
@@ -409,11 +414,11 @@ def _nullable(values: Ints) -> pa.Array:
     return pa.array(values, mask=values < 0)
 
 
-def _take(values: npt.NDArray[Any], places: Ints) -> npt.NDArray[Any]:
-    """Returns values[places], with arbitrary values for places out of range."""
+def _take(values: npt.NDArray[Any], indexes: Ints) -> npt.NDArray[Any]:
+    """Returns values[indexes], with arbitrary values for indexes out of range."""
     if not len(values):
-        return np.full(len(places), NONE, dtype=np.int64)
-    return values[np.clip(places, 0, len(values) - 1)]
+        return np.full(len(indexes), NONE, dtype=np.int64)
+    return values[np.clip(indexes, 0, len(values) - 1)]
 
 
 def _flatten(counts: Ints) -> tuple[Ints, Ints]:

@@ -85,10 +85,10 @@ def export_logdir(
     check_logdir(logdir)
     if tensor_debug_mode is not None and tensor_debug_mode not in MODES:
         raise SettingError(f"tensor_debug_mode is {tensor_debug_mode!r}, expected one of {', '.join(MODES)}.")
-    known = run_ids(logdir)
-    if run_id is not None and run_id not in known:
-        raise LogdirError(f"{logdir} has no run {run_id!r}; it has {', '.join(known) or 'none'}.")
-    chosen = known if run_id is None else (run_id,)
+    all_run_ids = run_ids(logdir)
+    if run_id is not None and run_id not in all_run_ids:
+        raise LogdirError(f"{logdir} has no run {run_id!r}; it has {', '.join(all_run_ids) or 'none'}.")
+    chosen = all_run_ids if run_id is None else (run_id,)
     if not chosen:
         raise LogdirError(f"{logdir} holds no run; record a program into it first.")
     targets = [dump if len(chosen) == 1 else dump / name for name in chosen]

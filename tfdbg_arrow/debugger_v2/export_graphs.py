@@ -140,7 +140,7 @@ class Graphs:
         )  # fmt: skip
         ops = tables.keyed("graph_op", "graph_id", columns)
         outputs = tables.keyed("graph_op_output", "graph_id", ("graph_id", "op_name", "output_slot"))
-        found: dict[tuple[int, str], _OpRow] = {}
+        row_of_op: dict[tuple[int, str], _OpRow] = {}
         for first, end, window in ops.windows(_GRAPH_WINDOW):
             # TensorFlow may add outputs to a call after its creation, when the gradient is made.
             slots: dict[tuple[int, str], int] = defaultdict(int)
@@ -150,16 +150,16 @@ class Graphs:
             lasts: dict[int, int] = {}
             for row in sorted(itertools.starmap(_OpRow, to_rows(window)), key=lambda row: (row.graph_id, row.op_index)):
                 key = row.graph_id, row.op_name
-                if self._can_write(row, found):
+                if self._can_write(row, row_of_op):
                     lasts[row.graph_id] = max(lasts.get(row.graph_id, row.wall_time_ns), row.wall_time_ns)
-                    found[key] = replace(
+                    row_of_op[key] = replace(
                         row, num_outputs=max(row.num_outputs, slots[key]), wall_time_ns=lasts[row.graph_id]
                     )
         for node in read_made_nodes(tables):
             graph = self._graphs.get(node.graph_id)
-            if graph is not None and (node.graph_id, node.node_name) not in found:
-                made_for = found.get((node.graph_id, node.made_for or ""))
-                found[node.graph_id, node.node_name] = _OpRow(
+            if graph is not None and (node.graph_id, node.node_name) not in row_of_op:
+                made_for = row_of_op.get((node.graph_id, node.made_for or ""))
+                row_of_op[node.graph_id, node.node_name] = _OpRow(
                     node.graph_id,
                     _LAST_INDEX if made_for is None else made_for.op_index,
                     node.node_name,
@@ -171,7 +171,7 @@ class Graphs:
                     made=node,
                 )
         return sorted(
-            found.values(),
+            row_of_op.values(),
             key=lambda op: (op.wall_time_ns, op.graph_id, op.op_index, op.made is not None, op.op_name),
         )
 
@@ -202,10 +202,10 @@ class Graphs:
     def _write_graph(self, graph: _GraphRow, wall_time_ns: int) -> None:
         """Writes a graph and, before it, the graphs in which it was traced, unless they are written."""
         chain: list[_GraphRow] = []
-        each: _GraphRow | None = graph
-        while each is not None and each.graph_id not in self._written and each not in chain:
-            chain.append(each)
-            each = None if each.outer_graph_id is None else self._graphs.get(each.outer_graph_id)
+        current: _GraphRow | None = graph
+        while current is not None and current.graph_id not in self._written and current not in chain:
+            chain.append(current)
+            current = None if current.outer_graph_id is None else self._graphs.get(current.outer_graph_id)
         for row in reversed(chain):
             event = DebugEvent()
             event.debugged_graph.graph_id = str(row.graph_id)
@@ -217,11 +217,11 @@ class Graphs:
 
     def _read_inputs(self, graph_id: int) -> dict[str, list[str]]:
         """Returns the names of the input tensors of each op of a graph, in order."""
-        found: dict[str, list[tuple[int, str]]] = defaultdict(list)
+        inputs_of_op: dict[str, list[tuple[int, str]]] = defaultdict(list)
         for _, op_name, index, is_control, source, slot in to_rows(self._inputs.between(graph_id, graph_id + 1)):
             if not is_control and slot is not None:
-                found[op_name].append((index, f"{source}:{slot}"))
-        return {op_name: [name for _, name in sorted(inputs)] for op_name, inputs in found.items()}
+                inputs_of_op[op_name].append((index, f"{source}:{slot}"))
+        return {op_name: [name for _, name in sorted(inputs)] for op_name, inputs in inputs_of_op.items()}
 
     def _input_name(self, graph_id: int, source: Source) -> str:
         """Returns the name of a tensor.
@@ -271,18 +271,20 @@ class Stacks:
         file_indexes: dict[int, int] = {}
         for file_id, path, text in tables.rows("source_file", ("source_file_id", "file_path", "source_text")):
             file_indexes[file_id] = self._write_file(path, text)
-        known: set[int] = set()
+        written_frames: set[int] = set()
         for frame_id, file_id, path, lineno, func in tables.rows(
             "stack_frame", ("stack_frame_id", "source_file_id", "file_path", "lineno", "func")
         ):
             if file_id not in file_indexes:  # the run was killed between the two rows
                 file_indexes[file_id] = self._write_file(path, None)
             self._write_frame(str(frame_id), file_indexes[file_id], lineno, func)
-            known.add(frame_id)
+            written_frames.add(frame_id)
         self._locations = {
-            stack_id: CodeLocation(host_name=host_name, stack_frame_ids=[str(each) for each in stack if each in known])
+            stack_id: CodeLocation(
+                host_name=host_name, stack_frame_ids=[str(frame_id) for frame_id in stack if frame_id in written_frames]
+            )
             for stack_id, stack in read_stacks(tables).items()
-            if not known.isdisjoint(stack)
+            if not written_frames.isdisjoint(stack)
         }
         self._unknown: CodeLocation | None = None
 
@@ -294,9 +296,9 @@ class Stacks:
             needs_frame: Whether an unknown stack gets one frame that says so; otherwise it has no frames. Debugger V2's
                 reader needs this frame to return the stack of an execution.
         """
-        found = self._locations.get(stack_trace_id) if stack_trace_id is not None else None
-        if found is not None:
-            return found
+        location = self._locations.get(stack_trace_id) if stack_trace_id is not None else None
+        if location is not None:
+            return location
         if not needs_frame:
             return CodeLocation(host_name=self._host_name)
         if self._unknown is None:
@@ -399,14 +401,14 @@ def read_made_nodes(tables: RunTables) -> list[MadeNode]:
     num_slots: dict[tuple[int, str], int] = defaultdict(int)
     for (graph_id, op_name, _), slot in recorded.items():
         num_slots[graph_id, op_name] = max(num_slots[graph_id, op_name], slot + 1)
-    found: dict[tuple[int, str], MadeNode] = {}
+    made_nodes: dict[tuple[int, str], MadeNode] = {}
     for nodes, inputs in _executed_graphs(tables):
         for (executed_graph_id, name), node in sorted(nodes.items()):
             graph_id = node.graph_id
             if node.op_name is not None or graph_id is None or (graph_id, name, node.op_type) not in recorded:
                 continue
-            if (graph_id, name) not in found:
-                found[graph_id, name] = MadeNode(
+            if (graph_id, name) not in made_nodes:
+                made_nodes[graph_id, name] = MadeNode(
                     graph_id=graph_id,
                     node_name=name,
                     op_type=node.op_type,
@@ -415,7 +417,7 @@ def read_made_nodes(tables: RunTables) -> list[MadeNode]:
                     num_outputs=max(_num_dtypes(node.output_dtypes), num_slots[graph_id, name]),
                     sources=tuple(_sources(executed_graph_id, node, nodes, inputs)),
                 )
-    return [found[place] for place in sorted(found)]
+    return [made_nodes[node_key] for node_key in sorted(made_nodes)]
 
 
 def _executed_graphs(

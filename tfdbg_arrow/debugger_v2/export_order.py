@@ -77,11 +77,11 @@ def ordered_calls(rows: KeyedRows, order: CallOrder) -> Iterator[pa.Table]:
         The rows of some calls. Their `wall_time_ns` are those of their call in ascending order.
     """
     lasts = _Lasts(rows)
-    waiting: list[_Part] = []
+    not_ended: list[_Part] = []
     for _, end, window in rows.windows(_WINDOW):
-        parts = [*waiting, (window, lasts.of(window))]
+        parts = [*not_ended, (window, lasts.of(window))]
         ended = list(_of_calls(parts, end, have_ended=True))
-        waiting = list(_of_calls(parts, end, have_ended=False))
+        not_ended = list(_of_calls(parts, end, have_ended=False))
         if ended:
             tables, ends = zip(*ended, strict=True)
             yield _in_order(pa.concat_tables(tables), np.concatenate(ends), order)
@@ -115,8 +115,8 @@ def _in_order(calls: pa.Table, lasts: _Ids, order: CallOrder) -> pa.Table:
     )
     times = calls["wall_time_ns"].to_numpy()[by_call]
     times = times[np.lexsort((times, lasts))]
-    found = calls.take(pa.array(by_call[within]))
-    return found.set_column(found.column_names.index("wall_time_ns"), "wall_time_ns", pa.array(times, pa.int64()))
+    ordered = calls.take(pa.array(by_call[within]))
+    return ordered.set_column(ordered.column_names.index("wall_time_ns"), "wall_time_ns", pa.array(times, pa.int64()))
 
 
 def _call_ids(rows: pa.Table) -> tuple[npt.NDArray[np.bool_], _Ids, npt.NDArray[np.bool_]]:
@@ -139,29 +139,29 @@ class _Lasts:
         for _, _, window in rows.windows(_WINDOW):
             is_execution, ids, is_known = _call_ids(window)
             events = window["event_index"].to_numpy()
-            for kind, found in parts.items():
+            for kind, kind_parts in parts.items():
                 chosen = is_known & (is_execution == kind)
-                found.append(_last_of_each(ids[chosen], events[chosen]))
+                kind_parts.append(_last_of_each(ids[chosen], events[chosen]))
         self._lasts = {
-            kind: _last_of_each(*(np.concatenate(arrays) for arrays in zip(*found, strict=True)))
-            for kind, found in parts.items()
-            if found
+            kind: _last_of_each(*(np.concatenate(arrays) for arrays in zip(*kind_parts, strict=True)))
+            for kind, kind_parts in parts.items()
+            if kind_parts
         }
 
     def of(self, rows: pa.Table) -> _Ids:
         """Returns the event_index of the last row of each row's call; its own if the call is unknown."""
         is_execution, ids, is_known = _call_ids(rows)
-        found: _Ids = rows["event_index"].to_numpy().copy()
-        for kind, (known, events) in self._lasts.items():
+        lasts: _Ids = rows["event_index"].to_numpy().copy()
+        for kind, (call_ids, events) in self._lasts.items():
             chosen = is_known & (is_execution == kind)
-            found[chosen] = events[np.searchsorted(known, ids[chosen])]
-        return found
+            lasts[chosen] = events[np.searchsorted(call_ids, ids[chosen])]
+        return lasts
 
 
 def _last_of_each(ids: _Ids, events: _Ids) -> tuple[_Ids, _Ids]:
     """Returns the distinct ids in ascending order, and the last event of each; events must be in ascending order."""
-    found, places = np.unique(ids[::-1], return_index=True)
-    return found, events[::-1][places]
+    distinct, last_indexes = np.unique(ids[::-1], return_index=True)
+    return distinct, events[::-1][last_indexes]
 
 
 @dataclass(frozen=True)
@@ -197,7 +197,7 @@ class CallOrder:
         self._op_indexes = lru_cache(maxsize=_MAX_GRAPHS)(self._read_op_indexes)
         self._paths_in = lru_cache(maxsize=_MAX_GRAPHS)(self._find_paths)
         self._chains = CallChains(lambda graph_id: self._callers.get(graph_id, ()))
-        self._known = lru_cache(maxsize=_MAX_KNOWN)(self._find_permutation)
+        self._cached_permutation = lru_cache(maxsize=_MAX_KNOWN)(self._find_permutation)
 
     def permutation(self, steps: Sequence[int | None], rows: Sequence[CallRow]) -> list[int]:
         """Returns the places of the rows of one call in the order of data flow.
@@ -208,32 +208,34 @@ class CallOrder:
         """
         numbers: dict[int | None, int] = {}
         numbered = tuple(numbers.setdefault(step, len(numbers)) for step in steps)
-        find = self._known if len(rows) <= _MAX_KNOWN_ROWS else self._find_permutation
+        find = self._cached_permutation if len(rows) <= _MAX_KNOWN_ROWS else self._find_permutation
         return find(numbered, tuple(rows))
 
     def _find_permutation(self, numbers: tuple[int, ...], rows: tuple[CallRow, ...]) -> list[int]:
         """Returns the same for steps that are numbered from 0."""
-        places: dict[int, list[int]] = defaultdict(list)
-        for place, number in enumerate(numbers):
-            places[number].append(place)
-        steps = [_Step([rows[place] for place in found], found) for found in places.values()]
+        indexes_of_step: dict[int, list[int]] = defaultdict(list)
+        for index, number in enumerate(numbers):
+            indexes_of_step[number].append(index)
+        steps = [_Step([rows[index] for index in indexes], indexes) for indexes in indexes_of_step.values()]
         for step in steps:
             step.set_keys(self._paths_of(step))
         for step, key in self._nested(steps):
             step.move_under(key)
         keyed = [pair for step in steps for pair in zip(step.keys, step.places, strict=True)]
-        return [place for _, place in sorted(keyed)]
+        return [index for _, index in sorted(keyed)]
 
     def _nested(self, steps: list[_Step]) -> Iterator[tuple[_Step, _Path]]:
         """Yields the steps of functions that TensorFlow did not inline, and the keys of the ops that called them.
 
         Outer steps come first. The n-th call of an op that ended is that of the n-th step that ended.
         """
-        waiting = sorted(steps, key=lambda step: step.places[-1])
+        by_end = sorted(steps, key=lambda step: step.places[-1])
         taken: set[tuple[int, int]] = set()
-        found: list[tuple[_Step, _Step, int]] = []
-        for step in waiting if len(steps) > 1 else ():
-            callers = {(each.graph_id, each.op_name) for root in step.roots for each in self._callers.get(root, ())}
+        nested: list[tuple[_Step, _Step, int]] = []
+        for step in by_end if len(steps) > 1 else ():
+            callers = {
+                (caller.graph_id, caller.op_name) for root in step.roots for caller in self._callers.get(root, ())
+            }
             candidates = [
                 (other.places[row], number, row)
                 for number, other in enumerate(steps)
@@ -245,9 +247,9 @@ class CallOrder:
             if candidates:
                 _, number, row = min(candidates)
                 taken.add((number, row))
-                found.append((step, steps[number], row))
+                nested.append((step, steps[number], row))
         # A step ends before the step that called it, so that the reverse order has outer steps first.
-        for step, outer, row in reversed(found):
+        for step, outer, row in reversed(nested):
             yield step, outer.keys[row][: outer.keys[row].index(_OWN)]
 
     def _paths_of(self, step: _Step) -> dict[_Site, _Path]:
@@ -373,22 +375,22 @@ def _entries_of(
         return {frame: (0, number) for number, frame in enumerate(in_order)}
     outer_in_order = sorted(outer, key=lambda frame: min(outer[frame].values()))
     places = [(frame, iteration) for frame in outer_in_order for iteration in range(max(outer[frame]) + 1)]
-    found = find_entries(in_order, places)
-    if len(found) < len(in_order):  # XLA does not number frames as the runtime does: the arrival decides
+    entries = find_entries(in_order, places)
+    if len(entries) < len(in_order):  # XLA does not number frames as the runtime does: the arrival decides
         begins = sorted(
             (event, frame, iteration) for frame, firsts in outer.items() for iteration, event in firsts.items()
         )
         for frame in in_order:
             before = [(outer_frame, iteration) for event, outer_frame, iteration in begins if event < first_of[frame]]
-            found.setdefault(frame, before[-1] if before else begins[0][1:])
-    return found
+            entries.setdefault(frame, before[-1] if before else begins[0][1:])
+    return entries
 
 
 def _innermost_loop(path: _Path) -> _Path:
     """Returns the path up to and including the mark of the innermost loop; an empty path outside loops."""
-    for place in range(len(path) - 1, -1, -1):
-        if path[place] == _LOOP:
-            return path[: place + 1]
+    for index in range(len(path) - 1, -1, -1):
+        if path[index] == _LOOP:
+            return path[: index + 1]
     return ()
 
 
@@ -412,8 +414,8 @@ def node_paths(op_types: Sequence[str], edges: Sequence[tuple[int, int]], create
     for node, chain in enumerate(chains):
         items[chain][node] = created[node]
         for depth, frame in enumerate(chain):
-            known = items[chain[:depth]].get(-1 - frame, created[node])
-            items[chain[:depth]][-1 - frame] = min(known, created[node])
+            earliest = items[chain[:depth]].get(-1 - frame, created[node])
+            items[chain[:depth]][-1 - frame] = min(earliest, created[node])
     after: dict[_Path, dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
     for source, node in edges:
         if op_types[source] in NEXT_ITERATIONS:
@@ -421,10 +423,12 @@ def node_paths(op_types: Sequence[str], edges: Sequence[tuple[int, int]], create
         depth = 0
         while depth < min(len(chains[source]), len(chains[node])) and chains[source][depth] == chains[node][depth]:
             depth += 1
-        first, second = (-1 - chains[each][depth] if len(chains[each]) > depth else each for each in (source, node))
+        first, second = (
+            -1 - chains[endpoint][depth] if len(chains[endpoint]) > depth else endpoint for endpoint in (source, node)
+        )
         if first != second:
             after[chains[node][:depth]][first].add(second)
-    ranks = {chain: _ranks(found, after[chain]) for chain, found in items.items()}
+    ranks = {chain: _ranks(chain_items, after[chain]) for chain, chain_items in items.items()}
     return [
         (
             *(
@@ -484,12 +488,12 @@ class _Frames:
 
     def chain(self, node: int) -> tuple[int, ...]:
         """Returns the loops around a node, the outermost first."""
-        found: list[int] = []
+        loops: list[int] = []
         frame = self._find(node)
-        while frame in self._outer and frame not in found:
-            found.append(frame)
+        while frame in self._outer and frame not in loops:
+            loops.append(frame)
             frame = self._find(self._outer[frame])
-        return tuple(reversed(found))
+        return tuple(reversed(loops))
 
     def _find(self, node: int) -> int:
         while self._of[node] != node:
@@ -505,13 +509,13 @@ class _Frames:
             self._outer[frame] = outer
 
     def _unite(self, one: int, other: int) -> None:
-        waiting = [(one, other)]
-        while waiting:
-            first, second = (self._find(each) for each in waiting.pop())
+        pairs = [(one, other)]
+        while pairs:
+            first, second = (self._find(frame) for frame in pairs.pop())
             if first != second:
                 self._of[second] = first
                 outer = self._outer.pop(second, None)
                 if outer is not None and first in self._outer:
-                    waiting.append((self._outer[first], outer))
+                    pairs.append((self._outer[first], outer))
                 elif outer is not None:
                     self._outer[first] = outer

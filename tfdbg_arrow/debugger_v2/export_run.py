@@ -178,8 +178,8 @@ class RunWriter:
         An output that was not measured is on the device of the outputs that were, if they are all on the same one.
         """
         device_ids = [None if measured is None else measured.device_id for measured in outputs]
-        known = {device_id for device_id in device_ids if device_id is not None}
-        common = known.pop() if len(known) == 1 else None
+        distinct_ids = {device_id for device_id in device_ids if device_id is not None}
+        common = distinct_ids.pop() if len(distinct_ids) == 1 else None
         return [self._device_id(common if device_id is None else device_id) for device_id in device_ids]
 
     def _device_id(self, device_id: int | None) -> int:
@@ -274,5 +274,5 @@ class _ExecutionTensors:
         health = sorted(to_rows(self._health.between(first, end)), key=lambda row: row[2])
         for index, slot, event_index, device_id, *values in health:
             # A dump does not say which outputs it summarises if not all; its readers take the place for the slot.
-            place = event_index - firsts.setdefault(index, event_index) if slot is None else slot
-            self.measured[index, place] = _Measured(event_index, device_id, values)
+            output_slot = event_index - firsts.setdefault(index, event_index) if slot is None else slot
+            self.measured[index, output_slot] = _Measured(event_index, device_id, values)

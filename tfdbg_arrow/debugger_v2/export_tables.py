@@ -68,15 +68,16 @@ class _RowGroup:
         """Returns some columns; a column that an older part does not have is NULL."""
         try:
             with pq.ParquetFile(self.path, metadata=self.metadata, page_checksum_verification=True) as file:
-                known = set(file.schema_arrow.names)
-                found = file.read_row_group(self.index, columns=[name for name in columns if name in known])
+                part_columns = set(file.schema_arrow.names)
+                part_table = file.read_row_group(self.index, columns=[name for name in columns if name in part_columns])
         except FileNotFoundError:
             raise PartGoneError(self.path) from None
         except (OSError, pa.ArrowException) as error:
             raise _broken(self.path, error) from error
         rows = self.metadata.row_group(self.index).num_rows
         arrays = [
-            found[name] if name in found.column_names else pa.nulls(rows, schema.field(name).type) for name in columns
+            part_table[name] if name in part_table.column_names else pa.nulls(rows, schema.field(name).type)
+            for name in columns
         ]
         return pa.table(arrays, names=list(columns))
 
@@ -152,14 +153,14 @@ class RunTables:
             where: A VARCHAR column and its value in the rows to read.
         """
         schema = arrow_schema(table)
-        found: dict[Row, int] = {}
+        greatest: dict[Row, int] = {}
         for group in self._groups.get(table, ()):
             rows = group.read((*by, column, where[0]), schema)
             groups = rows.filter(pc.equal(rows[where[0]], where[1])).group_by(list(by)).aggregate([(column, "max")])
             for *key, value in to_rows(groups.select([*by, f"{column}_max"])):
                 if value is not None:
-                    found[tuple(key)] = max(found.get(tuple(key), value), value)
-        return found
+                    greatest[tuple(key)] = max(greatest.get(tuple(key), value), value)
+        return greatest
 
     def rows(self, table: str, columns: Sequence[str]) -> Iterator[Row]:
         """Yields the rows of a table in no particular order, with one row group in memory at a time."""
@@ -197,10 +198,12 @@ class KeyedRows:
         where: tuple[str, str] | None,
     ) -> None:
         ranges = [(group, group.range_of(key)) for group in groups]
-        found = sorted(((group, range_) for group, range_ in ranges if range_ is not None), key=lambda pair: pair[1])
-        self._groups = [group for group, _ in found]
-        self._firsts = np.array([range_[0] for _, range_ in found], np.int64)
-        self._lasts = np.array([range_[1] for _, range_ in found], np.int64)
+        sorted_groups = sorted(
+            ((group, range_) for group, range_ in ranges if range_ is not None), key=lambda pair: pair[1]
+        )
+        self._groups = [group for group, _ in sorted_groups]
+        self._firsts = np.array([range_[0] for _, range_ in sorted_groups], np.int64)
+        self._lasts = np.array([range_[1] for _, range_ in sorted_groups], np.int64)
         self._schema, self._key, self._columns, self._where = schema, key, tuple(columns), where
         self._held: OrderedDict[int, tuple[pa.Table, np.ndarray[Any, np.dtype[np.int64]]]] = OrderedDict()
         self._held_bytes = 0
@@ -236,8 +239,8 @@ class KeyedRows:
 
     def get(self, key: int) -> Row | None:
         """Returns the row with a unique key; None if there is none."""
-        found = self.between(key, key + 1)
-        return next(to_rows(found)) if found.num_rows else None
+        rows = self.between(key, key + 1)
+        return next(to_rows(rows)) if rows.num_rows else None
 
     def _next_key(self, at_least: int) -> int | None:
         """Returns the smallest key that is not below a value; None if there is none."""
@@ -248,9 +251,9 @@ class KeyedRows:
             if least is not None and self._firsts[number] >= least:
                 break  # the groups are sorted by their first key
             _, values = self._load(int(number))
-            place = np.searchsorted(values, at_least, "left")
-            if place < len(values) and (least is None or values[place] < least):
-                least = int(values[place])
+            index = np.searchsorted(values, at_least, "left")
+            if index < len(values) and (least is None or values[index] < least):
+                least = int(values[index])
         return least
 
     def _load(self, number: int) -> tuple[pa.Table, np.ndarray[Any, np.dtype[np.int64]]]:
@@ -283,12 +286,12 @@ def to_rows(table: pa.Table) -> Iterator[Row]:
 
 def listed(rows: KeyedRows, first: int, end: int) -> dict[int, list[tuple[int, int]]]:
     """Returns the (index, tensor id) pairs of executions by first <= execution_index < end, in order."""
-    found: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    pairs_of_execution: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for execution_index, index, tensor_id in to_rows(rows.between(first, end)):
-        found[execution_index].append((index, tensor_id))
-    for pairs in found.values():
+        pairs_of_execution[execution_index].append((index, tensor_id))
+    for pairs in pairs_of_execution.values():
         pairs.sort()
-    return found
+    return pairs_of_execution
 
 
 def read_stacks(tables: RunTables) -> dict[int, list[int]]:

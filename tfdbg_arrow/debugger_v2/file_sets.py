@@ -65,14 +65,14 @@ class FileSet:
     @property
     def seconds(self) -> int:
         """Start of the recording according to the prefix, in seconds since 1970-01-01T00:00:00Z; 0 if unknown."""
-        found = _PREFIX.fullmatch(self.prefix)
-        return 0 if found is None else int(found["seconds"])
+        match = _PREFIX.fullmatch(self.prefix)
+        return 0 if match is None else int(match["seconds"])
 
     @property
     def host_name(self) -> str | None:
         """Host according to the prefix; None if unknown."""
-        found = _PREFIX.fullmatch(self.prefix)
-        return None if found is None else found["host"]
+        match = _PREFIX.fullmatch(self.prefix)
+        return None if match is None else match["host"]
 
 
 def find_file_sets(dump: str | os.PathLike[str]) -> tuple[FileSet, ...]:
@@ -91,7 +91,7 @@ def find_file_sets(dump: str | os.PathLike[str]) -> tuple[FileSet, ...]:
         raise DumpError(
             f"{directory} is a logdir of tfdbg_arrow, not a dump of Debugger V2; it can be read without an import"
         )
-    found: dict[str, dict[str, Path]] = {}
+    paths_of_prefix: dict[str, dict[str, Path]] = {}
     sizes: dict[str, dict[str, int]] = {}
     own_files = OwnFiles(directory)
     try:
@@ -99,7 +99,7 @@ def find_file_sets(dump: str | os.PathLike[str]) -> tuple[FileSet, ...]:
             match = _NAME.fullmatch(entry.name)
             if match is not None and entry.is_file():
                 own_files.check([entry.path])
-                found.setdefault(match["prefix"], {})[match["suffix"]] = Path(entry.path)
+                paths_of_prefix.setdefault(match["prefix"], {})[match["suffix"]] = Path(entry.path)
                 sizes.setdefault(match["prefix"], {})[match["suffix"]] = entry.stat().st_size
     except LogdirError as error:
         raise DumpError(str(error)) from error
@@ -107,7 +107,7 @@ def find_file_sets(dump: str | os.PathLike[str]) -> tuple[FileSet, ...]:
         raise DumpError(
             f"the dump {directory} cannot be read ({error.strerror or error}); check its permissions"
         ) from error
-    if not found:
+    if not paths_of_prefix:
         raise DumpError(
             f"{directory} holds no dump of Debugger V2, expected files such as tfdbg_events.<seconds>.<host>.metadata; "
             "give the dump_root of the recording"
@@ -118,7 +118,7 @@ def find_file_sets(dump: str | os.PathLike[str]) -> tuple[FileSet, ...]:
             paths={suffix: paths[suffix] for suffix in FILES if suffix in paths},
             sizes={suffix: sizes[prefix][suffix] for suffix in FILES if suffix in paths},
         )
-        for prefix, paths in sorted(found.items())
+        for prefix, paths in sorted(paths_of_prefix.items())
     )
 
 
@@ -196,9 +196,9 @@ class RecordReader:
 
     def _next(self) -> bytes | None:
         if not self._fill(HEADER_BYTES):
-            left = len(self._buffer) - self._start
-            if left:
-                self._damage("the file ends inside a frame's length", left=left, is_torn=True)
+            num_bytes = len(self._buffer) - self._start
+            if num_bytes:
+                self._damage("the file ends inside a frame's length", num_bytes=num_bytes, is_torn=True)
             return None
         start = self._start
         length, length_crc = _HEADER.unpack_from(self._buffer, start)
@@ -210,7 +210,7 @@ class RecordReader:
             return None
         size = HEADER_BYTES + length + FOOTER_BYTES
         if not self._fill(size):
-            self._damage("the file ends inside a record", left=len(self._buffer) - self._start, is_torn=True)
+            self._damage("the file ends inside a record", num_bytes=len(self._buffer) - self._start, is_torn=True)
             return None
         start = self._start
         record = self._buffer[start + HEADER_BYTES : start + HEADER_BYTES + length]
@@ -238,8 +238,8 @@ class RecordReader:
         self._buffer, self._start = b"".join(pieces), 0
         return have >= size
 
-    def _damage(self, reason: str, *, left: int | None = None, is_torn: bool = False) -> None:
-        self.damage = Damage(offset=self.offset, num_bytes=left, reason=reason, is_torn=is_torn)
+    def _damage(self, reason: str, *, num_bytes: int | None = None, is_torn: bool = False) -> None:
+        self.damage = Damage(offset=self.offset, num_bytes=num_bytes, reason=reason, is_torn=is_torn)
 
 
 def check_dump(path: Path) -> None:
@@ -288,7 +288,7 @@ class DumpFiles:
         self._directory = directory
         self._paths = {suffix: directory / f"{prefix}.{suffix}" for suffix in FILES}
         self._files: dict[str, BinaryIO] = {}
-        self._made: list[Path] = []
+        self._created: list[Path] = []
         self.num_records = dict.fromkeys(FILES, 0)
         self.size_bytes = 0
 
@@ -296,7 +296,7 @@ class DumpFiles:
         try:
             missing = self._directory
             while not missing.exists():
-                self._made.append(missing)
+                self._created.append(missing)
                 missing = missing.parent
             self._directory.mkdir(parents=True, exist_ok=True)
             for suffix, path in self._paths.items():
@@ -340,7 +340,7 @@ class DumpFiles:
             for path in (_temporary(self._paths[suffix]), self._paths[suffix]):
                 with contextlib.suppress(OSError):
                     path.unlink()
-        for directory in self._made:
+        for directory in self._created:
             with contextlib.suppress(OSError):
                 directory.rmdir()
 

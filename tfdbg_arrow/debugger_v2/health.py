@@ -59,10 +59,10 @@ def tensor_facts(tensor: Any, *, mode: int, output_slot: int | None) -> TensorFa
     if not is_measured(tensor, mode):
         return None
     if mode in NUM_KEPT:
-        kept = np.frombuffer(tensor.tensor_content[: len(tensor.tensor_content) // 8 * 8], dtype="<f8")
-        number = kept[-1] if NUM_KEPT[mode] > 1 and len(kept) == NUM_KEPT[mode] else -1.0
-        known = number == int(number) and number > 0 if np.isfinite(number) else False
-        return TensorFacts(mode=mode, output_slot=output_slot, dtype=dtype_name(int(number)) if known else None)
+        numbers = np.frombuffer(tensor.tensor_content[: len(tensor.tensor_content) // 8 * 8], dtype="<f8")
+        number = numbers[-1] if NUM_KEPT[mode] > 1 and len(numbers) == NUM_KEPT[mode] else -1.0
+        is_known = number == int(number) and number > 0 if np.isfinite(number) else False
+        return TensorFacts(mode=mode, output_slot=output_slot, dtype=dtype_name(int(number)) if is_known else None)
     shape = None if tensor.tensor_shape.unknown_rank else tuple(dim.size for dim in tensor.tensor_shape.dim)
     itemsize = dtype_itemsize(tensor.dtype)
     size = None if shape is None or any(dim < 0 for dim in shape) else math.prod(shape)
@@ -131,10 +131,10 @@ def _unpacked_strings(content: bytes, size: int) -> list[bytes] | None:
     if size > len(content):
         return None
     lengths: list[int] = []
-    length = shift = place = 0
-    while len(lengths) < size and place < len(content):
-        byte = content[place]
-        place += 1
+    length = shift = offset = 0
+    while len(lengths) < size and offset < len(content):
+        byte = content[offset]
+        offset += 1
         length |= (byte & 0x7F) << shift
         shift += 7
         if byte < 0x80:
@@ -142,7 +142,7 @@ def _unpacked_strings(content: bytes, size: int) -> list[bytes] | None:
             length = shift = 0
         elif shift > 63:  # a longer number takes quadratic time
             return None
-    ends = list(accumulate(lengths, initial=place))
+    ends = list(accumulate(lengths, initial=offset))
     if len(lengths) < size or ends[-1] != len(content):
         return None
     return [content[start:end] for start, end in pairwise(ends)]
@@ -179,7 +179,7 @@ class Health:
         self._tensors = tensors
         count = len(tensors.mode)
         self._numbers: dict[str, Ints] = {name: np.zeros(count, dtype=np.int64) for name in _COLUMNS}
-        self._known: dict[str, Mask] = {name: np.zeros(count, dtype=np.bool_) for name in _COLUMNS}
+        self._is_known: dict[str, Mask] = {name: np.zeros(count, dtype=np.bool_) for name in _COLUMNS}
         self._dims = np.zeros((count, NUM_SHAPE_DIMS), dtype=np.int64)
         self._has_dims = np.zeros(count, dtype=np.bool_)
         self._shapes: dict[int, tuple[int, ...]] = {}
@@ -187,22 +187,22 @@ class Health:
         self._has_scalar = np.zeros(count, dtype=np.bool_)
         self.values: dict[int, tuple[bytes, TensorFacts]] = {}
         for mode in np.unique(tensors.mode).tolist():
-            places = np.flatnonzero(tensors.mode == mode)
+            indexes = np.flatnonzero(tensors.mode == mode)
             if mode in NUM_SUMMARY:
-                self._read_summaries(mode, places)
+                self._read_summaries(mode, indexes)
             elif mode == TensorDebugMode.FULL_TENSOR:
-                for place in places.tolist():
-                    self._read_value(place, facts[int(tensors.facts[place])])
+                for index in indexes.tolist():
+                    self._read_value(index, facts[int(tensors.facts[index])])
         self.columns: Mapping[str, pa.Array] = self._to_arrow()
 
-    def _read_summaries(self, mode: int, places: Ints) -> None:
+    def _read_summaries(self, mode: int, indexes: Ints) -> None:
         tensors = self._tensors
         width = NUM_SUMMARY[mode] - NUM_KEPT[mode]
-        places = places[tensors.length[places] == 8 * width]
-        if not len(places):
+        indexes = indexes[tensors.length[indexes] == 8 * width]
+        if not len(indexes):
             return
         content = np.frombuffer(tensors.buffer, dtype=np.uint8)
-        numbers = content[tensors.start[places][:, None] + np.arange(8 * width)].view("<f8")
+        numbers = content[tensors.start[indexes][:, None] + np.arange(8 * width)].view("<f8")
         with np.errstate(invalid="ignore"):
             # TensorFlow writes nothing else.
             fine = (numbers >= 0) & (numbers <= _LARGEST) & (numbers == np.floor(numbers))
@@ -211,25 +211,25 @@ class Health:
         elif mode != TensorDebugMode.CONCISE_HEALTH:
             fine[:, 0] &= numbers[:, 0] <= _MAX_RANK
         is_fine = fine.all(axis=1)
-        places, numbers = places[is_fine], numbers[is_fine].astype(np.int64)
+        indexes, numbers = indexes[is_fine], numbers[is_fine].astype(np.int64)
         for column, name in enumerate(TAIL_COLUMNS[mode]):
-            self._set(name, places, numbers[:, column])
+            self._set(name, indexes, numbers[:, column])
         if mode in (TensorDebugMode.CONCISE_HEALTH, TensorDebugMode.FULL_HEALTH):
-            bad = sum(self._numbers[name][places] for name in _COUNTS[:3])
-            self._set("has_inf_or_nan", places, np.asarray(bad > 0, dtype=np.int64))
+            bad = sum(self._numbers[name][indexes] for name in _COUNTS[:3])
+            self._set("has_inf_or_nan", indexes, np.asarray(bad > 0, dtype=np.int64))
         if mode == TensorDebugMode.SHAPE:
-            self._read_dims(places, rank=numbers[:, 0], dims=numbers[:, 2:])
+            self._read_dims(indexes, rank=numbers[:, 0], dims=numbers[:, 2:])
 
-    def _read_dims(self, places: Ints, *, rank: Ints, dims: Ints) -> None:
+    def _read_dims(self, indexes: Ints, *, rank: Ints, dims: Ints) -> None:
         unused = np.arange(NUM_SHAPE_DIMS) >= rank[:, None]
         # For a higher rank, the first dimensions are missing.
         is_shape = (rank <= NUM_SHAPE_DIMS) & ~(unused & (dims != 0)).any(axis=1)
-        self._has_dims[places[is_shape]] = True
-        self._dims[places] = dims
+        self._has_dims[indexes[is_shape]] = True
+        self._dims[indexes] = dims
 
-    def _read_value(self, place: int, facts: TensorFacts) -> None:
+    def _read_value(self, index: int, facts: TensorFacts) -> None:
         tensors = self._tensors
-        start, length = int(tensors.start[place]), int(tensors.length[place])
+        start, length = int(tensors.start[index]), int(tensors.length[index])
         value, shape = facts.value, facts.shape
         content = tensors.buffer[start : start + length]
         if value is None and length == facts.value_bytes:
@@ -238,51 +238,51 @@ class Health:
             strings = _unpacked_strings(content, math.prod(shape))
             value = None if strings is None else encode_strings(strings)
         if shape is not None:
-            self._shapes[place] = shape
-            self._set("rank", place, len(shape))
-            self._set("size", place, int(np.prod(shape, dtype=np.int64)))
+            self._shapes[index] = shape
+            self._set("rank", index, len(shape))
+            self._set("size", index, int(np.prod(shape, dtype=np.int64)))
         if value is None:
             return
-        self.values[place] = (value, facts)
+        self.values[index] = (value, facts)
         array = _array(value, facts.dtype)
         if array is not None and shape is not None:
             counts, bad = summarize(array), find_bad(array.reshape(shape))
             for name in _COUNTS:
-                self._set(name, place, getattr(counts, name))
-            self._set("has_inf_or_nan", place, int(bad is not None))
+                self._set(name, index, getattr(counts, name))
+            self._set("has_inf_or_nan", index, int(bad is not None))
             scalar = scalar_value(array)
             if scalar is not None:
-                self._scalars[place], self._has_scalar[place] = scalar, True
+                self._scalars[index], self._has_scalar[index] = scalar, True
             if bad is not None:
-                self._set("first_bad_index", place, bad.first_index)
+                self._set("first_bad_index", index, bad.first_index)
                 if bad.num_slices is not None:
-                    self._set("num_bad_slices", place, bad.num_slices)
+                    self._set("num_bad_slices", index, bad.num_slices)
 
-    def _set(self, name: str, places: Ints | int, numbers: Ints | int) -> None:
-        self._numbers[name][places] = numbers
-        self._known[name][places] = True
+    def _set(self, name: str, indexes: Ints | int, numbers: Ints | int) -> None:
+        self._numbers[name][indexes] = numbers
+        self._is_known[name][indexes] = True
 
     def _to_arrow(self) -> dict[str, pa.Array]:
-        made: dict[str, pa.Array] = {}
+        columns: dict[str, pa.Array] = {}
         for name in _COLUMNS:
             numbers: npt.NDArray[Any] = self._numbers[name]
             if name == "has_inf_or_nan":
                 numbers = numbers != 0
             elif name == "rank":
                 numbers = numbers.astype(np.int32)
-            known = self._known[name]
-            made[name] = pa.array(numbers) if known.all() else pa.array(numbers, mask=~known)
-        made["shape"] = self._shape_column()
-        made["scalar_value"] = pa.array(self._scalars, mask=~self._has_scalar)
-        return made
+            is_known = self._is_known[name]
+            columns[name] = pa.array(numbers) if is_known.all() else pa.array(numbers, mask=~is_known)
+        columns["shape"] = self._shape_column()
+        columns["scalar_value"] = pa.array(self._scalars, mask=~self._has_scalar)
+        return columns
 
     def _shape_column(self) -> pa.Array:
         type_ = arrow_schema("tensor_health").field("shape").type
         count = len(self._tensors.mode)
         if self._shapes:
-            shapes: list[tuple[int, ...] | None] = [self._shapes.get(place) for place in range(count)]
-            for place in np.flatnonzero(self._has_dims).tolist():
-                shapes[place] = tuple(self._dims[place, : self._numbers["rank"][place]].tolist())
+            shapes: list[tuple[int, ...] | None] = [self._shapes.get(index) for index in range(count)]
+            for index in np.flatnonzero(self._has_dims).tolist():
+                shapes[index] = tuple(self._dims[index, : self._numbers["rank"][index]].tolist())
             return pa.array(shapes, type=type_)
         if not self._has_dims.any():
             return pa.nulls(count, type_)

@@ -30,7 +30,7 @@ class RowBuffer:
     def __init__(self, parts: PartWriter, run_id: str) -> None:
         self._parts = parts
         self._run_id = run_id
-        self._waiting: dict[str, list[pa.Table]] = {table.name: [] for table in TABLES}
+        self._unwritten: dict[str, list[pa.Table]] = {table.name: [] for table in TABLES}
         self._sizes: dict[str, tuple[int, int]] = {}
         self._loose: dict[str, list[Mapping[str, object]]] = {}
         self._loose_bytes: dict[str, int] = {}
@@ -75,7 +75,7 @@ class RowBuffer:
         """
         for table in list(self._loose):
             self._pack(table)
-        for table in self._waiting:
+        for table in self._unwritten:
             self._write(table)
 
     def _pack(self, table: str) -> None:
@@ -86,17 +86,17 @@ class RowBuffer:
 
     def _take(self, table: str, data: pa.Table) -> None:
         rows, size = self._sizes.get(table, (0, 0))
-        self._waiting[table].append(data)
+        self._unwritten[table].append(data)
         self._sizes[table] = (rows + data.num_rows, size + data.nbytes)
         self.num_rows[table] += data.num_rows
         if rows + data.num_rows >= MAX_ROWS or size + data.nbytes >= MAX_BYTES:
             self._write(table)
 
     def _write(self, table: str) -> None:
-        waiting, self._waiting[table] = self._waiting[table], []
+        tables, self._unwritten[table] = self._unwritten[table], []
         self._sizes.pop(table, None)
-        if waiting:
-            self._parts.write(table, pa.concat_tables(waiting).combine_chunks())
+        if tables:
+            self._parts.write(table, pa.concat_tables(tables).combine_chunks())
             self._parts.merge_small(table)
 
 

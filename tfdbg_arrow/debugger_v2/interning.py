@@ -57,11 +57,11 @@ class Texts:
         """Returns the number of a text, and adds the text if it is new; NONE for None."""
         if text is None:
             return NONE
-        known = self._ids.get(text)
-        if known is None:
-            known = self._ids[text] = len(self.texts)
+        number = self._ids.get(text)
+        if number is None:
+            number = self._ids[text] = len(self.texts)
             self.texts.append(text)
-        return known
+        return number
 
 
 @dataclass(frozen=True)

@@ -110,17 +110,17 @@ class PythonScanner:
 
     def scan(self, records: Sequence[bytes]) -> Scan:
         """Returns the Scan of some records."""
-        templates, holes = zip(*map(self._scan_record, records), strict=True)
-        contents = [content for each in holes for content in each.contents]
+        templates, all_holes = zip(*map(self._scan_record, records), strict=True)
+        contents = [content for holes in all_holes for content in holes.contents]
         content_length = _ints(map(len, contents))
         return Scan(
-            wall_time_s=np.array([each.wall_time_s for each in holes], dtype=np.float64),
+            wall_time_s=np.array([holes.wall_time_s for holes in all_holes], dtype=np.float64),
             template=_ints(templates),
-            num_inputs=_ints(len(each.inputs) for each in holes),
-            inputs=_ints(tensor_id for each in holes for tensor_id in each.inputs),
-            num_outputs=_ints(len(each.outputs) for each in holes),
-            outputs=_ints(tensor_id for each in holes for tensor_id in each.outputs),
-            num_contents=_ints(len(each.contents) for each in holes),
+            num_inputs=_ints(len(holes.inputs) for holes in all_holes),
+            inputs=_ints(tensor_id for holes in all_holes for tensor_id in holes.inputs),
+            num_outputs=_ints(len(holes.outputs) for holes in all_holes),
+            outputs=_ints(tensor_id for holes in all_holes for tensor_id in holes.outputs),
+            num_contents=_ints(len(holes.contents) for holes in all_holes),
             content_start=np.cumsum(content_length) - content_length,
             content_length=content_length,
             buffer=b"".join(contents),
@@ -177,16 +177,16 @@ def take_holes(event: DebugEvent) -> Holes:
 def _take_content(tensor: Any, mode: int) -> bytes:
     """Removes the measurements from a TensorProto and returns them."""
     if mode in NUM_KEPT:
-        kept = 8 * NUM_KEPT[mode]
+        num_kept = 8 * NUM_KEPT[mode]
     elif mode == TensorDebugMode.FULL_TENSOR:
-        kept = 0
+        num_kept = 0
     else:
         return b""
     content: bytes = tensor.tensor_content
-    if len(content) <= kept:
+    if len(content) <= num_kept:
         return b""
-    tensor.tensor_content = content[:kept]
-    return content[kept:]
+    tensor.tensor_content = content[:num_kept]
+    return content[num_kept:]
 
 
 def _ints(numbers: Iterable[int]) -> Ints:

@@ -171,7 +171,7 @@ class BorderEdges:
     def _add_results(self, parent: int, op: int, base: int, children: list[int]) -> None:
         callees = [(child, call) for child in children if (call := self._sites.calls[child]) is not None]
         is_loop = any(call.is_loop for _, call in callees)
-        callees = [each for each in callees if each[1].attribute == "body" or not is_loop]
+        callees = [pair for pair in callees if pair[1].attribute == "body" or not is_loop]
         for number, (child, call) in enumerate(callees):
             results = self._interfaces.results(call.callee_graph_id, call.function_name)
             for index, (name, slot) in results.items():
@@ -189,7 +189,7 @@ class BorderEdges:
         """Adds what a conditional returns if no branch left a row and all that can have run return the same tensor."""
         text = self._sites.places[parent].text
         by_branch = {(call.attribute, call.branch_index): (child, call) for child, call in callees}
-        silent = [each for each in by_branch.values() if not self._leaves_rows(text, each[1])]
+        silent = [pair for pair in by_branch.values() if not self._leaves_rows(text, pair[1])]
         self.silent_sites.update(child for child, _ in silent)
         for index in range(self._ops.num_outputs[op]) if silent else ():
             sources = {self._result_of_branch(op, child, call, index) for child, call in silent}
@@ -218,15 +218,15 @@ class BorderEdges:
                     self.of_tensors.append(Edge(base + slot, slot, source, Way.SKIP, loop))
 
     def _outermost_results(self) -> dict[tuple[str, int], int]:
-        found = {}
+        tensor_of_result = {}
         for function_name, graph_id in self._interfaces.graph_of.items():
             site = self._sites.outermost(graph_id)
             results = self._interfaces.results(graph_id, function_name) if site >= 0 else {}
             for index, (name, slot) in results.items():
                 tensor = self._tensor(site, name, slot)
                 if tensor is not None:
-                    found[function_name, index] = tensor
-        return found
+                    tensor_of_result[function_name, index] = tensor
+        return tensor_of_result
 
     def _tensor(self, site: int, op_name: str, slot: int) -> int | None:
         op, base = self.calling_ops.get((site, op_name), (-1, -1))

@@ -93,7 +93,7 @@ class CallSites:
             num_ops: The number of ops of each graph.
             max_ops: How many ops all sites may have.
         """
-        left = max_ops - sum(num_ops.get(place.graph_id, 0) for place in self.places)
+        ops_left = max_ops - sum(num_ops.get(place.graph_id, 0) for place in self.places)
         for site, place in enumerate(self.places):  # which grows
             for call in self.calls_of_graph[place.graph_id]:
                 text = join_site(place.text, call.op_name) + call_suffix(call)
@@ -101,8 +101,8 @@ class CallSites:
                 is_there = any(self.calls[child] == call for child in self.children.get((site, call.op_name), ()))
                 if is_there or call.is_loop or inner in self.by_place or self._is_inside(site, call.callee_graph_id):
                     continue
-                left -= num_ops.get(call.callee_graph_id, 0)
-                if left < 0 or len(self) >= _MAX_SITES:
+                ops_left -= num_ops.get(call.callee_graph_id, 0)
+                if ops_left < 0 or len(self) >= _MAX_SITES:
                     return
                 self._append(inner, call, site)
 

@@ -54,9 +54,13 @@ class Eager:
         self._taken, self._taken_index = taken["tensor_id"], taken["input_index"]
         self._first = np.searchsorted(taken["execution_index"], self.index, "left")
         self._last = np.searchsorted(taken["execution_index"], self.index, "right")
-        made = tables.columns(_MADE)
-        self._made, self._made_by = made["tensor_id"], place_of(made["execution_index"], self.index)
-        self._made_slot, self._is_resource, self._is_never_bad = made["slot"], made["is_resource"], made["is_never_bad"]
+        outputs = tables.columns(_MADE)
+        self._made_tensor, self._made_by = outputs["tensor_id"], place_of(outputs["execution_index"], self.index)
+        self._made_slot, self._is_resource, self._is_never_bad = (
+            outputs["slot"],
+            outputs["is_resource"],
+            outputs["is_never_bad"],
+        )
 
     def place_of(self, execution_index: Ints) -> Ints:
         """Returns the places of executions, -1 for those without a row."""
@@ -78,8 +82,8 @@ class Eager:
 
     def maker(self, tensor_ids: Ints) -> tuple[Ints, Ints]:
         """Returns (place of the execution, output slot) that made tensors, -1 for tensors from outside."""
-        at = place_of(tensor_ids, self._made)
-        if not len(self._made):
+        at = place_of(tensor_ids, self._made_tensor)
+        if not len(self._made_tensor):
             return np.full(len(tensor_ids), -1), np.full(len(tensor_ids), -1)
         is_made = at >= 0
         at = np.maximum(at, 0)
@@ -94,5 +98,5 @@ class Eager:
         return self._flag(self._is_never_bad, tensor_ids)
 
     def _flag(self, flags: Bools, tensor_ids: Ints) -> Bools:
-        at = place_of(tensor_ids, self._made)
+        at = place_of(tensor_ids, self._made_tensor)
         return (at >= 0) & flags[np.maximum(at, 0)] if len(flags) else np.zeros(len(at), bool)

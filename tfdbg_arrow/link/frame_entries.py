@@ -27,7 +27,7 @@ def find_entries(frame_ids: Ints, outer_ids: Ints, iterations: Ints) -> Ints:
     """
     in_order = np.arange(len(frame_ids))
     is_paired = len(frame_ids) == len(outer_ids)
-    frames, outer, iteration = (each.astype(np.uint64) for each in (frame_ids, outer_ids, iterations))
+    frames, outer, iteration = (ids.astype(np.uint64) for ids in (frame_ids, outer_ids, iterations))
     if is_paired and (names := _names(frames, outer, iteration)).min() == names.max():
         return in_order
     names = _names(frames[0], outer, iteration)
@@ -36,10 +36,10 @@ def find_entries(frame_ids: Ints, outer_ids: Ints, iterations: Ints) -> Ints:
             break
         names = names[np.isin(names, _names(frame, outer, iteration))]
     if len(set(names.tolist())) == 1:
-        made = _combined(outer, _combined(iteration, names[:1]))
-        order = np.argsort(made)
-        entry = order[np.minimum(np.searchsorted(made[order], frames), len(made) - 1)]
-        if (made[entry] == frames).all():
+        computed_frames = _combined(outer, _combined(iteration, names[:1]))
+        order = np.argsort(computed_frames)
+        entry = order[np.minimum(np.searchsorted(computed_frames[order], frames), len(computed_frames) - 1)]
+        if (computed_frames[entry] == frames).all():
             return entry
     # These may be ids of another runtime. If there are as many frames as places, they most likely began in order.
     return in_order if is_paired else np.full(len(frame_ids), -1)

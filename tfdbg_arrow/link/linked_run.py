@@ -150,11 +150,11 @@ class LinkedRun:
         is_lost[is_made] |= self._eager.is_unlinked[execution[is_made]]
         return _with_unknown(sources, is_lost)
 
-    def _result_of_call(self, place: Ints, slot: Ints) -> Ints:
+    def _result_of_call(self, call: Ints, slot: Ints) -> Ints:
         """Returns the key of the result of each call, -1 if it is unknown."""
-        types = zip(self._eager.type[place].tolist(), slot.tolist(), strict=True)
+        types = zip(self._eager.type[call].tolist(), slot.tolist(), strict=True)
         tensor = ints([self._results[type_].get(slot_, -1) for type_, slot_ in types])
-        outer = self._outer_pass[place]
+        outer = self._outer_pass[call]
         return np.where((tensor >= 0) & (outer >= 0), outer * self._ops.num_tensors + tensor, -1)
 
     def _unlinked(self, condition: str, events: Ints) -> tuple[Ints, Sources]:

@@ -97,12 +97,18 @@ def read_program_edges(tables: Tables, ops: Ops) -> ProgramEdges:
     is_kept = ops.is_resource[source] & ~ops.is_made[owner]
     is_tensor = ~ops.is_resource[ran["source"]] | ops.is_made[ran["op"]]
     ran = {name: column[is_tensor] for name, column in ran.items()}
-    plain, kept = ~is_call & ~is_kept, ~is_call & is_kept
+    plain, from_resource = ~is_call & ~is_kept, ~is_call & is_kept
     is_absorbed = ~has(_pairs(absorbed["op"], absorbed["executed"], graphs), nodes)
     return ProgramEdges(
         of_ops=[
             (owner[plain], index[plain], source[plain], Way.PROGRAM, owner[plain]),
-            (owner[kept], index[kept], source[kept], Way.SAME, np.full(int(kept.sum()), -1)),
+            (
+                owner[from_resource],
+                index[from_resource],
+                source[from_resource],
+                Way.SAME,
+                np.full(int(from_resource.sum()), -1),
+            ),
             (ran["op"], ran["input_index"], ran["source"], Way.SAME, place_of(ran["executed"], graphs)),
         ],
         of_tensors=[

@@ -105,16 +105,16 @@ class Variables:
 
         It is found by following the tensor back over borders and Identity.
         """
-        found = np.full(len(keys), _UNKNOWN)
+        resources = np.full(len(keys), _UNKNOWN)
         at, keys = np.arange(len(keys)), keys.copy()
         for _ in range(_MAX_PATH):
             from_outside = is_eager(keys)
-            found[at[from_outside]] = keys[from_outside] - EAGER
+            resources[at[from_outside]] = keys[from_outside] - EAGER
             at, keys = at[~from_outside], keys[~from_outside]
             tensor = keys % self._ops.num_tensors
             op = self._ops.of_tensor[tensor]
             is_made = self._ops.is_handle[op]
-            found[at[is_made]] = -2 - tensor[is_made]
+            resources[at[is_made]] = -2 - tensor[is_made]
             at, keys = at[self._is_passing[op]], keys[self._is_passing[op]]
             if not len(at):
                 break
@@ -123,7 +123,7 @@ class Variables:
             by_item = np.argsort(sources.item, kind="stable")
             first = by_item[np.searchsorted(sources.item[by_item], item)]
             at, keys = at[item], sources.key[first]
-        return found
+        return resources
 
     def order_of_eager(self, events: Ints) -> Ints:
         """Returns rows of numbers that order executions among all ops, given by their `event_index`."""

@@ -91,12 +91,12 @@ class Visits:
 
     def last_pass(self, passes: Ints, loops: Ints) -> Ints:
         """Returns the last pass of the body of the loops that were entered in passes; -1 if the body did not run."""
-        place = place_of(passes * self._num_loops + np.maximum(loops, 0), self._entered)
+        entered_index = place_of(passes * self._num_loops + np.maximum(loops, 0), self._entered)
         if not len(self._entered):
             return np.full(len(passes), -1)
-        frame = self._entered_frame[np.maximum(place, 0)]
+        frame = self._entered_frame[np.maximum(entered_index, 0)]
         last = self._last_body[frame]
-        return np.where((place >= 0) & (loops >= 0) & (last >= 0), self._passes.start[frame] + last, -1)
+        return np.where((entered_index >= 0) & (loops >= 0) & (last >= 0), self._passes.start[frame] + last, -1)
 
     def has_known_entries(self, passes: Ints, loops: Ints) -> Bools:
         """Returns whether it is known where all frames of a loop were entered in the step of a pass."""
@@ -125,16 +125,16 @@ class Visits:
         return joined(found_passes), joined(found_sites)
 
     def _below(self, sites: list[int]) -> list[int]:
-        found = list(sites)
-        for site in found:  # which grows
+        sites_below = list(sites)
+        for site in sites_below:  # which grows
             for call in self._sites.calls_of_graph[self._sites.places[site].graph_id]:
                 children = self._sites.children.get((site, call.op_name), ())
-                found += [child for child in children if self._sites.calls[child] == call]
-        return found
+                sites_below += [child for child in children if self._sites.calls[child] == call]
+        return sites_below
 
     def _passes_of(self, site: int) -> Ints:
-        found: Ints = self.keys[self.keys % self._num_sites == site] // self._num_sites
-        return found
+        passes: Ints = self.keys[self.keys % self._num_sites == site] // self._num_sites
+        return passes
 
     def _first_visits(self, tables: Tables) -> Ints:
         """Returns the visits with rows, and those of outermost graphs, and notes the loop of each frame."""
@@ -158,7 +158,7 @@ class Visits:
         self.entry[simple] = self.outer_pass[self._passes.step[simple]]
         self.keys = self._closed(self.keys)
         inner = [loop for loop in range(len(parents)) if outer_loop[loop] >= 0]
-        for loop in sorted(inner, key=lambda each: int(self._depth[parents[each]])):
+        for loop in sorted(inner, key=lambda inner_loop: int(self._depth[parents[inner_loop]])):
             frames = np.nonzero(self._frame_loop == loop)[0]
             if len(frames):
                 self._enter(frames, int(parents[loop]))
@@ -209,8 +209,8 @@ class Visits:
             pairs = distinct(frame * self._num_sites + site[at])
             in_frame, body = np.divmod(pairs, self._num_sites)
             first = self._passes.start[in_frame]
-            item, each = ranges(first, first + self._last_body[in_frame] + 1)
-            keys = distinct(np.concatenate([keys, each * self._num_sites + body[item]]))
+            item, body_pass = ranges(first, first + self._last_body[in_frame] + 1)
+            keys = distinct(np.concatenate([keys, body_pass * self._num_sites + body[item]]))
         of_site = _PassesOfSites(keys, self._num_sites)
         for (parent, _), children in self._sites.children.items():  # a caller comes before what it calls
             call = self._sites.calls[children[0]]
@@ -260,4 +260,6 @@ class _PassesOfSites:
 
     def keys(self) -> Ints:
         """Returns all visits."""
-        return distinct(joined([self._keys, *(each * self._num_sites + site for site, each in self._added.items())]))
+        return distinct(
+            joined([self._keys, *(passes * self._num_sites + site for site, passes in self._added.items())])
+        )

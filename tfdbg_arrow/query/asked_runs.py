@@ -106,8 +106,8 @@ def find_run(logdir: Engine, run: str) -> str:
     if named:
         names = ", ".join(row[0] for row in named[-_MAX_LISTED:]) + (", …" if len(named) > _MAX_LISTED else "")
         raise QueryError(f"{len(named)} runs of {logdir.path} have the name {run!r}; choose one by its ID: {names}.")
-    known = ", ".join(process.run_id for process in _read_processes(logdir).oldest_first)
-    raise QueryError(f"run {run!r} is not in {logdir.path}; it holds {known or 'no run'}.")
+    run_ids = ", ".join(process.run_id for process in _read_processes(logdir).oldest_first)
+    raise QueryError(f"run {run!r} is not in {logdir.path}; it holds {run_ids or 'no run'}.")
 
 
 def asked_runs(logdir: Engine, run_id: str | None = None) -> AskedRuns:
@@ -183,14 +183,14 @@ def about_runs(
         QueryError: There is no such run.
     """
     asked = asked_runs(logdir, run_id).run_ids
-    known = [process.run_id for process in _read_processes(logdir).oldest_first]
-    chosen = asked if run_ids is None else tuple(run for run in known if run in run_ids)
-    num_others = len(set(known) - set(chosen))
+    all_run_ids = [process.run_id for process in _read_processes(logdir).oldest_first]
+    chosen = asked if run_ids is None else tuple(run for run in all_run_ids if run in run_ids)
+    num_others = len(set(all_run_ids) - set(chosen))
     num_bad = None
     if reads_others and num_others:
         # A broken part of an old run does not prevent an answer about the newest one. The sentence tells it.
         with contextlib.suppress(BrokenPartError):
-            bad = runs_by_first_bad(logdir, KINDS, AskedRuns(run_ids=tuple(known), is_all=True))
+            bad = runs_by_first_bad(logdir, KINDS, AskedRuns(run_ids=tuple(all_run_ids), is_all=True))
             num_bad = len(set(bad) - set(chosen))
     is_newest = run_id is None and set(chosen) == set(asked)
     return AboutRuns(run_ids=chosen, is_newest=is_newest, num_others=num_others, num_bad_others=num_bad)
@@ -236,8 +236,8 @@ class _Process:
 
     def shares_place(self, other: _Process) -> bool:
         """Returns whether both ran in one directory of one host, as far as it was recorded."""
-        place = (self.host_name, self.working_directory)
-        return self.host_name is not None and place == (other.host_name, other.working_directory)
+        host_and_directory = (self.host_name, self.working_directory)
+        return self.host_name is not None and host_and_directory == (other.host_name, other.working_directory)
 
 
 class _Processes:
@@ -257,22 +257,22 @@ class _Processes:
             return self.oldest_first
         *others, newest = self.oldest_first
         end_of = self._ends(newest)
-        found = [newest]
+        together = [newest]
         while True:
-            left = []
+            unmatched = []
             for process in reversed(others):
                 if any(
                     process.wall_time_ns <= end_of[one.run_id]
                     and one.wall_time_ns <= end_of[process.run_id]
                     and process.is_program_of(one)
-                    for one in found
+                    for one in together
                 ):
-                    found.append(process)
+                    together.append(process)
                 else:
-                    left.append(process)
-            if len(left) == len(others):
-                return sorted(found, key=_order)
-            others = left[::-1]  # a parent that was found may have had children that ended before the newest began
+                    unmatched.append(process)
+            if len(unmatched) == len(others):
+                return sorted(together, key=_order)
+            others = unmatched[::-1]  # a parent that was found may have had children that ended before the newest began
 
     def _ends(self, newest: _Process) -> dict[str, int]:
         """Returns the end of each run. If a run did not end cleanly, or still runs, it is the time of its last event.

@@ -179,24 +179,24 @@ def read_capture_stats(logdir: Engine, *, run_id: str | None = None) -> tuple[Ca
 
 def merged(stats: Iterable[CaptureStat]) -> tuple[CaptureStat, ...]:
     """Merges gaps of the same run and reason, keeping the first subject. Other rows are returned unchanged."""
-    found: dict[tuple[str, ...], CaptureStat] = {}
+    stat_of_key: dict[tuple[str, ...], CaptureStat] = {}
     for stat in stats:
         key = (stat.run_id, stat.stat, stat.reason, "" if stat.kind.is_gap else stat.subject)
-        before = found.get(key)
+        before = stat_of_key.get(key)
         if before is None:
-            found[key] = stat
+            stat_of_key[key] = stat
         elif stat.num_events is not None:
-            found[key] = replace(before, num_events=(before.num_events or 0) + stat.num_events)
-    return tuple(found.values())
+            stat_of_key[key] = replace(before, num_events=(before.num_events or 0) + stat.num_events)
+    return tuple(stat_of_key.values())
 
 
 def gap_sentences(stats: Iterable[CaptureStat]) -> dict[str, tuple[str, ...]]:
     """Returns one sentence per gap in the recording, keyed by run ID. Runs without gaps are omitted."""
-    found: dict[str, tuple[str, ...]] = {}
+    sentences: dict[str, tuple[str, ...]] = {}
     for stat in merged(stats):
         if stat.kind.is_gap:
-            found[stat.run_id] = (*found.get(stat.run_id, ()), stat.sentence)
-    return found
+            sentences[stat.run_id] = (*sentences.get(stat.run_id, ()), stat.sentence)
+    return sentences
 
 
 def losses_text(stats: Iterable[CaptureStat], *, with_gaps: bool) -> str | None:

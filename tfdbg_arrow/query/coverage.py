@@ -190,7 +190,7 @@ def coverage(logdir: Engine | str | Path, *, run_id: str | None = None) -> Cover
         return Coverage(
             path=str(open_.path),
             unobserved=_grouped(rows),
-            stats=tuple(each for each in read_capture_stats(open_) if asked.is_all or each.run_id in asked.run_ids),
+            stats=tuple(stat for stat in read_capture_stats(open_) if asked.is_all or stat.run_id in asked.run_ids),
             failed=tuple(FailedExecutions(*row) for row in open_.rows(_FAILED.format(condition), run_ids)),
             changed=tuple(ChangedOps(*row) for row in open_.rows(_CHANGED.format(condition), run_ids)),
         )

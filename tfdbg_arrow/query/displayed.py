@@ -72,5 +72,5 @@ class Rows(list[_Row]):
 def lines_of(rows: Iterable[object], number: int) -> str:
     """Returns the first rows as text, one on each line, and the number of the others."""
     shown = [f" {row!r}" for row, _ in zip(rows, range(_MAX_SHOWN), strict=False)]
-    more = [f" … {number - len(shown):,} more"] if number > len(shown) else []
-    return "[" + ",\n".join([*shown, *more]).removeprefix(" ") + "]"
+    others = [f" … {number - len(shown):,} more"] if number > len(shown) else []
+    return "[" + ",\n".join([*shown, *others]).removeprefix(" ") + "]"

@@ -60,15 +60,15 @@ def headline_of(tensor: NonFinite, *, line: str | None) -> str:
 
 def _subject_text(tensor: NonFinite, code: str | None) -> str:
     """Returns what made a bad value: the user's code and line, or the part of a library that a line called."""
-    place, forward = _place_text(tensor), tensor.forward
+    place_text, forward = _place_text(tensor), tensor.forward
     if _is_of_library(tensor):
-        call = f"{code} at {place}" if code else place
+        call = f"{code} at {place_text}" if code else place_text
         text = f"{_part_text(tensor)} in {call}"
     else:
         what = code
         if what is None and forward is not None:
             what = forward.op_type or forward.op_name or "an unknown op"
-        text = " at ".join(part for part in (what, place) if part)
+        text = " at ".join(part for part in (what, place_text) if part)
     return text if forward is None else f"the gradient of {text}"
 
 
@@ -109,7 +109,7 @@ def _place_text(tensor: NonFinite) -> str:
     """Returns the user's line, such as `train.py:9`, and those of equal ops; an empty text if it is not known."""
     if tensor.source is None:
         return ""
-    others = [short_place(each) for each in tensor.equal_lines]
+    others = [short_place(line) for line in tensor.equal_lines]
     return short_place(tensor.source) + (f" (computed once, also for {_enumeration(others)})" if others else "")
 
 
@@ -146,8 +146,14 @@ def _with_ellipses(code: str, *, is_expression: bool) -> str:
 def _is_passed_on(tensor: NonFinite) -> bool:
     """Returns whether the inputs are known to hold all the kinds of bad values of a tensor that is no origin."""
     kinds = [column for column, _ in _KINDS if getattr(tensor, column)]
-    inputs = [each.health for each in tensor.inputs if each.health is not None and each.health.has_inf_or_nan]
-    return not tensor.is_origin and bool(inputs) and all(any(getattr(each, kind) for each in inputs) for kind in kinds)
+    input_healths = [
+        input_.health for input_ in tensor.inputs if input_.health is not None and input_.health.has_inf_or_nan
+    ]
+    return (
+        not tensor.is_origin
+        and bool(input_healths)
+        and all(any(getattr(health, kind) for health in input_healths) for kind in kinds)
+    )
 
 
 def _when_text(tensor: NonFinite) -> str:

@@ -144,17 +144,17 @@ def choose_runs(a: Engine, b: Engine, *, run_a: str | None, run_b: str | None) -
     if is_same and run_a is None and run_b is None and len(runs[0]) == 2:
         return runs[0][0], runs[0][1]
     chosen = []
-    for name, logdir, known, wanted, other in (("a", a, runs[0], run_a, run_b), ("b", b, runs[1], run_b, run_a)):
+    for name, logdir, side_runs, wanted, other in (("a", a, runs[0], run_a, run_b), ("b", b, runs[1], run_b, run_a)):
         if wanted is not None:
             run_ids: tuple[str, ...] = (find_run(logdir, wanted),)
         else:
             run_ids = asked_runs(logdir, ALL_RUNS if is_same else None).run_ids
-        fitting = [run for run in known if run.run_id in run_ids]
+        fitting = [run for run in side_runs if run.run_id in run_ids]
         if wanted is None and is_same and len(fitting) == 2 and other is not None:
             fitting = [run for run in fitting if other not in (run.run_id, run.run_name)]
         if len(fitting) != 1:
-            names = ", ".join(run.run_id for run in known[:3]) + (", …" if len(known) > 3 else "")
-            has = f"has {len(known)} runs ({names})" if known else "has no runs"
+            names = ", ".join(run.run_id for run in side_runs[:3]) + (", …" if len(side_runs) > 3 else "")
+            has = f"has {len(side_runs)} runs ({names})" if side_runs else "has no runs"
             raise QueryError(f"{logdir.path} {has}; choose one with run_{name} (--run-{name}).")
         chosen.append(fitting[0])
     return chosen[0], chosen[1]

@@ -45,21 +45,21 @@ def to_arrow(rows: Iterable[Any], row_type: type | None = None) -> pa.Table:
     Raises:
         QueryError: There are no rows and no `row_type`, or a row is of another type.
     """
-    found = list(rows)
-    kind = row_type or (type(found[0]) if found else None)
+    all_rows = list(rows)
+    kind = row_type or (type(all_rows[0]) if all_rows else None)
     if kind is None:
         raise QueryError(
             "there are no rows to take the columns from; pass the type of the rows, as in to_arrow(rows, NonFinite)."
         )
     if not dataclasses.is_dataclass(kind):
         raise QueryError(f"rows are {kind.__name__}, expected a dataclass of tfdbg_arrow.query such as NonFinite.")
-    other = next((row for row in found if type(row) is not kind), None)
+    other = next((row for row in all_rows if type(row) is not kind), None)
     if other is not None:
         raise QueryError(f"a row is a {type(other).__name__}, expected only {kind.__name__}.")
     flat = {field.name for field in dataclasses.fields(kind) if field.metadata.get(FLAT)}
     columns: dict[str, pa.Array] = {}
     for name, annotation in _attributes(kind):
-        values = [getattr(row, name) for row in found]
+        values = [getattr(row, name) for row in all_rows]
         columns |= _flat(name, values, annotation) if name in flat else {name: _array(values, annotation)}
     return pa.table(columns)
 
@@ -131,7 +131,9 @@ def _flat(prefix: str, values: Sequence[Any], annotation: Any) -> dict[str, pa.A
 def _dataclass_in(annotation: Any) -> type | None:
     """Returns the dataclass in an annotation, alone or combined with None."""
     named = (annotation, *typing.get_args(annotation))
-    return next((each for each in named if isinstance(each, type) and dataclasses.is_dataclass(each)), None)
+    return next(
+        (candidate for candidate in named if isinstance(candidate, type) and dataclasses.is_dataclass(candidate)), None
+    )
 
 
 def _array(values: Sequence[Any], annotation: Any) -> pa.Array:
@@ -156,9 +158,9 @@ def _arrow_type(annotation: Any, values: Iterable[Any]) -> pa.DataType:
         )
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (types.UnionType, typing.Union) and len(arguments) == 2 and type(None) in arguments:
-        return _arrow_type(next(each for each in arguments if each is not type(None)), there)
+        return _arrow_type(next(argument for argument in arguments if argument is not type(None)), there)
     if origin in (tuple, list):
-        return pa.list_(_arrow_type(arguments[0], [item for value in there for item in value]))
+        return pa.list_(_arrow_type(arguments[0], [element for value in there for element in value]))
     raise QueryError(f"{annotation!r} has no column type; pass a sequence of rows, such as the attribute with them.")
 
 
@@ -178,7 +180,7 @@ def _plain(value: Any, type_: pa.DataType) -> Any:
     if pa.types.is_struct(type_):
         return {field.name: _plain(getattr(value, field.name), field.type) for field in type_}
     if pa.types.is_list(type_):
-        return [_plain(item, type_.value_type) for item in value]
+        return [_plain(element, type_.value_type) for element in value]
     if pa.types.is_floating(type_):
         return float(value)
     return str(value) if pa.types.is_string(type_) else value

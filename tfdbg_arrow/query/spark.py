@@ -93,7 +93,7 @@ class SparkLogdir(Answers):
         for function in _FUNCTIONS:
             self.session.sql(f"CREATE OR REPLACE TEMPORARY FUNCTION {function}")
         self._parts: Mapping[str, tuple[str, ...]] = {}
-        self._kept: OrderedDict[tuple[object, ...], list[tuple[Any, ...]]] = OrderedDict()
+        self._results: OrderedDict[tuple[object, ...], list[tuple[Any, ...]]] = OrderedDict()
         self._num_kept_rows = 0
         self.refresh()
         _register_views(self.session, self.path)
@@ -107,7 +107,7 @@ class SparkLogdir(Answers):
         Raises:
             LogdirError: The path is no longer a logdir, or a manifest is damaged.
         """
-        self._kept.clear()
+        self._results.clear()
         self._num_kept_rows = 0
         self._parts = _register_tables(self.session, self.path)
 
@@ -122,16 +122,16 @@ class SparkLogdir(Answers):
         """
         # Include the types, because 1, 1.0 and True are equal as keys of a dict.
         key = (query, *((type(value), value) for value in parameters))
-        found = self._kept.get(key)
-        if found is not None:
-            self._kept.move_to_end(key)
-            return list(found)
-        found = self.table(query, parameters)[1]
-        self._kept[key] = found
-        self._num_kept_rows += len(found) + 1  # an empty result takes space too
+        rows = self._results.get(key)
+        if rows is not None:
+            self._results.move_to_end(key)
+            return list(rows)
+        rows = self.table(query, parameters)[1]
+        self._results[key] = rows
+        self._num_kept_rows += len(rows) + 1  # an empty result takes space too
         while self._num_kept_rows > _MAX_KEPT_ROWS:
-            self._num_kept_rows -= len(self._kept.popitem(last=False)[1]) + 1
-        return list(found)
+            self._num_kept_rows -= len(self._results.popitem(last=False)[1]) + 1
+        return list(rows)
 
     def table(self, query: str, parameters: Sequence[object] = ()) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
         """Runs SQL over the views like `rows`, and returns (names of the columns, rows)."""

@@ -218,8 +218,8 @@ def _check_is_select(query: str) -> None:
     except duckdb.Error as error:
         raise QueryError(str(error)) from error
     if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
-        found = ", ".join(statement.type.name for statement in statements) or "nothing"
-        raise QueryError(f"expected one SELECT, found {found}; `tfdbg-arrow sql` runs other statements.")
+        statement_types = ", ".join(statement.type.name for statement in statements) or "nothing"
+        raise QueryError(f"expected one SELECT, found {statement_types}; `tfdbg-arrow sql` runs other statements.")
 
 
 def _limit_memory(logdir: OpenLogdir, *, memory_limit: int) -> None:
@@ -271,13 +271,13 @@ def _first(rows: pa.RecordBatchReader, request: Mapping[str, Any]) -> Mapping[st
         if wanted.num_rows < batch.num_rows or size > _MAX_BUFFERS:
             is_cut = True
             break
-    found = [
+    first_rows = [
         list(row) for batch in batches for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)
     ]
     if request["as_csv"]:
-        lines = rows_as_csv(rows.schema.names, found)
+        lines = rows_as_csv(rows.schema.names, first_rows)
         return {"csv": lines} if len(lines) <= _MAX_TEXT else {"error": _too_much(len(lines))}
-    answer = {"columns": columns, "rows": to_json(found), "is_cut": is_cut}
+    answer = {"columns": columns, "rows": to_json(first_rows), "is_cut": is_cut}
     size = len(json.dumps(answer, allow_nan=False))
     return answer if size <= _MAX_TEXT else {"error": _too_much(size)}
 

@@ -122,12 +122,14 @@ class StackReader:
             )
             for stack_trace_id, *frame in rows:
                 frames[stack_trace_id].append(Frame(*frame))
-            self._stacks.update((stack_trace_id, tuple(found)) for stack_trace_id, found in frames.items())
+            self._stacks.update(
+                (stack_trace_id, tuple(stack_frames)) for stack_trace_id, stack_frames in frames.items()
+            )
 
     def user_sources(self, stack_trace_ids: Iterable[int]) -> dict[int, Frame]:
         """Returns the user's innermost frame of each stack that has one, all read together."""
         ids = sorted(set(stack_trace_ids))
-        found: dict[int, Frame] = {}
+        sources: dict[int, Frame] = {}
         for start in range(0, len(ids), _MAX_AT_ONCE):
             some = ids[start : start + _MAX_AT_ONCE]
             rows = self._logdir.rows(
@@ -137,8 +139,8 @@ class StackReader:
                 [self._run_id, *some],
             )
             for stack_trace_id, *frame in rows:
-                found.setdefault(stack_trace_id, Frame(*frame))
-        return found
+                sources.setdefault(stack_trace_id, Frame(*frame))
+        return sources
 
 
 def user_source(stack: tuple[Frame, ...]) -> Frame | None:

@@ -105,15 +105,15 @@ def history(
             "ORDER BY h.run_id, h.event_index LIMIT ?",
             [*[whole] * 3, *run_ids, after, first, first, end, end, min(limit, MAX_ROWS)],
         )
-        kept = _read_values(open_, rows, num_values) if num_values and rows else {}
-    found: Rows[HistoryRow] = Rows()
+        values_of_event = _read_values(open_, rows, num_values) if num_values and rows else {}
+    history_rows: Rows[HistoryRow] = Rows()
     for row in rows:
         facts = dict(zip(_COLUMNS, row, strict=False))
         del facts["graph_id"]
         facts["shape"] = None if facts["shape"] is None else tuple(facts["shape"])
-        values = kept.get((facts["run_id"], facts["event_index"]))
-        found.append(HistoryRow(graph_name=row[-1], values=values, **facts))
-    return found
+        values = values_of_event.get((facts["run_id"], facts["event_index"]))
+        history_rows.append(HistoryRow(graph_name=row[-1], values=values, **facts))
+    return history_rows
 
 
 def _read_values(
@@ -122,21 +122,21 @@ def _read_values(
     event_index = _COLUMNS.index("event_index")
     events = [row[event_index] for row in rows]
     itemsize = max(dtype.itemsize or 0 for dtype in DTYPES)
-    found = logdir.rows(
+    value_rows = logdir.rows(
         "SELECT run_id, event_index, dtype, shape, "
         "CASE WHEN dtype = 'string' THEN value ELSE blob_prefix(value, ?) END "
         f"FROM tensor_value WHERE event_index IN ({', '.join('?' * len(events))})",
         [num_values * itemsize, *events],
     )
     values: dict[tuple[str, int], tuple[object, ...] | None] = {}
-    for run_id, event_index, dtype, shape, value in found:
-        kept: tuple[object, ...] | None = None
+    for run_id, event_index, dtype, shape, value in value_rows:
+        elements: tuple[object, ...] | None = None
         if dtype == "string":
-            kept = texts(value, size=math.prod(shape))
+            elements = texts(value, size=math.prod(shape))
         elif dtype in NUMPY_DTYPES:
             array = decode(np.frombuffer(value, np.uint8), dtype)
-            kept = None if array is None else tuple(array.tolist())
-        values[run_id, event_index] = None if kept is None else kept[:num_values]
+            elements = None if array is None else tuple(array.tolist())
+        values[run_id, event_index] = None if elements is None else elements[:num_values]
     return values
 
 

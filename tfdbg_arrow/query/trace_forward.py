@@ -147,9 +147,9 @@ class _Search:
             last = event.event_index
             if len(self._spoilt) > limit:
                 break
-        found = self._walk(start, limit=limit)
-        is_cut = len(self._spoilt) > len(found)
-        spoilt = {event.event_index for event, _, _ in found}
+        reached = self._walk(start, limit=limit)
+        is_cut = len(self._spoilt) > len(reached)
+        spoilt = {event.event_index for event, _, _ in reached}
         variables = self._written(start, spoilt, before=last + 1 if is_cut else 2**63 - 1)
         hops = tuple(
             SpreadHop(
@@ -161,7 +161,7 @@ class _Search:
                 variables=variables.get(event.event_index, ()),
                 returned_by=tuple(self._returned.get(event.event_index, ())),
             )
-            for index, (event, source, edge) in enumerate(found)
+            for index, (event, source, edge) in enumerate(reached)
         )
         effect = self._reader.own_effect(start)
         return Spread(
@@ -214,13 +214,13 @@ class _Search:
         return source.event_index in self._spoilt
 
     def _spoil(self, event: TensorEvent) -> None:
-        waiting = [event]
-        while waiting:
-            row = waiting.pop()
+        unvisited = [event]
+        while unvisited:
+            row = unvisited.pop()
             if row.event_index in self._spoilt:
                 continue
             self._spoilt.add(row.event_index)
-            waiting += [edge.user for edge in self._edges.get(row.event_index, ())]
+            unvisited += [edge.user for edge in self._edges.get(row.event_index, ())]
             if row.tensor_id is not None:
                 self._carry(row.tensor_id)
             if row.execution_index is not None and row.scope != "external":
@@ -269,21 +269,21 @@ class _Search:
 
     def _walk(self, start: TensorEvent, *, limit: int) -> list[tuple[TensorEvent, int | None, _Edge | None]]:
         """Returns (tensor, index of the hop from which it was found, the edge between them), earliest first."""
-        found: list[tuple[TensorEvent, int | None, _Edge | None]] = [(start, None, None)]
-        known = {start.event_index}
-        waiting = [(start.event_index, 0)]
-        while waiting:
-            index, place = heapq.heappop(waiting)
+        reached: list[tuple[TensorEvent, int | None, _Edge | None]] = [(start, None, None)]
+        seen = {start.event_index}
+        unvisited = [(start.event_index, 0)]
+        while unvisited:
+            index, hop_index = heapq.heappop(unvisited)
             for edge in sorted(self._edges.get(index, ()), key=lambda edge: edge.user.event_index):
                 user = edge.user.event_index
-                if user in known:
+                if user in seen:
                     continue
-                if len(found) >= limit:
-                    return found
-                known.add(user)
-                heapq.heappush(waiting, (user, len(found)))
-                found.append((edge.user, place, edge))
-        return found
+                if len(reached) >= limit:
+                    return reached
+                seen.add(user)
+                heapq.heappush(unvisited, (user, len(reached)))
+                reached.append((edge.user, hop_index, edge))
+        return reached
 
     def _written(self, start: TensorEvent, spoilt: set[int], *, before: int) -> dict[int, tuple[int, ...]]:
         """Returns, by written tensor, the handles of the variables that it was written to."""
@@ -296,16 +296,16 @@ class _Search:
                 return True
             return not self._carriers.isdisjoint(self.flow.events.execution_inputs(execution.execution_index).values())
 
-        found: dict[int, set[int]] = {}
+        handles_of_tensor: dict[int, set[int]] = {}
         for write in self.flow.resources.all_writes(is_wanted=is_wanted):
             rows = [trace.row for trace in map(self._traced, write.values)]
             written = {row.event_index for row in rows if row is not None} & spoilt
             handles = [trace.place for trace in map(self._traced, write.handles)] if written else []
             for index in written:
-                found.setdefault(index, set()).update(
+                handles_of_tensor.setdefault(index, set()).update(
                     handle.tensor_id for handle in handles if isinstance(handle, EagerValue)
                 )
-        return {index: tuple(sorted(handles)) for index, handles in found.items()}
+        return {index: tuple(sorted(handles)) for index, handles in handles_of_tensor.items()}
 
     def _traced(self, place: Place) -> Trace:
         return self.flow.trace(place, how="graph", near=2**63 - 1)

@@ -112,10 +112,10 @@ def read_values(
     """
     if num_rows < 0 or num_columns < 0:
         raise QueryError(f"num_rows is {num_rows} and num_columns is {num_columns}; expected 0 or more.")
-    kept = _kept(logdir, event_index, run_id=run_id)
-    if kept is None:
+    tensor_facts = _kept(logdir, event_index, run_id=run_id)
+    if tensor_facts is None:
         return None
-    dtype, shape, num_bytes = kept
+    dtype, shape, num_bytes = tensor_facts
     whole = math.prod(shape)
     width = (shape[-1] if len(shape) > 1 else min(WRAP, whole)) if shape else 1
     height = -(-whole // width) if width else 0
@@ -126,10 +126,12 @@ def read_values(
         # Read fewer rows if they are very long, so that a block stays small.
         end = min(row + max(1, min(num_rows, MAX_BYTES // max(1, width * (itemsize or 1)))), height)
         num_wanted = num_bytes if itemsize is None else min(end * width * itemsize, num_bytes)
-        found = _elements(_prefix(logdir, event_index, num_wanted, run_id=run_id), dtype, first=row * width, size=whole)
-        if found is not None:
+        elements = _elements(
+            _prefix(logdir, event_index, num_wanted, run_id=run_id), dtype, first=row * width, size=whole
+        )
+        if elements is not None:
             cut = slice(column, min(column + num_columns, width))
-            lines = [found[start : start + width][cut] for start in range(0, (end - row) * width, width or 1)]
+            lines = [elements[start : start + width][cut] for start in range(0, (end - row) * width, width or 1)]
             rows = tuple(
                 ValueRow(index=_index(shape, row + number, column), elements=tuple(line))
                 for number, line in enumerate(lines)
@@ -161,12 +163,12 @@ def read_array(
     Returns:
         The elements and the total number, or None if the values were not kept or are not of DECODED_DTYPES.
     """
-    kept = _kept(logdir, event_index, run_id=run_id)
-    if kept is None or itemsize_of(kept[0]) is None:
+    tensor_facts = _kept(logdir, event_index, run_id=run_id)
+    if tensor_facts is None or itemsize_of(tensor_facts[0]) is None:
         return None
-    dtype, shape, num_bytes = kept
-    found = _array(_prefix(logdir, event_index, min(num_bytes, max_bytes), run_id=run_id), dtype)
-    return None if found is None else (found, math.prod(shape))
+    dtype, shape, num_bytes = tensor_facts
+    array = _array(_prefix(logdir, event_index, min(num_bytes, max_bytes), run_id=run_id), dtype)
+    return None if array is None else (array, math.prod(shape))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,8 +224,12 @@ def read_histogram(
     Raises:
         BrokenPartError: A part cannot be read.
     """
-    found = read_array(logdir, event_index, run_id=run_id, max_bytes=max_bytes)
-    return None if found is None else count_elements(found[0], num_elements=found[1], num_bins=num_bins)
+    array_and_size = read_array(logdir, event_index, run_id=run_id, max_bytes=max_bytes)
+    return (
+        None
+        if array_and_size is None
+        else count_elements(array_and_size[0], num_elements=array_and_size[1], num_bins=num_bins)
+    )
 
 
 def count_elements(array: npt.NDArray[Any], *, num_elements: int | None = None, num_bins: int = NUM_BINS) -> Histogram:
@@ -283,10 +289,10 @@ def texts(value: bytes, *, size: int) -> tuple[str, ...]:
         BrokenPartError: The value does not hold this number of strings.
     """
     try:
-        found = decode_strings(value, size)
+        elements = decode_strings(value, size)
     except ValueError as error:
         raise BrokenPartError(f"a row of tensor_value cannot be read: {error}; record again.") from error
-    return tuple(item.decode("utf-8", "backslashreplace") for item in found)
+    return tuple(element.decode("utf-8", "backslashreplace") for element in elements)
 
 
 def _kept(logdir: Engine, event_index: int, *, run_id: str) -> tuple[str, tuple[int, ...], int] | None:
@@ -308,15 +314,15 @@ def _prefix(logdir: Engine, event_index: int, num_bytes: int, *, run_id: str) ->
 def _place(shape: tuple[int, ...], at: Sequence[int], width: int) -> tuple[int, int]:
     """Returns the row and the column of an element."""
     given = (*at, *[0] * (len(shape) - len(at)))
-    is_inside = all(0 <= place < max(1, size) for place, size in zip(given, shape, strict=False))
+    is_inside = all(0 <= position < max(1, size) for position, size in zip(given, shape, strict=False))
     if len(given) != len(shape) or not is_inside:
         asked = ", ".join(map(str, at))
         raise QueryError(f"there is no element [{asked}] in a tensor of the shape [{', '.join(map(str, shape))}].")
     if len(shape) < 2:
         return (given[0] // width if given and width else 0), 0
     row = 0
-    for place, size in zip(given[:-1], shape[:-1], strict=True):
-        row = row * size + place
+    for position, size in zip(given[:-1], shape[:-1], strict=True):
+        row = row * size + position
     return row, given[-1]
 
 
@@ -325,8 +331,8 @@ def _index(shape: tuple[int, ...], row: int, column: int) -> tuple[int, ...]:
         return (row * WRAP + column,) if shape else ()
     index = [column]
     for size in reversed(shape[:-1]):
-        row, place = divmod(row, size)
-        index.append(place)
+        row, position = divmod(row, size)
+        index.append(position)
     return tuple(reversed(index))
 
 
@@ -334,8 +340,8 @@ def _elements(value: bytes, dtype: str, *, first: int, size: int) -> list[object
     """Returns the elements in a prefix of a tensor's bytes, starting at the element `first`."""
     if dtype == "string":
         return list(texts(value, size=size)[first:])
-    found = _array(value[first * (itemsize_of(dtype) or 1) :], dtype)
-    return None if found is None else found.tolist()
+    array = _array(value[first * (itemsize_of(dtype) or 1) :], dtype)
+    return None if array is None else array.tolist()
 
 
 def _array(value: bytes, dtype: str) -> Array | None:
@@ -373,9 +379,9 @@ def _bins(finite: npt.NDArray[Any], num_bins: int) -> tuple[HistogramBin, ...]:
         return (HistogramBin(low=float(low), high=float(high), num_elements=finite.size),)
     if finite.dtype.kind != "f" and high - low < num_bins:
         values, counts = np.unique(finite, return_counts=True)
-        found = dict(zip(values.tolist(), counts.tolist(), strict=True))
+        count_of_value = dict(zip(values.tolist(), counts.tolist(), strict=True))
         return tuple(
-            HistogramBin(low=float(value), high=float(value), num_elements=found.get(value, 0))
+            HistogramBin(low=float(value), high=float(value), num_elements=count_of_value.get(value, 0))
             for value in range(int(low), int(high) + 1)
         )
     # The elements are divided by 4, because the range of the greatest float64 values would be infinite.

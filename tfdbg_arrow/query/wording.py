@@ -68,23 +68,23 @@ def output_text(output: _Op) -> str:
     return f"{output.op_name}{slot_text}" + ("" if output.op_type is None else f" ({output.op_type})")
 
 
-def op_text(found: NonFinite) -> str:
+def op_text(tensor: NonFinite) -> str:
     """Returns the op of a bad tensor, such as `Sqrt_grad:0 (SqrtGrad), the gradient of Sqrt, line 9`."""
-    text = output_text(found)
-    if found.forward is not None:
-        text += f", {gradient_text(found.forward)}"
-    if found.equal_lines and found.source is not None:
-        lines = (found.source, *found.equal_lines)
+    text = output_text(tensor)
+    if tensor.forward is not None:
+        text += f", {gradient_text(tensor.forward)}"
+    if tensor.equal_lines and tensor.source is not None:
+        lines = (tensor.source, *tensor.equal_lines)
         is_one_file = len({line.file_path for line in lines}) == 1
         *first, last = (str(line.lineno) if is_one_file else line.place for line in lines)
         text += f", computed once for {'lines ' if is_one_file else ''}{', '.join(first)} and {last}"
     return text
 
 
-def op_in_graph_text(found: NonFinite) -> str:
+def op_in_graph_text(tensor: NonFinite) -> str:
     """Returns the op of a bad tensor and its graph, such as `Log:0 (Log) in loss, iteration 2`."""
-    graph = graph_text(found)
-    return op_text(found) + ("" if graph is None else f" in {graph}")
+    graph = graph_text(tensor)
+    return op_text(tensor) + ("" if graph is None else f" in {graph}")
 
 
 def gradient_text(forward: Forward) -> str:
@@ -93,11 +93,11 @@ def gradient_text(forward: Forward) -> str:
     return f"the gradient of {forward.op_type or forward.op_name or 'an unknown op'}{line}"
 
 
-def effect_text(found: NonFinite | Provenance | Spread) -> str | None:
+def effect_text(answer: NonFinite | Provenance | Spread) -> str | None:
     """Returns the effect of a bad value, such as `no harm: nothing used it`, or None if it is not known."""
-    if found.expected_reason is not None:
-        return f"no harm: {found.expected_reason}"
-    return None if found.effect is None else _EFFECTS[found.effect]
+    if answer.expected_reason is not None:
+        return f"no harm: {answer.expected_reason}"
+    return None if answer.effect is None else _EFFECTS[answer.effect]
 
 
 def frame_text(frame: Frame) -> str:
@@ -118,7 +118,7 @@ def carets(frame: Frame, text: str) -> str | None:
     span = executed_span(frame, text)
     if span is None:
         return None
-    start, end = (_width(printable_line(text[:place])) for place in span)
+    start, end = (_width(printable_line(text[:column])) for column in span)
     return " " * start + "^" * (end - start)
 
 
@@ -135,9 +135,9 @@ def made_at_text(frame: Frame) -> str:
     return frame.place + (f": {frame.code}" if frame.code else "")
 
 
-def call_lines(found: NonFinite) -> list[str]:
+def call_lines(tensor: NonFinite) -> list[str]:
     """Returns the calls that led to an op, innermost first. Consecutive calls on the same line are merged."""
-    lines = [_call_text(call) for call in found.called_from]
+    lines = [_call_text(call) for call in tensor.called_from]
     return [line for index, line in enumerate(lines) if index == 0 or line != lines[index - 1]]
 
 
@@ -152,15 +152,15 @@ def _call_text(call: CallSite) -> str:
     return call.op_name + (f" in {call.graph_name}" if call.graph_name else "") + layer
 
 
-def label_facts(found: NonFinite) -> tuple[tuple[str, str], ...]:
+def label_facts(tensor: NonFinite) -> tuple[tuple[str, str], ...]:
     """Returns the known purpose and effect of a bad tensor, as pairs of a name and a text."""
     facts = (
-        ("layer", found.layer),
-        ("made at", None if found.made_at is None else made_at_text(found.made_at)),
-        ("step", None if found.step is None else f"{found.step:,}"),
-        ("call", None if found.call is None else f"{found.call.number:,} of {found.call.function}"),
-        ("role", found.role),
-        ("effect", effect_text(found)),
+        ("layer", tensor.layer),
+        ("made at", None if tensor.made_at is None else made_at_text(tensor.made_at)),
+        ("step", None if tensor.step is None else f"{tensor.step:,}"),
+        ("call", None if tensor.call is None else f"{tensor.call.number:,} of {tensor.call.function}"),
+        ("role", tensor.role),
+        ("effect", effect_text(tensor)),
     )
     return tuple((name, text) for name, text in facts if text is not None)
 
@@ -190,12 +190,12 @@ def slices_text(health: TensorHealth, samples: BadSamples | None) -> str | None:
             f"{samples.num_bad:,} of the {samples.num_samples:,} samples{whole} are bad, the first is sample "
             f"{samples.first:,}"
         )
-    place, bad = health.first_bad_place, health.num_bad_slices
-    if place is None or bad is None or health.shape is None or len(place) == 1 or 2 * bad > health.shape[0]:
+    first_bad, bad = health.first_bad_place, health.num_bad_slices
+    if first_bad is None or bad is None or health.shape is None or len(first_bad) == 1 or 2 * bad > health.shape[0]:
         return None
     if bad == 1:
-        return f"slice {place[0]:,} along the first axis, the only bad one of {health.shape[0]:,}"
-    return f"{bad:,} of {health.shape[0]:,} slices along the first axis are bad, the first is slice {place[0]:,}"
+        return f"slice {first_bad[0]:,} along the first axis, the only bad one of {health.shape[0]:,}"
+    return f"{bad:,} of {health.shape[0]:,} slices along the first axis are bad, the first is slice {first_bad[0]:,}"
 
 
 def data_texts(samples: BadSamples) -> list[str]:
@@ -204,45 +204,49 @@ def data_texts(samples: BadSamples) -> list[str]:
     if samples.row is not None:
         record = "row {} of the arrays" if samples.is_row_of_arrays else "record {} of the data set"
         texts.append(f"sample {samples.first:,} is {record.format(f'{samples.row:,}')} that the batches come from")
-    for each in samples.inputs:
-        place = each.health.first_bad_place
-        if each.health.has_inf_or_nan:
-            first = "" if place is None or place[0] == samples.first else "first "
-            where = "" if place is None else f", {first}in sample {place[0]:,}" if first else f" in sample {place[0]:,}"
-            texts.append(f"{each.name} already has {bad_kinds_text(each.health)}{where}")
-    if samples.name is None and samples.inputs and all(each.health.has_inf_or_nan is False for each in samples.inputs):
+    for input_ in samples.inputs:
+        index = input_.health.first_bad_place
+        if input_.health.has_inf_or_nan:
+            first = "" if index is None or index[0] == samples.first else "first "
+            where = "" if index is None else f", {first}in sample {index[0]:,}" if first else f" in sample {index[0]:,}"
+            texts.append(f"{input_.name} already has {bad_kinds_text(input_.health)}{where}")
+    if (
+        samples.name is None
+        and samples.inputs
+        and all(input_.health.has_inf_or_nan is False for input_ in samples.inputs)
+    ):
         texts.append("the batch itself has no NaN and no infinity")
     return texts
 
 
-def nonfinite_facts(found: NonFinite) -> list[tuple[str, str]]:
+def nonfinite_facts(tensor: NonFinite) -> list[tuple[str, str]]:
     """Returns what is known about a bad tensor besides its name, inputs and stack, as pairs of a name and a text."""
     facts = (
-        ("op", op_text(found)),
-        ("graph", graph_text(found)),
-        *label_facts(found),
-        ("tensor", facts_text(found)),
-        *place_facts(found, found.samples),
-        ("ran as", found.ran_as),
-        *(("same op", f"{line.place}: {line.code or ''}") for line in found.equal_lines),
-        *(("also at", f"{line.place}: {line.code or ''}") for line in found.also_bad),
-        ("device", found.device_name),
-        ("worker", found.worker),
-        ("event", f"{found.event_index}, {_time_text(found.wall_time_ns)}, run {found.run_id}"),
-        ("origin", origin_text(found)),
-        *(("but", f"the recording is incomplete: {text}") for text in found.left_out),
+        ("op", op_text(tensor)),
+        ("graph", graph_text(tensor)),
+        *label_facts(tensor),
+        ("tensor", facts_text(tensor)),
+        *place_facts(tensor, tensor.samples),
+        ("ran as", tensor.ran_as),
+        *(("same op", f"{line.place}: {line.code or ''}") for line in tensor.equal_lines),
+        *(("also at", f"{line.place}: {line.code or ''}") for line in tensor.also_bad),
+        ("device", tensor.device_name),
+        ("worker", tensor.worker),
+        ("event", f"{tensor.event_index}, {_time_text(tensor.wall_time_ns)}, run {tensor.run_id}"),
+        ("origin", origin_text(tensor)),
+        *(("but", f"the recording is incomplete: {text}") for text in tensor.left_out),
     )
     return [(name, text) for name, text in facts if text is not None]
 
 
-def origin_text(found: NonFinite) -> str:
+def origin_text(tensor: NonFinite) -> str:
     """Returns whether the op of a bad tensor created the value, and why that is known or not."""
-    if not found.is_origin:
+    if not tensor.is_origin:
         return "not proven: an input was not recorded, or contains the value too"
-    if found.op_type is None:
+    if tensor.op_type is None:
         return "yes: the value came from outside with this tensor"
-    healths = (input_.health for input_ in found.inputs)
-    if any(health is not None and set(_bad_counts(health)) & set(_bad_counts(found)) for health in healths):
+    healths = (input_.health for input_ in tensor.inputs)
+    if any(health is not None and set(_bad_counts(health)) & set(_bad_counts(tensor)) for health in healths):
         return "yes: the program itself wrote the bad values of its inputs"
     return "yes: this op created the value; its inputs do not contain it"
 
@@ -258,11 +262,11 @@ def _time_text(wall_time_ns: int) -> str:
     return f"{time:%Y-%m-%d %H:%M:%S}.{wall_time_ns % 1_000_000_000 // 1000:06d} UTC"
 
 
-def graph_text(found: NonFinite) -> str | None:
+def graph_text(tensor: NonFinite) -> str | None:
     """Returns the graph and the loop iteration, or None outside graphs."""
-    if found.graph_name is None:
+    if tensor.graph_name is None:
         return None
-    return found.graph_name + ("" if found.iteration is None else f", iteration {found.iteration}")
+    return tensor.graph_name + ("" if tensor.iteration is None else f", iteration {tensor.iteration}")
 
 
 def facts_text(health: TensorHealth) -> str:

@@ -86,20 +86,20 @@ class ElementReader:
 
 
 def _elements(dtype: str, shape: Sequence[int], value: bytes, *, table: str) -> Elements:
-    found = Elements(dtype, tuple(shape), bytes(value))
-    size = math.prod(found.shape)
+    elements = Elements(dtype, tuple(shape), bytes(value))
+    size = math.prod(elements.shape)
     itemsize = itemsize_of(dtype)
-    is_right = all(dimension >= 0 for dimension in found.shape)
+    is_right = all(dimension >= 0 for dimension in elements.shape)
     if is_right and dtype == "string":
         try:
-            decode_strings(found.value, size)
+            decode_strings(elements.value, size)
         except ValueError:
             is_right = False
-    elif itemsize is None or size * itemsize != len(found.value):
+    elif itemsize is None or size * itemsize != len(elements.value):
         is_right = False
     if not is_right:
         raise BrokenPartError(
-            f"a row of {table} has {len(found.value):,} bytes for a tensor of dtype {printable(dtype)[:40]} and shape "
-            f"{list(found.shape)[:8]}; record again."
+            f"a row of {table} has {len(elements.value):,} bytes for a tensor of dtype {printable(dtype)[:40]} and "
+            f"shape {list(elements.shape)[:8]}; record again."
         )
-    return found
+    return elements

@@ -154,16 +154,16 @@ def epsilon_of(dtype: str | None) -> str:
 def fixes_for(piece: Piece) -> list[Fix]:
     """Returns the repairs to try for the last op of a piece, the most specific one first."""
     op = piece.ops[-1]
-    found = []
+    fixes = []
     for fix in FIXES.get(op.op_type, ()):
         first = op.arguments[0][1] if op.arguments else None
         maker = piece.ops[first.op].op_type if isinstance(first, OutputRef) else None
         if fix.producer in (None, maker):
-            found.append(fix)
+            fixes.append(fix)
     if op.dtype in HALVES and op.signature.is_raw and len(op.choices) == 1:
         for wider in ("float32", "float64"):
-            found.append(Fix(f"{wider} in this op", _wider_code(piece, op, wider), wider=wider))
-    return found
+            fixes.append(Fix(f"{wider} in this op", _wider_code(piece, op, wider), wider=wider))
+    return fixes
 
 
 def _wider_code(piece: Piece, op: PieceOp, dtype: str) -> str:
@@ -196,7 +196,9 @@ class _Occurrence:
     texts: tuple[str, ...]
 
 
-def edited_line(line: str, fix: Fix, op_type: str, arguments: Sequence[str], more: Mapping[str, str]) -> str | None:
+def edited_line(
+    line: str, fix: Fix, op_type: str, arguments: Sequence[str], other_code: Mapping[str, str]
+) -> str | None:
     """Returns a line of the user's code with the repair, or None if the op cannot be found in the line.
 
     Args:
@@ -204,26 +206,26 @@ def edited_line(line: str, fix: Fix, op_type: str, arguments: Sequence[str], mor
         fix: The repair.
         op_type: The type of the op.
         arguments: The names of the op's inputs.
-        more: Code of the inputs of the op that made the first input, and `eps`.
+        other_code: Code of the inputs of the op that made the first input, and `eps`.
     """
-    found = _occurrence(line, op_type)
-    if found is None:
+    occurrence = _occurrence(line, op_type)
+    if occurrence is None:
         return None
     if fix.wider is not None:
-        for (start, end), text in reversed(list(zip(found.operands, found.texts, strict=True))):
+        for (start, end), text in reversed(list(zip(occurrence.operands, occurrence.texts, strict=True))):
             line = f"{line[:start]}tf.cast({text}, tf.{fix.wider}){line[end:]}"
         return line
     try:
-        new = fix.code.format_map(dict(zip(arguments, found.texts, strict=False)) | dict(more))
+        new = fix.code.format_map(dict(zip(arguments, occurrence.texts, strict=False)) | dict(other_code))
     except KeyError:
         return None
-    return line[: found.start] + new + line[found.end :]
+    return line[: occurrence.start] + new + line[occurrence.end :]
 
 
 def argument_texts(line: str | None, op_type: str) -> tuple[str, ...]:
     """Returns the code of the arguments of a call that makes an op, in a line; none if the line has no such call."""
-    found = None if line is None else _occurrence(line, op_type)
-    return () if found is None else found.texts
+    occurrence = None if line is None else _occurrence(line, op_type)
+    return () if occurrence is None else occurrence.texts
 
 
 def _occurrence(line: str, op_type: str) -> _Occurrence | None:
@@ -233,7 +235,7 @@ def _occurrence(line: str, op_type: str) -> _Occurrence | None:
         return None
     names = _NAMES.get(op_type, (op_type.lower(),))
     operator = _OPERATORS.get(op_type)
-    found = []
+    occurrences = []
     for node in ast.walk(tree):
         operands: list[ast.expr] = []
         if isinstance(node, ast.Call):
@@ -243,13 +245,13 @@ def _occurrence(line: str, op_type: str) -> _Occurrence | None:
             operands = [node.left, node.right]
         if operands:
             assert isinstance(node, ast.expr)
-            places = [_columns(line, each, shift) for each in (node, *operands)]
+            spans = [_columns(line, expression, shift) for expression in (node, *operands)]
             texts = tuple(
-                f"({line[start:end]})" if isinstance(each, _LOOSE) else line[start:end]
-                for each, (start, end) in zip(operands, places[1:], strict=True)
+                f"({line[start:end]})" if isinstance(operand, _LOOSE) else line[start:end]
+                for operand, (start, end) in zip(operands, spans[1:], strict=True)
             )
-            found.append(_Occurrence(*places[0], tuple(places[1:]), texts))
-    return found[0] if len(found) == 1 else None
+            occurrences.append(_Occurrence(*spans[0], tuple(spans[1:]), texts))
+    return occurrences[0] if len(occurrences) == 1 else None
 
 
 _LOOSE = (ast.BinOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Lambda, ast.UnaryOp)
@@ -278,5 +280,5 @@ def _parsed(line: str) -> tuple[ast.AST | None, int]:
 def diff_lines(old: str, new: str, frame: Frame | None) -> tuple[str, ...]:
     """Returns a change of one line as a unified diff."""
     name = "the script" if frame is None else frame.place
-    found = difflib.unified_diff([printable_line(old)], [printable_line(new)], name, name, n=0, lineterm="")
-    return tuple(printable_line(line) for line in found if not line.startswith("@@"))
+    diff = difflib.unified_diff([printable_line(old)], [printable_line(new)], name, name, n=0, lineterm="")
+    return tuple(printable_line(line) for line in diff if not line.startswith("@@"))

@@ -103,11 +103,14 @@ def _fused(
     types: Sequence[tuple[str, str]],
 ) -> Signature:
     """Returns the signature of an op into which TensorFlow's optimizer fuses an op of `tf.raw_ops` and others."""
-    known = {each.name for each in own}
+    own_names = {attribute.name for attribute in own}
     return Signature(
         op_type=op_type,
         inputs=tuple(inputs),
-        attributes=(*own, *(each for each in _raw(base).attributes if each.name not in {*known, *_NOT_FUSED})),
+        attributes=(
+            *own,
+            *(attribute for attribute in _raw(base).attributes if attribute.name not in {*own_names, *_NOT_FUSED}),
+        ),
         is_single=_raw(base).is_single,
         is_random=False,
         is_raw=False,
@@ -186,8 +189,8 @@ def signature_of(op_type: str | None) -> Signature | None:
 
 def is_random(op_type: str) -> bool:
     """Returns whether an op returns other numbers each time."""
-    found = signature_of(op_type)
-    return found is not None and found.is_random
+    signature = signature_of(op_type)
+    return signature is not None and signature.is_random
 
 
 def known_attributes(signature: Signature, recorded: Mapping[str, Value]) -> dict[str, Value]:
@@ -201,14 +204,14 @@ def known_attributes(signature: Signature, recorded: Mapping[str, Value]) -> dic
     Raises:
         ReproError: A value is not of the attribute's type.
     """
-    found = {}
+    value_of_argument = {}
     for attribute in signature.attributes:
         if attribute.name not in recorded:
             continue
         value = _checked(attribute, recorded[attribute.name], signature.op_type)
         if not (attribute.has_default and _is_same(value, _checked(attribute, attribute.default, signature.op_type))):
-            found[attribute.argument] = value
-    return found
+            value_of_argument[attribute.argument] = value
+    return value_of_argument
 
 
 def _is_same(value: Value, default: Value) -> bool:
@@ -222,7 +225,7 @@ def _checked(attribute: Attribute, value: Value, op_type: str) -> Value:
     kind = attribute.type
     if kind.startswith("list("):
         if isinstance(value, (list, tuple)):
-            return [_scalar(kind[5:-1], attribute, each, op_type) for each in value]
+            return [_scalar(kind[5:-1], attribute, element, op_type) for element in value]
     else:
         return _scalar(kind, attribute, value, op_type)
     raise _wrong(attribute, value, op_type)
@@ -261,15 +264,15 @@ def _wrong(attribute: Attribute, value: Value, op_type: str) -> ReproError:
 
 
 def choices(
-    signature: Signature, known: Mapping[str, Value], *, dtype: str | None, is_recorded: bool
+    signature: Signature, known_values: Mapping[str, Value], *, dtype: str | None, is_recorded: bool
 ) -> list[dict[str, Value]]:
     """Returns the combinations of attributes to try, the most likely ones first.
 
     Args:
         signature: The op.
-        known: The known attributes, by argument.
+        known_values: The known attributes, by argument.
         dtype: The dtype of the op's output; None if unknown.
-        is_recorded: Whether the recording has the attributes of the op that ran. If not, others than `known` are
+        is_recorded: Whether the recording has the attributes of the op that ran. If not, others than `known_values` are
             tried, too: the recording has no attributes of eager ops, and TensorFlow's optimizer can change them.
 
     Raises:
@@ -277,10 +280,10 @@ def choices(
     """
     options: list[tuple[str, list[Value]]] = []
     for attribute in signature.attributes:
-        if attribute.argument in known:
-            values = [known[attribute.argument]]
+        if attribute.argument in known_values:
+            values = [known_values[attribute.argument]]
             if not is_recorded and attribute.type == "bool":
-                values.append(not known[attribute.argument])
+                values.append(not known_values[attribute.argument])
         elif is_recorded and attribute.has_default:
             continue
         else:
@@ -293,13 +296,13 @@ def choices(
         options.append((attribute.argument, values))
     # The first values are the most likely ones, so the combinations with few other values come first.
     indexes = sorted(
-        islice(product(*(range(len(values)) for _, values in options)), 4096), key=lambda each: (sum(each), each)
+        islice(product(*(range(len(values)) for _, values in options)), 4096), key=lambda picks: (sum(picks), picks)
     )
-    found = []
+    combinations = []
     for combination in indexes[:MAX_CHOICES]:
         chosen = {name: values[index] for (name, values), index in zip(options, combination, strict=True)}
-        found.append(_without_defaults(signature, chosen))
-    return found
+        combinations.append(_without_defaults(signature, chosen))
+    return combinations
 
 
 def _options(attribute: Attribute, dtype: str | None) -> Iterable[Value]:
@@ -315,7 +318,7 @@ def _options(attribute: Attribute, dtype: str | None) -> Iterable[Value]:
 
 
 def _without_defaults(signature: Signature, chosen: Mapping[str, Value]) -> dict[str, Value]:
-    by_argument = {each.argument: each for each in signature.attributes}
+    by_argument = {attribute.argument: attribute for attribute in signature.attributes}
     return {
         name: value
         for name, value in chosen.items()
@@ -350,7 +353,7 @@ def split_inputs(signature: Signature, number: int, recorded: Mapping[str, Value
         raise ReproError(
             f"{signature.op_type} takes {len(signature.inputs)} inputs, and the recording has {number} for it."
         )
-    found: list[tuple[str, int | None]] = []
+    split: list[tuple[str, int | None]] = []
     for argument, length in signature.inputs:
-        found.append((argument, lengths.pop(0) if length else None))
-    return found
+        split.append((argument, lengths.pop(0) if length else None))
+    return split

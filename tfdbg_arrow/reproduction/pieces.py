@@ -98,10 +98,10 @@ class PieceOp:
     @property
     def operands(self) -> tuple[Operand, ...]:
         """The operands in the order of the inputs."""
-        found: list[Operand] = []
+        operands: list[Operand] = []
         for _, operand in self.arguments:
-            found += operand if isinstance(operand, tuple) else [operand]
-        return tuple(found)
+            operands += operand if isinstance(operand, tuple) else [operand]
+        return tuple(operands)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,8 +162,12 @@ def unfused(piece: Piece) -> Piece:
         if signature is None or len(signature.inputs) != 1 or not signature.is_raw:
             return piece
         ((argument, _),) = signature.inputs
-        found = choices(signature, {}, dtype=last.dtype, is_recorded=True)
-        ops.append(replace(last, signature=signature, arguments=((argument, operand),), choices=tuple(found), slot=0))
+        attribute_choices = choices(signature, {}, dtype=last.dtype, is_recorded=True)
+        ops.append(
+            replace(
+                last, signature=signature, arguments=((argument, operand),), choices=tuple(attribute_choices), slot=0
+            )
+        )
         operand = OutputRef(len(ops) - 1, 0)
     return replace(piece, ops=tuple(ops))
 
@@ -194,17 +198,17 @@ class PieceFinder:
         """
         event = self.flow.computed(event)
         place = self._place(event)
-        made = self._made(place)
-        if made is None:
+        maker = self._made(place)
+        if maker is None:
             raise ReproError(self._no_op_text(event))
-        if made.op_type == "Const" and self.flow.program_ops.op_types(event):
+        if maker.op_type == "Const" and self.flow.program_ops.op_types(event):
             names = ", ".join(dict.fromkeys(self.flow.program_ops.op_types(event)))
             raise ReproError(
                 f"TensorFlow computed {printable(names)[:120]} on constants in advance, so no op ran that a script can "
                 "run. Record with graphs='traced'."
             )
         given = self._elements.inputs_of(event.event_index)
-        return _Building(self, given).build(made, event, depth)
+        return _Building(self, given).build(maker, event, depth)
 
     def gradient(self, event: TensorEvent) -> GradientPiece | None:
         """Returns the forward op whose gradient made a tensor, or None if that is unknown or was not recorded."""
@@ -214,15 +218,15 @@ class PieceFinder:
         if start is None or (label.forward_op_name is None and label.forward_execution_index is None):
             return None
         place = self._forward_place(event, start)
-        made = None if place is None else self._made(place)
-        signature = None if made is None else signature_of(made.op_type)
-        if made is None or signature is None or not (signature.is_single and signature.is_raw):
+        maker = None if place is None else self._made(place)
+        signature = None if maker is None else signature_of(maker.op_type)
+        if maker is None or signature is None or not (signature.is_single and signature.is_raw):
             return None
         try:
-            piece = _Building(self, {}).build(made, None, 0)
+            piece = _Building(self, {}).build(maker, None, 0)
         except ReproError:
             return None
-        return GradientPiece(forward=piece, upstream=self._upstream(event, start, made))
+        return GradientPiece(forward=piece, upstream=self._upstream(event, start, maker))
 
     def _place(self, event: TensorEvent) -> Place:
         if event.scope == "graph" and event.graph_id is not None and event.op_name is not None:
@@ -324,12 +328,12 @@ class PieceFinder:
         if not rows or rows[0][0] is None:
             return None
         try:
-            found = parse_json(rows[0][0])
+            attributes = parse_json(rows[0][0])
         except ValueError:
-            found = None
-        if not isinstance(found, dict):
+            attributes = None
+        if not isinstance(attributes, dict):
             raise ReproError(f"the attributes of the op {printable(op_name)[:80]} in the recording are no JSON object.")
-        return found
+        return attributes
 
     def _forward_place(self, event: TensorEvent, start: _Made) -> Place | None:
         """Returns the place of the output of the forward op in the pass whose gradient made a tensor."""
@@ -342,8 +346,8 @@ class PieceFinder:
         if event.graph_id == label.forward_graph_id:
             return GraphTensor(event.context, event.graph_id, label.forward_op_name, 0, event.event_index)
         # The gradient is a function of its own. It takes tensors of the forward function, which have its context.
-        for made in self._before(start):
-            for trace in made.traces:
+        for maker in self._before(start):
+            for trace in maker.traces:
                 for place in trace.path:
                     if isinstance(place, GraphTensor) and place.graph_id == label.forward_graph_id:
                         return place.of_op(label.forward_op_name)
@@ -356,8 +360,8 @@ class PieceFinder:
         """
         label = self.flow.label_of_maker(event)
         own = (label.forward_graph_id, label.forward_op_name, label.forward_execution_index)
-        for made in self._before(start):
-            for trace in made.traces:
+        for maker in self._before(start):
+            for trace in maker.traces:
                 row = trace.row
                 if row is None or row.dtype != forward.dtype or row.shape != forward.shape:
                     continue
@@ -370,15 +374,15 @@ class PieceFinder:
 
     def _before(self, start: _Made) -> Iterator[_Made]:
         """Yields the op of a gradient and those before it, nearest first, within the gradient."""
-        waiting, seen = [start], {start.key}
-        while waiting and len(seen) < _MAX_SEARCHED:
-            made = waiting.pop(0)
-            yield made
-            for trace in made.traces:
+        unvisited, seen = [start], {start.key}
+        while unvisited and len(seen) < _MAX_SEARCHED:
+            maker = unvisited.pop(0)
+            yield maker
+            for trace in maker.traces:
                 before = self._made(trace.place)
                 if before is not None and before.key not in seen:
                     seen.add(before.key)
-                    waiting.append(before)
+                    unvisited.append(before)
 
     def made_behind(self, trace: Trace) -> _Made | None:
         """Returns how a tensor was made; None if it is not known."""
@@ -396,9 +400,9 @@ class PieceFinder:
 
     def maker_text(self, trace: Trace) -> str | None:
         """Returns the op that made a tensor, such as `Softmax (softmax_1)`."""
-        made = None if trace.is_lost else self._made(trace.place)
-        if made is not None:
-            return made.op_type + ("" if made.op_name is None else f" ({made.op_name})")
+        maker = None if trace.is_lost else self._made(trace.place)
+        if maker is not None:
+            return maker.op_type + ("" if maker.op_name is None else f" ({maker.op_name})")
         if isinstance(trace.place, EagerValue):
             return "a tensor from outside" if trace.how == "external" else None
         op = self.flow.graphs.op(trace.place.graph_id, trace.place.op_name)
@@ -420,36 +424,38 @@ class _Building:
     _op_of: dict[tuple[object, ...], int] = field(default_factory=dict)
     _input_of: dict[Place, int] = field(default_factory=dict)
 
-    def build(self, made: _Made, event: TensorEvent | None, depth: int) -> Piece:
-        signature = self._signature(made)
-        if self._are_all_given(made, signature):
+    def build(self, maker: _Made, event: TensorEvent | None, depth: int) -> Piece:
+        signature = self._signature(maker)
+        if self._are_all_given(maker, signature):
             operands = [self._given(index, None) for index in sorted(self.given)]
         else:
-            operands = [self._operand(trace, depth, 0, index=index, of=made) for index, trace in enumerate(made.traces)]
-        self._add(made, signature, operands)
+            operands = [
+                self._operand(trace, depth, 0, index=index, of=maker) for index, trace in enumerate(maker.traces)
+            ]
+        self._add(maker, signature, operands)
         return Piece(ops=tuple(self.ops), inputs=tuple(self.inputs), event=event)
 
-    def _are_all_given(self, made: _Made, signature: Signature) -> bool:
+    def _are_all_given(self, maker: _Made, signature: Signature) -> bool:
         """Returns whether the kept inputs are all inputs of an op, and the recording has other edges for it."""
-        if len(self.given) == len(made.traces) or sorted(self.given) != list(range(len(self.given))):
+        if len(self.given) == len(maker.traces) or sorted(self.given) != list(range(len(self.given))):
             return False
         try:
-            split_inputs(signature, len(self.given), made.attributes)
+            split_inputs(signature, len(self.given), maker.attributes)
         except ReproError:
             return False
         return True
 
-    def _signature(self, made: _Made) -> Signature:
-        signature = signature_of(made.op_type)
+    def _signature(self, maker: _Made) -> Signature:
+        signature = signature_of(maker.op_type)
         if signature is not None:
             return signature
-        name = printable(made.op_type)[:80]
-        if made.op_type in _FROM_OUTSIDE:
+        name = printable(maker.op_type)[:80]
+        if maker.op_type in _FROM_OUTSIDE:
             raise ReproError(
                 f"the bad value comes from a {name} op, which takes no inputs, so there is nothing to run. Look at the "
                 "value that the program gave to TensorFlow."
             )
-        resource = next((trace for trace in made.traces if trace.dtype == "resource"), None)
+        resource = next((trace for trace in maker.traces if trace.dtype == "resource"), None)
         if resource is not None:
             raise ReproError(
                 f"the op that ran is {name}, which reads or writes a variable or another resource. A script runs only "
@@ -476,11 +482,11 @@ class _Building:
         elements = None if trace.place in self._input_of else self.finder.elements_of(trace)
         is_known = elements is not None or trace.place in self._input_of
         if depth > 0 or (not is_known and not (num_ops == 0 and index in self.given)):
-            made = self.finder.made_behind(trace)
+            maker = self.finder.made_behind(trace)
             mark = len(self.ops), len(self.inputs), dict(self._op_of), dict(self._input_of)
             try:
-                if made is not None and num_ops < max(depth, MAX_UNRECORDED):
-                    return self._run_before(made, depth - 1, num_ops + 1)
+                if maker is not None and num_ops < max(depth, MAX_UNRECORDED):
+                    return self._run_before(maker, depth - 1, num_ops + 1)
             except ReproError:
                 num_kept_ops, num_kept_inputs, self._op_of, self._input_of = mark
                 del self.ops[num_kept_ops:], self.inputs[num_kept_inputs:]
@@ -502,41 +508,41 @@ class _Building:
         self.inputs.append(PieceInput(elements=self.given[index], made_by=made_by))
         return InputRef(len(self.inputs) - 1)
 
-    def _run_before(self, made: _Made, depth: int, num_ops: int) -> Operand:
-        if made.key in self._op_of:
-            return OutputRef(self._op_of[made.key], made.slot)
-        signature = self._signature(made)
-        if signature.is_random or not made.traces:
-            raise NotRecordedError(f"{made.op_type} would give another result.")
+    def _run_before(self, maker: _Made, depth: int, num_ops: int) -> Operand:
+        if maker.key in self._op_of:
+            return OutputRef(self._op_of[maker.key], maker.slot)
+        signature = self._signature(maker)
+        if signature.is_random or not maker.traces:
+            raise NotRecordedError(f"{maker.op_type} would give another result.")
         if len(self.ops) >= _MAX_OPS:
             raise ReproError(f"the piece has more than {_MAX_OPS} ops; pass a smaller --depth.")
         operands = [
-            self._operand(trace, depth, num_ops, index=index, of=made) for index, trace in enumerate(made.traces)
+            self._operand(trace, depth, num_ops, index=index, of=maker) for index, trace in enumerate(maker.traces)
         ]
-        self._add(made, signature, operands)
-        self._op_of[made.key] = len(self.ops) - 1
-        return OutputRef(len(self.ops) - 1, made.slot)
+        self._add(maker, signature, operands)
+        self._op_of[maker.key] = len(self.ops) - 1
+        return OutputRef(len(self.ops) - 1, maker.slot)
 
-    def _add(self, made: _Made, signature: Signature, operands: Sequence[Operand]) -> None:
+    def _add(self, maker: _Made, signature: Signature, operands: Sequence[Operand]) -> None:
         arguments: list[tuple[str, Operand | tuple[Operand, ...]]] = []
         rest = list(operands)
-        for argument, length in split_inputs(signature, len(rest), made.attributes):
+        for argument, length in split_inputs(signature, len(rest), maker.attributes):
             if length is None:
                 arguments.append((argument, rest.pop(0)))
             else:
                 arguments.append((argument, tuple(rest[:length])))
                 del rest[:length]
-        known = known_attributes(signature, made.attributes)
-        found = choices(signature, known, dtype=made.dtype, is_recorded=made.is_recorded)
+        known_values = known_attributes(signature, maker.attributes)
+        attribute_choices = choices(signature, known_values, dtype=maker.dtype, is_recorded=maker.is_recorded)
         self.ops.append(
             PieceOp(
                 signature=signature,
                 arguments=tuple(arguments),
-                choices=tuple(found),
-                slot=made.slot,
-                dtype=made.dtype,
-                shape=made.shape,
-                op_name=made.op_name,
-                source=self.finder.source(made.stack_trace_id),
+                choices=tuple(attribute_choices),
+                slot=maker.slot,
+                dtype=maker.dtype,
+                shape=maker.shape,
+                op_name=maker.op_name,
+                source=self.finder.source(maker.stack_trace_id),
             )
         )

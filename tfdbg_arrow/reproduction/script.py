@@ -121,15 +121,15 @@ class ScriptContent:
     @property
     def own_inputs(self) -> dict[str, PieceInput]:
         """The inputs of the piece, by name."""
-        return {} if self.piece is None else {f"x{index}": each for index, each in enumerate(self.piece.inputs)}
+        return {} if self.piece is None else {f"x{index}": input_ for index, input_ in enumerate(self.piece.inputs)}
 
     @property
     def forward_inputs(self) -> dict[str, PieceInput]:
         """The inputs of the forward op and the gradient of its output, by name."""
         if self.gradient is None:
             return {}
-        found = {f"forward_x{index}": each for index, each in enumerate(self.gradient.forward.inputs)}
-        return found if self.gradient.upstream is None else {**found, UPSTREAM: self.gradient.upstream}
+        inputs = {f"forward_x{index}": input_ for index, input_ in enumerate(self.gradient.forward.inputs)}
+        return inputs if self.gradient.upstream is None else {**inputs, UPSTREAM: self.gradient.upstream}
 
 
 def comment(text: str, indent: int = 0) -> str:
@@ -213,9 +213,9 @@ def _constants(content: ScriptContent, npz_name: str) -> str:
         "counts": expected.counts,
     }
     lines = [f"DATA = Path(__file__).with_name({npz_name!a})", "INPUTS = {"]
-    for name, each in content.inputs.items():
-        by = "" if each.made_by is None else f"  # made by {printable(each.made_by)[:120]}"
-        lines.append(f"    {name!r}: ({each.elements.dtype!r}, {each.elements.shape!r}),{by}")
+    for name, input_ in content.inputs.items():
+        by = "" if input_.made_by is None else f"  # made by {printable(input_.made_by)[:120]}"
+        lines.append(f"    {name!r}: ({input_.elements.dtype!r}, {input_.elements.shape!r}),{by}")
     lines += ["}", '"""The dtype and the shape of each input."""']
     lines += ["EXPECTED = {", *(f"    {name!r}: {value!r}," for name, value in about.items()), "}"]
     lines += ['"""What was recorded of the bad tensor. `counts` are the numbers of NaN, -Inf and +Inf."""']
@@ -267,13 +267,15 @@ class _Body:
 
     def _expressions(self, op: PieceOp) -> dict[str, str]:
         """Returns the code of the op's inputs by argument, and of the inputs of the ops that made them."""
-        found = {}
+        expressions = {}
         for name, operand in op.arguments:
-            found[name] = self._argument(operand)
+            expressions[name] = self._argument(operand)
             if isinstance(operand, OutputRef):
                 maker = self.piece.ops[operand.op]
-                found |= {f"{name}_{inner}": self._argument(each) for inner, each in maker.arguments}
-        return found
+                expressions |= {
+                    f"{name}_{inner}": self._argument(inner_operand) for inner, inner_operand in maker.arguments
+                }
+        return expressions
 
     def _call(self, op: PieceOp, name: str, *, is_last: bool) -> str:
         inputs = {argument: self._argument(operand) for argument, operand in op.arguments}
@@ -285,7 +287,7 @@ class _Body:
             given = {"op_type": repr(op.op_type), "inputs": f"[{flat}]", **self._node_types(op, inputs)}
         words = [f"{argument}={code}" for argument, code in given.items()]
         if len(op.choices) > 1:
-            choices = ", ".join(_dict(each) for each in op.choices)
+            choices = ", ".join(_dict(choice) for choice in op.choices)
             expected = "EXPECTED" if is_last else "None"
             about = f"slot={op.slot}, dtype={op.dtype!r}, shape={op.shape!r}, expected={expected}"
             call = f"lambda **more: {called}({', '.join((*words, '**more'))})"
@@ -296,18 +298,20 @@ class _Body:
 
     def _node_types(self, op: PieceOp, inputs: Mapping[str, str]) -> dict[str, str]:
         arguments = dict(op.arguments)
-        found = {}
+        code_of_attribute = {}
         for attribute, argument in op.signature.types:
             operand = arguments[argument]
             if isinstance(operand, tuple):
-                found[attribute] = f"[{', '.join(f'{self._operand(each)}.dtype' for each in operand)}]"
+                code_of_attribute[attribute] = (
+                    f"[{', '.join(f'{self._operand(element)}.dtype' for element in operand)}]"
+                )
             else:
-                found[attribute] = f"{inputs[argument]}.dtype"
+                code_of_attribute[attribute] = f"{inputs[argument]}.dtype"
         for argument, length in op.signature.inputs:
             operand = arguments[argument]
             if length and isinstance(operand, tuple):
-                found[length] = str(len(operand))
-        return found
+                code_of_attribute[length] = str(len(operand))
+        return code_of_attribute
 
 
 def _dict(attributes: Mapping[str, Value]) -> str:

@@ -87,7 +87,8 @@ def run_again(
             first = opened.first_nonfinite(run_id=run_id)
         else:
             first = next(
-                (each for each in opened.nonfinite(run_id=run_id, limit=None) if each.event_index == event_index), None
+                (tensor for tensor in opened.nonfinite(run_id=run_id, limit=None) if tensor.event_index == event_index),
+                None,
             )
         if first is None:
             what = "has no bad tensor" if event_index is None else f"has no bad tensor with event index {event_index}"
@@ -109,14 +110,14 @@ def run_again(
     except LogdirError as error:
         raise ReproError(f"the program recorded nothing (exit code {exit_code}): {error}") from error
     is_same = second is not None and _place(second) == _place(first)
-    found, why_not = (None, None) if is_same else _compare(logdir, output, first)
+    difference, why_not = (None, None) if is_same else _compare(logdir, output, first)
     return SecondRun(
         logdir=str(output),
         about=about,
         first=first,
         second=second,
         is_same_place=is_same,
-        diff=found,
+        diff=difference,
         why_not_compared=why_not,
         is_stopped=is_stopped,
         program_exit_code=exit_code,
@@ -138,32 +139,32 @@ def _options_of(opened: Logdir, first: NonFinite) -> list[str]:
     return [*options, "--values", _values_pattern(opened, first)]
 
 
-def _values_pattern(opened: Logdir, found: NonFinite) -> str:
+def _values_pattern(opened: Logdir, tensor: NonFinite) -> str:
     """Returns a regular expression for the names of the op that made a bad tensor, its forward op and those before it.
 
     Eager ops have no names, so their types stand for them. With the inputs of the ops before it, the repairs that
     replace two ops, such as log-softmax, can be tried.
     """
-    makers = [each.producer for each in found.inputs if each.producer is not None]
-    places: list[NonFinite | Producer | Forward | None] = [found, found.forward, *makers]
-    names = {place.op_name or place.op_type for place in places if place is not None}
+    makers = [input_.producer for input_ in tensor.inputs if input_.producer is not None]
+    ops: list[NonFinite | Producer | Forward | None] = [tensor, tensor.forward, *makers]
+    names = {op.op_name or op.op_type for op in ops if op is not None}
     # What TensorFlow ran can have another name than the program's op.
     ran = "SELECT coalesce(op_name, op_type) FROM tensor_health WHERE run_id = $run AND event_index = $event"
-    names.update(name for (name,) in opened.rows(ran, {"run": found.run_id, "event": found.event_index}))
+    names.update(name for (name,) in opened.rows(ran, {"run": tensor.run_id, "event": tensor.event_index}))
     for maker in makers:
         rows = opened.rows(
             "SELECT DISTINCT source_op_name FROM graph_op_input JOIN graph USING (run_id, graph_id) "
             "WHERE run_id = $run AND graph_name = $graph AND op_name = $op AND NOT is_control",
-            {"run": found.run_id, "graph": maker.graph_name, "op": maker.op_name},
+            {"run": tensor.run_id, "graph": maker.graph_name, "op": maker.op_name},
         )
         names.update(name for (name,) in rows)
     return "(?:" + "|".join(re.escape(name) for name in sorted(filter(None, names))) + r")\Z"
 
 
-def _place(found: NonFinite) -> tuple[object, ...]:
+def _place(tensor: NonFinite) -> tuple[object, ...]:
     """Returns what stays the same if a program runs again. Functions have other numbers in their names then."""
-    source = None if found.source is None else (found.source.file_path, found.source.lineno)
-    return found.op_type, found.op_name, found.output_slot, found.iteration, found.step, source
+    source = None if tensor.source is None else (tensor.source.file_path, tensor.source.lineno)
+    return tensor.op_type, tensor.op_name, tensor.output_slot, tensor.iteration, tensor.step, source
 
 
 def _run(command: list[str], output: Path, first: NonFinite, *, timeout_s: float | None) -> tuple[int, bool]:

@@ -64,7 +64,7 @@ class _Case:
         if self._is_run:
             return [result for _, result in self.script["run"](*tensors)]
         gradients = self.script["run_gradient"](*tensors)
-        return [self.tf.convert_to_tensor(each) for each in gradients if each is not None]
+        return [self.tf.convert_to_tensor(gradient) for gradient in gradients if gradient is not None]
 
     def kinds(self, tensors: Sequence[Any]) -> tuple[frozenset[str], frozenset[str]]:
         """Returns the kinds in the result, and those of them that no input and no earlier result has."""
@@ -83,7 +83,7 @@ def _outcome(path: str) -> dict[str, Any]:
     try:
         case = _Case(path)
         results = case.results(case.tensors(case.arrays))
-        return {"num_bad": sum(sum(case.script["count"](each)) for each in results[case.first :]), "error": None}
+        return {"num_bad": sum(sum(case.script["count"](result)) for result in results[case.first :]), "error": None}
     except Exception as error:  # whatever a repair raises is its outcome
         return {"num_bad": None, "error": f"{type(error).__name__}: {error}"[:_MAX_ERROR]}
 
@@ -116,7 +116,7 @@ def write_npz(path: Path, arrays: Mapping[str, Array]) -> None:
 
 def _raw(array: Array, dtype: str) -> npt.NDArray[np.uint8]:
     if dtype == "string":
-        return np.frombuffer(encode_strings([bytes(each) for each in array.reshape(-1)]), np.uint8)
+        return np.frombuffer(encode_strings([bytes(element) for element in array.reshape(-1)]), np.uint8)
     return np.frombuffer(np.ascontiguousarray(array).tobytes(), np.uint8)
 
 
@@ -141,20 +141,20 @@ def shrink(
                 break
             name, axis = group[0]
             size = arrays[name].shape[axis]
-            if any(arrays[each].shape[at] != size for each, at in group) or size < 2:
+            if any(arrays[other_name].shape[other_axis] != size for other_name, other_axis in group) or size < 2:
                 continue
             is_bad_slice = partial(_is_bad_slice, is_bad, arrays, group)
-            kept = smallest(list(range(size)), is_bad_slice, is_over=is_over)
-            if len(kept) < size:
-                arrays = _sliced(arrays, group, kept)
+            indexes = smallest(list(range(size)), is_bad_slice, is_over=is_over)
+            if len(indexes) < size:
+                arrays = _sliced(arrays, group, indexes)
                 is_smaller = True
     return arrays
 
 
-def _sliced(arrays: dict[str, Array], group: Sequence[tuple[str, int]], kept: list[int]) -> dict[str, Array]:
+def _sliced(arrays: dict[str, Array], group: Sequence[tuple[str, int]], indexes: list[int]) -> dict[str, Array]:
     new = dict(arrays)
     for name, axis in group:
-        new[name] = np.take(new[name], kept, axis=axis)
+        new[name] = np.take(new[name], indexes, axis=axis)
     return new
 
 
@@ -162,9 +162,9 @@ def _is_bad_slice(
     is_bad: Callable[[dict[str, Array]], bool],
     arrays: dict[str, Array],
     group: Sequence[tuple[str, int]],
-    kept: list[int],
+    indexes: list[int],
 ) -> bool:
-    return is_bad(_sliced(arrays, group, kept))
+    return is_bad(_sliced(arrays, group, indexes))
 
 
 def _groups(arrays: dict[str, Array]) -> Iterator[tuple[tuple[str, int], ...]]:
@@ -179,10 +179,10 @@ def _groups(arrays: dict[str, Array]) -> Iterator[tuple[tuple[str, int], ...]]:
         by_axis = [[pair for pair in group if pair[1] == axis] for axis in sorted({axis for _, axis in group})]
         from_end = sorted({axis - arrays[name].ndim for name, axis in group})
         by_end = [[pair for pair in group if pair[1] - arrays[pair[0]].ndim == end] for end in from_end]
-        for each in (group, *by_axis, *by_end, *([pair] for pair in group)):
-            if tuple(each) not in seen:
-                seen.add(tuple(each))
-                yield tuple(each)
+        for candidate in (group, *by_axis, *by_end, *([pair] for pair in group)):
+            if tuple(candidate) not in seen:
+                seen.add(tuple(candidate))
+                yield tuple(candidate)
 
 
 def smallest(items: list[int], is_bad: Callable[[list[int]], bool], *, is_over: Callable[[], bool]) -> list[int]:

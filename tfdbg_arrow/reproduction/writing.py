@@ -173,15 +173,15 @@ def write_repro(
         raise QueryError(f"depth is {depth}; expected 0 or more ops.")
     with opened(logdir) as open_:
         read = _read(open_, event_index=event_index, run_id=run_id, depth=depth, is_fixed=fix)
-    found, content, deeper = read.nonfinite, read.content, read.deeper
+    tensor, content, deeper = read.nonfinite, read.content, read.deeper
     with tempfile.TemporaryDirectory(prefix="tfdbg_arrow-") as directory:
         trials = _Trials(Path(directory))
         if fix or minimise:
             content = trials.resolved(content)
-        fixes = trials.fixes(trials.resolved(deeper) if deeper is not None else content, found) if fix else ()
+        fixes = trials.fixes(trials.resolved(deeper) if deeper is not None else content, tensor) if fix else ()
         before, is_cut = None, False
         if minimise:
-            before = {name: each.elements.shape for name, each in content.inputs.items()}
+            before = {name: input_.elements.shape for name, input_ in content.inputs.items()}
             content, is_cut = trials.minimised(content, time_limit_s)
     data = target.with_suffix(".npz")
     _write(content, target, data)
@@ -189,11 +189,11 @@ def write_repro(
     return Repro(
         path=str(target),
         data_path=str(data),
-        nonfinite=found,
+        nonfinite=tensor,
         op_types=tuple(op.op_type for op in ops),
         inputs=tuple(
-            ReproInput(name=name, dtype=each.elements.dtype, shape=each.elements.shape, made_by=each.made_by)
-            for name, each in content.inputs.items()
+            ReproInput(name=name, dtype=input_.elements.dtype, shape=input_.elements.shape, made_by=input_.made_by)
+            for name, input_ in content.inputs.items()
         ),
         has_gradient=content.gradient is not None,
         advice=read.advice,
@@ -237,7 +237,7 @@ def _read(logdir: Engine, *, event_index: int | None, run_id: str | None, depth:
         event = bad_start(finder.flow, event_index, run_id=run)
         computed = finder.flow.computed(event)
         reader = BadTensorReader(logdir, run_id=run, kinds=KINDS)
-        found = reader.describe(computed, effect=None)
+        tensor = reader.describe(computed, effect=None)
         gradient = finder.gradient(computed)
         piece: Piece | None = None
         try:
@@ -248,46 +248,46 @@ def _read(logdir: Engine, *, event_index: int | None, run_id: str | None, depth:
         deeper: Piece | None = None
         if is_fixed and piece is not None:
             deeper = unfused(piece if depth > 0 else finder.piece(computed, depth=1))
-    reasons = read_reasons(logdir, found)
-    facts = _facts(logdir, found, reasons)
+    reasons = read_reasons(logdir, tensor)
+    facts = _facts(logdir, tensor, reasons)
     last = piece.ops[-1] if piece is not None else gradient.forward.ops[-1] if gradient is not None else None
     assert last is not None
-    expected = expected_of(computed, last, is_origin=found.is_origin)
+    expected = expected_of(computed, last, is_origin=tensor.is_origin)
     content = ScriptContent(facts=facts, expected=expected, piece=piece, gradient=gradient)
     return _Read(
-        nonfinite=found,
+        nonfinite=tensor,
         content=content,
         deeper=None if deeper is None else replace(content, piece=deeper),
         advice=None if reasons.explanation is None else reasons.explanation.repair,
     )
 
 
-def _facts(logdir: Engine, found: NonFinite, reasons: Reasons) -> Facts:
-    lines = [f"{name}: {text}" for name, text in nonfinite_facts(found)]
+def _facts(logdir: Engine, tensor: NonFinite, reasons: Reasons) -> Facts:
+    lines = [f"{name}: {text}" for name, text in nonfinite_facts(tensor)]
     lines += reasons.sentences
-    if found.forward is not None:
-        forward = found.forward
+    if tensor.forward is not None:
+        forward = tensor.forward
         name = f" ({forward.op_name})" if forward.op_name else ""
         lines.append(f"{gradient_text(forward)}{name}")
         if forward.source is not None:
             code = f": {forward.source.code}" if forward.source.code else ""
             lines.append(f"the line of the forward op: {forward.source.place}{code}")
     around: tuple[tuple[int, str], ...] = ()
-    if found.source is not None:
-        read = source_lines(logdir, found.source, run_id=found.run_id)
+    if tensor.source is not None:
+        read = source_lines(logdir, tensor.source, run_id=tensor.run_id)
         around = tuple((line.lineno, line.text) for line in read)
     return Facts(
-        headline=found.headline,
+        headline=tensor.headline,
         lines=tuple(lines),
-        source=found.source,
+        source=tensor.source,
         source_lines=around,
-        stack=tuple(call_lines(found)),
+        stack=tuple(call_lines(tensor)),
     )
 
 
 def _write(content: ScriptContent, path: Path, data: Path) -> None:
     try:
-        write_npz(data, {name: each.elements.array for name, each in content.inputs.items()})
+        write_npz(data, {name: input_.elements.array for name, input_ in content.inputs.items()})
         path.write_text(render(content, npz_name=data.name), encoding="utf-8")
     except OSError as error:
         raise ReproError(f"the script cannot be written to {path}: {error.strerror or error}.") from error
@@ -315,7 +315,7 @@ class _Trials:
             content = replace(content, gradient=replace(content.gradient, forward=forward))
         return content
 
-    def fixes(self, content: ScriptContent, found: NonFinite) -> tuple[TriedFix, ...]:
+    def fixes(self, content: ScriptContent, tensor: NonFinite) -> tuple[TriedFix, ...]:
         """Tries the repairs of the last op, or of the forward op of a gradient."""
         if content.gradient is not None:
             content = replace(content, piece=None)
@@ -329,7 +329,7 @@ class _Trials:
         outcomes = self._run("fix", scripts)["outcomes"]
         tried = []
         for (fix, _), script, outcome in zip(candidates, scripts, outcomes, strict=True):
-            diff, is_users = _diff(fix, piece, found.source, content, script)
+            diff, is_users = _diff(fix, piece, tensor.source, content, script)
             num_bad = outcome["num_bad"]
             is_finite = None if num_bad is None else num_bad == 0
             tried.append(
@@ -383,7 +383,7 @@ class _Trials:
             }
         return read, answer
 
-    def _run(self, task: str, scripts: Sequence[ScriptContent], *, time_limit_s: float = 0.0, **more: str) -> Any:
+    def _run(self, task: str, scripts: Sequence[ScriptContent], *, time_limit_s: float = 0.0, **options: str) -> Any:
         paths = []
         for content in scripts:
             self._num_files += 1
@@ -391,7 +391,7 @@ class _Trials:
             _write(content, path, path.with_suffix(".npz"))
             paths.append(str(path))
         job, result = self._directory / "job.json", self._directory / "result.json"
-        about = {"task": task, "scripts": paths, "result": str(result), "time_limit_s": time_limit_s, **more}
+        about = {"task": task, "scripts": paths, "result": str(result), "time_limit_s": time_limit_s, **options}
         job.write_text(json.dumps(about), encoding="utf-8")
         result.unlink(missing_ok=True)
         command = [sys.executable, "-m", "tfdbg_arrow.reproduction.trial", str(job)]
@@ -422,7 +422,7 @@ def _chosen(piece: Piece, chosen: Mapping[str, int]) -> Piece:
 
 
 def _with_elements(inputs: Sequence[PieceInput], read: Mapping[str, Elements], prefix: str) -> tuple[PieceInput, ...]:
-    return tuple(replace(each, elements=read[f"{prefix}{index}"]) for index, each in enumerate(inputs))
+    return tuple(replace(input_, elements=read[f"{prefix}{index}"]) for index, input_ in enumerate(inputs))
 
 
 def _without_shapes(piece: Piece) -> Piece:
@@ -433,17 +433,17 @@ def _diff(
     fix: Fix, piece: Piece, source: Frame | None, old: ScriptContent, new: ScriptContent
 ) -> tuple[tuple[str, ...], bool]:
     op = piece.ops[-1]
-    more = {"eps": epsilon_of(op.dtype)}
+    other_code = {"eps": epsilon_of(op.dtype)}
     first = op.arguments[0][1] if op.arguments else None
     if isinstance(first, OutputRef):
         maker = piece.ops[first.op]
         line = None if maker.source is None else maker.source.code
         texts = argument_texts(line, maker.op_type)
         for index, (name, _) in enumerate(maker.arguments):
-            more[f"{op.arguments[0][0]}_{name}"] = texts[index] if index < len(texts) else name
+            other_code[f"{op.arguments[0][0]}_{name}"] = texts[index] if index < len(texts) else name
     line_of = source if source is not None and source.code else op.source
     if line_of is not None and line_of.code:
-        edited = edited_line(line_of.code, fix, op.op_type, [name for name, _ in op.arguments], more)
+        edited = edited_line(line_of.code, fix, op.op_type, [name for name, _ in op.arguments], other_code)
         if edited is not None and edited != line_of.code:
             return diff_lines(line_of.code, edited, line_of), True
     before = render(old, npz_name="repro.npz").splitlines()

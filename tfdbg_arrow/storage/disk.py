@@ -41,9 +41,9 @@ def written_whole(path: Path, *, temporary: Path | None = None) -> Iterator[Path
         sync(path.parent)
     finally:
         with contextlib.suppress(OSError):
-            for left in temporary.parent.iterdir():
-                if left.name.startswith(temporary.name):  # a database has additional files
-                    _remove(left)
+            for leftover in temporary.parent.iterdir():
+                if leftover.name.startswith(temporary.name):  # a database has additional files
+                    _remove(leftover)
 
 
 def _replace(temporary: Path, path: Path) -> None:

@@ -94,8 +94,8 @@ def run_of_part(path: str) -> str:
 
 def part_files(logdir: Path, table_name: str) -> list[Path]:
     """Returns the files in the directories of a table that have the name of a part, sorted by path."""
-    found = (logdir / table_name).glob(PART_GLOB)
-    return sorted(path for path in found if run_of_directory(path.parent.name) and is_part_name(path.name))
+    candidates = (logdir / table_name).glob(PART_GLOB)
+    return sorted(path for path in candidates if run_of_directory(path.parent.name) and is_part_name(path.name))
 
 
 def part_path(table_name: str, *, run_id: str, number: int) -> str:
@@ -214,8 +214,8 @@ class OwnFiles:
         Raises:
             LogdirError: A path is not a regular file inside the logdir, or cannot be read.
         """
-        for each in paths:
-            path = str(each)
+        for given_path in paths:
+            path = str(given_path)
             try:
                 if os.path.islink(path) or self._leads_on(path):
                     self._check_inside(path)
@@ -239,7 +239,7 @@ class OwnFiles:
 
     def _leads_on(self, path: str) -> bool:
         directory = os.path.dirname(path)
-        for each in (directory, os.path.dirname(directory)):
-            if each not in self._has_link:
-                self._has_link[each] = os.path.islink(each)
+        for ancestor in (directory, os.path.dirname(directory)):
+            if ancestor not in self._has_link:
+                self._has_link[ancestor] = os.path.islink(ancestor)
         return self._has_link[directory] or self._has_link[os.path.dirname(directory)]

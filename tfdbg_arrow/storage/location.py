@@ -148,20 +148,20 @@ class RemoteDirectory:
     def remove(self, name: str) -> None:
         """Removes a file and the leftovers of an interrupted `upload` of it, if they exist."""
         path = self._path(name)
-        for each in (path,) if self._replaces_whole else (f"{path}{TEMPORARY_SUFFIX}", path):
+        for file_path in (path,) if self._replaces_whole else (f"{path}{TEMPORARY_SUFFIX}", path):
             with contextlib.suppress(FileNotFoundError):
-                self._fs.rm_file(each)
+                self._fs.rm_file(file_path)
 
     def names(self, directory: str = "") -> tuple[str, ...]:
         """Returns the sorted names of a directory's entries; an empty tuple if the directory does not exist."""
         self._fs.invalidate_cache()
         path = self._path(directory)
         try:
-            found = self._fs.ls(path, detail=False)
+            entries = self._fs.ls(path, detail=False)
         except FileNotFoundError:
             return ()
         # Object stores may list an object with the directory's own name, which would make the directory look non-empty.
-        names = {str(item).rstrip("/").rsplit("/", 1)[-1] for item in found if str(item).rstrip("/") != path}
+        names = {str(entry).rstrip("/").rsplit("/", 1)[-1] for entry in entries if str(entry).rstrip("/") != path}
         return tuple(sorted(names))
 
     def version(self, name: str) -> str:

@@ -432,7 +432,7 @@ def _change(value: object, *, run_id: str, where: str) -> ManifestChange:
         added = _list(fields, "added", where=where)
     else:
         raise _damaged(where, f"has the op {shown(op)}, expected 'add' or 'replace'")
-    entries = tuple(ManifestEntry.from_json(item, run_id=run_id, where=where) for item in added)
+    entries = tuple(ManifestEntry.from_json(entry, run_id=run_id, where=where) for entry in added)
     return ManifestChange(
         removed=tuple(removed),
         added=entries,

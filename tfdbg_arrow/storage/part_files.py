@@ -127,9 +127,9 @@ class _EventRange:
     def add(self, data: pa.Table) -> None:
         if "event_index" not in data.schema.names or data.num_rows == 0:
             return
-        found = pc.min_max(data["event_index"]).as_py()
-        self.first = found["min"] if self.first is None else min(self.first, found["min"])
-        self.last = found["max"] if self.last is None else max(self.last, found["max"])
+        extremes = pc.min_max(data["event_index"]).as_py()
+        self.first = extremes["min"] if self.first is None else min(self.first, extremes["min"])
+        self.last = extremes["max"] if self.last is None else max(self.last, extremes["max"])
 
 
 class RowGroups:
@@ -188,10 +188,10 @@ def check_part(path: Path, entry: ManifestEntry) -> None:
         BrokenPartError: The part was changed after it was written.
         OSError: The file cannot be read.
     """
-    found = file_sha256(path)
-    if found != entry.sha256:
+    sha256 = file_sha256(path)
+    if sha256 != entry.sha256:
         raise BrokenPartError(
-            f"{path} has the SHA-256 {found}, expected {entry.sha256} as in the manifest: it was changed after it was "
+            f"{path} has the SHA-256 {sha256}, expected {entry.sha256} as in the manifest: it was changed after it was "
             "written; restore it."
         )
 
@@ -208,8 +208,8 @@ def read_rows(logdir: Path, entries: Iterable[ManifestEntry]) -> Iterator[pa.Tab
         # pyarrow would read a whole row group in advance, in threads that keep their memory.
         with pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False) as file:
             for group in range(file.num_row_groups):  # one at a time, to hold only one in memory
-                found = file.metadata.row_group(group)
-                row_bytes = max(1, found.total_byte_size // max(1, found.num_rows))
+                row_group = file.metadata.row_group(group)
+                row_bytes = max(1, row_group.total_byte_size // max(1, row_group.num_rows))
                 rows = max(1, min(_READ_ROWS, _READ_BYTES // row_bytes))
                 for batch in file.iter_batches(rows, row_groups=[group], use_threads=False):
                     yield _conformed(pa.Table.from_batches([batch]), arrow_schema(entry.table))

@@ -74,12 +74,12 @@ def find_logdirs(
         max_depth: Depth of the deepest directories to list.
         max_seconds: After this time, no further directory is listed. Slow disks need it.
     """
-    found: list[LogdirBelow] = []
-    waiting = deque([(path, 0)])
+    logdirs: list[LogdirBelow] = []
+    unsearched = deque([(path, 0)])
     num_searched = num_entries = 0
     end = time.monotonic() + max_seconds
-    while waiting and num_searched < max_directories and num_entries < max_entries and time.monotonic() < end:
-        directory, depth = waiting.popleft()
+    while unsearched and num_searched < max_directories and num_entries < max_entries and time.monotonic() < end:
+        directory, depth = unsearched.popleft()
         num_searched += 1
         inner: list[str] = []
         is_logdir = False
@@ -97,12 +97,12 @@ def find_logdirs(
         except OSError:
             continue
         if is_logdir:
-            found.append(_described(directory))
+            logdirs.append(_described(directory))
         elif depth < max_depth:
-            waiting.extend((directory / name, depth + 1) for name in sorted(inner))
-    found.sort(key=lambda logdir: (-logdir.wall_time_ns, str(logdir.path)))
-    is_cut = bool(waiting) or num_entries >= max_entries
-    return LogdirsBelow(path=path, logdirs=tuple(found), num_searched=num_searched, is_cut=is_cut)
+            unsearched.extend((directory / name, depth + 1) for name in sorted(inner))
+    logdirs.sort(key=lambda logdir: (-logdir.wall_time_ns, str(logdir.path)))
+    is_cut = bool(unsearched) or num_entries >= max_entries
+    return LogdirsBelow(path=path, logdirs=tuple(logdirs), num_searched=num_searched, is_cut=is_cut)
 
 
 def below_text(below: LogdirsBelow) -> str:
@@ -111,9 +111,9 @@ def below_text(below: LogdirsBelow) -> str:
         cut = f" ({cut_text(below)})" if below.is_cut else ""
         return f"give the directory that a recording wrote{cut}."
     named = [f"{logdir.path} ({runs_text(logdir)})" for logdir in below.logdirs[:_MAX_NAMED]]
-    more = len(below.logdirs) - len(named)
+    num_others = len(below.logdirs) - len(named)
     cut = f" ({cut_text(below)})" if below.is_cut else ""
-    names = ", ".join(named) + (f" and {more:,} more" if more else "")
+    names = ", ".join(named) + (f" and {num_others:,} more" if num_others else "")
     return f"give one of the logdirs below it, newest first: {names}{cut}."
 
 
@@ -130,9 +130,9 @@ def runs_text(logdir: LogdirBelow) -> str:
 def _described(logdir: Path) -> LogdirBelow:
     times = []
     files = [str(logdir / MARKER_NAME), str(logdir / MANIFEST_DIRECTORY), *_manifests(logdir)]
-    for each in files:
+    for file in files:
         with contextlib.suppress(OSError):
-            times.append(os.lstat(each).st_mtime_ns)
+            times.append(os.lstat(file).st_mtime_ns)
     try:
         num_runs = len({*run_ids(logdir), *spooled_run_ids(logdir)})
     except LogdirError:

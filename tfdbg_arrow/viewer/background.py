@@ -56,8 +56,8 @@ class Background:
         self._read = read
         self._state = state
         self._condition = threading.Condition()
-        self._kept: dict[Hashable, _Kept] = {}
-        self._waiting: dict[Hashable, Callable[[Logdir], object]] = {}
+        self._answers: dict[Hashable, _Kept] = {}
+        self._queued: dict[Hashable, Callable[[Logdir], object]] = {}
         self._thread: threading.Thread | None = None
         self._is_closed = False
 
@@ -65,7 +65,7 @@ class Background:
         """Computes nothing more. An answer that is being computed is given a moment to end."""
         with self._condition:
             self._is_closed = True
-            self._waiting.clear()
+            self._queued.clear()
             thread = self._thread
         if thread is not None:
             thread.join(_CLOSE_S)
@@ -83,37 +83,37 @@ class Background:
         with self._condition:
             # The answers of the last request come first.
             missing = {key: compute for key, compute in wanted.items() if self._is_missing(key, state)}
-            self._waiting = {**missing, **self._waiting}
-            if self._waiting and self._thread is None and not self._is_closed:
+            self._queued = {**missing, **self._queued}
+            if self._queued and self._thread is None and not self._is_closed:
                 self._thread = threading.Thread(target=self._run, name="background answers", daemon=True)
                 self._thread.start()
             while any(self._is_missing(key, state) for key in wanted) and (left_s := end - time.monotonic()) > 0:
                 self._condition.wait(left_s)
-            kept = {key: self._kept[key].answer for key in wanted if key in self._kept}
+            answers = {key: self._answers[key].answer for key in wanted if key in self._answers}
             pending = tuple(key for key in wanted if self._is_missing(key, state))
         return Known(
-            answers={key: answer for key, answer in kept.items() if answer is not None},  # type: ignore[misc]
+            answers={key: answer for key, answer in answers.items() if answer is not None},  # type: ignore[misc]
             pending=pending,
-            failed=tuple(key for key, answer in kept.items() if answer is None and key not in pending),
+            failed=tuple(key for key, answer in answers.items() if answer is None and key not in pending),
         )
 
     def _is_missing(self, key: Hashable, state: str) -> bool:
-        return key not in self._kept or self._kept[key].state != state
+        return key not in self._answers or self._answers[key].state != state
 
     def _run(self) -> None:
         while True:
             with self._condition:
-                key = next(iter(self._waiting), None)
+                key = next(iter(self._queued), None)
                 if key is None:
                     self._thread = None
                     return
-                compute = self._waiting.pop(key)
-            kept = self._computed(key, compute)
+                compute = self._queued.pop(key)
+            computed = self._computed(key, compute)
             with self._condition:
-                self._kept.pop(key, None)
-                self._kept[key] = kept
-                while len(self._kept) > _MAX_KEPT:
-                    del self._kept[next(iter(self._kept))]
+                self._answers.pop(key, None)
+                self._answers[key] = computed
+                while len(self._answers) > _MAX_KEPT:
+                    del self._answers[next(iter(self._answers))]
                 self._condition.notify_all()
 
     def _computed(self, key: Hashable, compute: Callable[[Logdir], object]) -> _Kept:

@@ -43,12 +43,12 @@ def bars(histogram: Histogram) -> tuple[Bar, ...]:
     after = [one for one in (("pos-inf", "+Inf", histogram.num_pos_inf), ("nan", "NaN", histogram.num_nan)) if one[2]]
     num_slots = len(before) * (1 + _GAP) + max(1, len(histogram.bins)) + len(after) * (1 + _GAP)
     most = max([*(bin_.num_elements for bin_ in histogram.bins), *(num for _, _, num in (*before, *after))], default=0)
-    found: list[Bar] = []
+    bars: list[Bar] = []
     at = 0.0
 
     def add(kind: str, text: str, num: int) -> None:
         height = max(100 * num / most, _LEAST_PERCENT) if num else 0.0
-        found.append(Bar(kind, text, round(100 * at / num_slots, 3), round(90 / num_slots, 3), round(height, 2)))
+        bars.append(Bar(kind, text, round(100 * at / num_slots, 3), round(90 / num_slots, 3), round(height, 2)))
 
     for kind, name, num in before:
         add(kind, f"{name}: {number_of(num, 'element')}", num)
@@ -60,7 +60,7 @@ def bars(histogram: Histogram) -> tuple[Bar, ...]:
         at += _GAP
         add(kind, f"{name}: {number_of(num, 'element')}", num)
         at += 1
-    return tuple(found)
+    return tuple(bars)
 
 
 def bin_text(bin_: HistogramBin) -> str:
@@ -108,33 +108,33 @@ class Share:
 
 def pills(health: TensorHealth) -> tuple[Pill, ...]:
     """Returns the measured health of a tensor, bad elements first, without zero counts."""
-    found = [
+    pills = [
         Pill(kind, f"{count:,} {text}") for kind, name, text in (*_BAD, *_FINITE) if (count := getattr(health, name))
     ]
     if health.has_inf_or_nan and not any(getattr(health, name) for _, name, _ in _BAD):
-        found.insert(0, Pill("bad", "Inf or NaN"))
-    if health.has_inf_or_nan is None and not found:
-        found.append(Pill("unmeasured", "not measured"))
-    elif health.has_inf_or_nan is False and not found:
-        found.append(Pill("pos", "no Inf, no NaN"))
+        pills.insert(0, Pill("bad", "Inf or NaN"))
+    if health.has_inf_or_nan is None and not pills:
+        pills.append(Pill("unmeasured", "not measured"))
+    elif health.has_inf_or_nan is False and not pills:
+        pills.append(Pill("pos", "no Inf, no NaN"))
     if health.num_subnormal:
-        found.append(Pill("zero", f"{health.num_subnormal:,} subnormal"))
-    return tuple(found)
+        pills.append(Pill("zero", f"{health.num_subnormal:,} subnormal"))
+    return tuple(pills)
 
 
 def facts(health: TensorHealth) -> tuple[Pill, ...]:
     """Returns dtype, shape and size of a tensor, its first bad element, and its magnitudes if they were measured."""
-    found = [Pill("fact", health.dtype)] if health.dtype is not None else []
+    pills = [Pill("fact", health.dtype)] if health.dtype is not None else []
     if health.shape is not None:
-        found.append(Pill("fact", f"[{', '.join(map(str, health.shape))}]"))
+        pills.append(Pill("fact", f"[{', '.join(map(str, health.shape))}]"))
     if health.size is not None:
-        found.append(Pill("fact", number_of(health.size, "element")))
+        pills.append(Pill("fact", number_of(health.size, "element")))
     if (first := first_bad_text(health)) is not None:
-        found.append(Pill("fact", first))
-    found += [
+        pills.append(Pill("fact", first))
+    pills += [
         Pill("fact", f"{text} {value:.4g}") for name, text in _NUMERICS if (value := getattr(health, name)) is not None
     ]
-    return tuple(found)
+    return tuple(pills)
 
 
 def shares(health: TensorHealth) -> tuple[Share, ...]:
@@ -145,8 +145,8 @@ def shares(health: TensorHealth) -> tuple[Share, ...]:
         return ()
     widths = [(kind, max(100 * count / total, _LEAST_SHARE)) for kind, count in counts if count]
     scale = 100 / sum(width for _, width in widths)
-    found, start = [], 0.0
+    shares, start = [], 0.0
     for kind, width in widths:
-        found.append(Share(kind, round(start, 2), round(width * scale, 2)))
+        shares.append(Share(kind, round(start, 2), round(width * scale, 2)))
         start += width * scale
-    return tuple(found)
+    return tuple(shares)

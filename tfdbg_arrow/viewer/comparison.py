@@ -114,9 +114,9 @@ def compare(asked: Comparison, *, timeout_s: float) -> Compared:
         NoAnswerError: The process ended without an answer.
         TfdbgArrowError: The comparison raised this error.
     """
-    found = _answer("ops", asked, timeout_s=timeout_s)
-    assert isinstance(found, Compared)
-    return found
+    compared = _answer("ops", asked, timeout_s=timeout_s)
+    assert isinstance(compared, Compared)
+    return compared
 
 
 def compare_layers(asked: Comparison, *, timeout_s: float) -> LayerDifferences | None:
@@ -124,9 +124,9 @@ def compare_layers(asked: Comparison, *, timeout_s: float) -> LayerDifferences |
 
     Arguments and errors are those of `compare`.
     """
-    found = _answer("layers", asked, timeout_s=timeout_s)
-    assert found is None or isinstance(found, LayerDifferences)
-    return found
+    differences = _answer("layers", asked, timeout_s=timeout_s)
+    assert differences is None or isinstance(differences, LayerDifferences)
+    return differences
 
 
 def _answer(what: str, asked: Comparison, *, timeout_s: float) -> object:
@@ -158,19 +158,19 @@ def _answer(what: str, asked: Comparison, *, timeout_s: float) -> object:
         raise NoAnswerError(
             f"the comparison ended without an answer (exit code {done.returncode}; see its log); {instead}"
         )
-    found: object = pickle.loads(done.stdout)  # safe: written by a process that we started
-    if isinstance(found, TfdbgArrowError):
-        raise found
-    return found
+    answer: object = pickle.loads(done.stdout)  # safe: written by a process that we started
+    if isinstance(answer, TfdbgArrowError):
+        raise answer
+    return answer
 
 
 def _compare_ops(a: Logdir, b: Logdir, asked: Comparison) -> Compared:
-    found = diff(a, b, run_a=asked.run_a, run_b=asked.run_b, known=asked.known, last_step=asked.last_step)
-    divergence = found.divergence
+    answer = diff(a, b, run_a=asked.run_a, run_b=asked.run_b, known=asked.known, last_step=asked.last_step)
+    divergence = answer.divergence
     return Compared(
-        diff=found,
-        source_a=None if divergence is None else read_excerpt(a, divergence.a.source, run_id=found.run_a),
-        source_b=None if divergence is None else read_excerpt(b, divergence.b.source, run_id=found.run_b),
+        diff=answer,
+        source_a=None if divergence is None else read_excerpt(a, divergence.a.source, run_id=answer.run_a),
+        source_b=None if divergence is None else read_excerpt(b, divergence.b.source, run_id=answer.run_b),
     )
 
 
@@ -206,18 +206,18 @@ def main() -> None:
     """
     what, asked, parent = pickle.load(sys.stdin.buffer)
     end_with(parent)
-    found: object
+    answer: object
     try:
         with open_logdir(asked.path, storage_options=asked.storage_options) as a:
             if asked.other_path is None:
-                found = _COMPARE[what](a, a, asked)
+                answer = _COMPARE[what](a, a, asked)
             else:
                 with open_logdir(asked.other_path) as b:
-                    found = _COMPARE[what](a, b, asked)
+                    answer = _COMPARE[what](a, b, asked)
     except TfdbgArrowError as error:
-        found = error
+        answer = error
     try:
-        sys.stdout.buffer.write(pickle.dumps(found))
+        sys.stdout.buffer.write(pickle.dumps(answer))
         sys.stdout.buffer.flush()
     except BrokenPipeError:  # the server ended meanwhile
         os._exit(1)

@@ -105,11 +105,11 @@ _BAD = ("nan", "pos_inf", "neg_inf")
 _NAMES = {"nan": "NaN", "pos_inf": "+Inf", "zero": "0", "neg_inf": "-Inf"}
 
 
-def distribution_picture(found: Distributions) -> DistributionPicture | None:
+def distribution_picture(distributions: Distributions) -> DistributionPicture | None:
     """Returns what is drawn of distributions; None if nothing was measured."""
-    if not found.is_known:
+    if not distributions.is_known:
         return None
-    sides = _Sides.of(found)
+    sides = _Sides.of(distributions)
     signs = [sign for sign, counts in (("positive", sides.positive), ("negative", sides.negative)) if counts.any()]
     row_px = min(_GREATEST_ROW, max(_LEAST_ROW, _HEIGHT / max(1, len(signs) * sides.num_rows)))
     rows: list[DistributionRow] = []
@@ -125,33 +125,33 @@ def distribution_picture(found: Distributions) -> DistributionPicture | None:
         rows.append(DistributionRow(kind=kind, text=text, top=top, height=height, counts=tuple(counts)))
         top += height
 
-    for kind, of_kind in (("nan", found.num_nan), ("pos_inf", found.num_pos_inf)):
+    for kind, of_kind in (("nan", distributions.num_nan), ("pos_inf", distributions.num_pos_inf)):
         if any(of_kind):
             add(kind, _NAMES[kind], of_kind)
     if "positive" in signs:
         ticks += [(top + row_px * (sides.high - at), text) for at, text in sides.ticks()]
         for row in reversed(range(sides.num_rows)):
             add("positive", sides.text(row, ""), sides.positive[:, row].tolist())
-    add("zero", "zero", found.num_zero)
+    add("zero", "zero", distributions.num_zero)
     if "negative" in signs:
         ticks += [(top + row_px * (at - sides.low), f"-{text}") for at, text in sides.ticks()]
         for row in range(sides.num_rows):
             add("negative", sides.text(row, "-"), sides.negative[:, row].tolist())
-    if any(found.num_neg_inf):
-        add("neg_inf", "-Inf", found.num_neg_inf)
+    if any(distributions.num_neg_inf):
+        add("neg_inf", "-Inf", distributions.num_neg_inf)
     for at, text in ticks:
         if all(abs(at - other) >= _LABEL_DISTANCE for other, _ in labels):
             labels.append((at, text))
     return DistributionPicture(
-        axis=found.axis,
-        columns=tuple((column.first, column.last, column.first_event_index) for column in found.columns),
+        axis=distributions.axis,
+        columns=tuple((column.first, column.last, column.first_event_index) for column in distributions.columns),
         rows=tuple(rows),
-        totals=tuple(found.num_elements(column) for column in range(len(found.columns))),
-        num_tensors=found.num_tensors,
+        totals=tuple(distributions.num_elements(column) for column in range(len(distributions.columns))),
+        num_tensors=distributions.num_tensors,
         labels=tuple(sorted(labels)),
         height=top,
-        sentence=found.sentence,
-        num_without=found.num_without,
+        sentence=distributions.sentence,
+        num_without=distributions.num_without,
     )
 
 
@@ -174,20 +174,22 @@ class _Sides:
     positive: Counts
 
     @staticmethod
-    def of(found: Distributions) -> _Sides:
-        shape = (len(found.columns), len(found.exponents))
-        negative, positive = (np.array(side, np.int64).reshape(shape) for side in (found.negative, found.positive))
-        if not found.exponents:
+    def of(distributions: Distributions) -> _Sides:
+        shape = (len(distributions.columns), len(distributions.exponents))
+        negative, positive = (
+            np.array(side, np.int64).reshape(shape) for side in (distributions.negative, distributions.positive)
+        )
+        if not distributions.exponents:
             return _Sides(0, 1, False, negative, positive)
-        totals = np.array([max(1, found.num_elements(column)) for column in range(shape[0])])
+        totals = np.array([max(1, distributions.num_elements(column)) for column in range(shape[0])])
         shares = ((negative + positive).cumsum(axis=1) / totals[:, None]).max(axis=0)
         tail = int(np.searchsorted(shares, _TAIL_SHARE, side="right"))
         tail = tail if tail > 1 else 0
         by = max(1, -(-(shape[1] - tail) // _MAX_ROWS))
         starts = [*([0] if tail else []), *range(tail, shape[1], by)]
         return _Sides(
-            found.exponents[tail],
-            by * found.bucket_width,
+            distributions.exponents[tail],
+            by * distributions.bucket_width,
             tail > 0,
             np.add.reduceat(negative, starts, axis=1),
             np.add.reduceat(positive, starts, axis=1),
@@ -209,9 +211,9 @@ class _Sides:
 
     def text(self, row: int, sign: str) -> str:
         """Returns the elements of a row in words."""
-        place = row - self.has_tail
-        low, high = (_power(self.first + at * self.width) for at in (place, place + 1))
-        ends = ("0" if place < 0 else f"{sign}{number_text(low)}", f"{sign}{number_text(high)}")
+        bucket = row - self.has_tail
+        low, high = (_power(self.first + at * self.width) for at in (bucket, bucket + 1))
+        ends = ("0" if bucket < 0 else f"{sign}{number_text(low)}", f"{sign}{number_text(high)}")
         return "from {} to {}".format(*(ends[::-1] if sign else ends))
 
     def ticks(self) -> Iterator[tuple[float, str]]:
@@ -313,9 +315,9 @@ def distribution_drawing(picture: DistributionPicture) -> DistributionDrawing:
     )
 
 
-def distribution_svg(found: Distributions) -> Markup:
+def distribution_svg(distributions: Distributions) -> Markup:
     """Returns the picture as an SVG element that needs no style sheet; empty if nothing was measured."""
-    picture = distribution_picture(found)
+    picture = distribution_picture(distributions)
     if picture is None:
         return Markup("")
     drawing, height = distribution_drawing(picture), picture.height

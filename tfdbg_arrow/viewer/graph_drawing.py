@@ -145,7 +145,7 @@ def draw_model(model: ScopeGraph, links: GraphLinks) -> ModelDrawing:
         model: The graph.
         links: Links to ops, and to the graph with other scopes unfolded.
     """
-    places = {scope.scope_id: place for place, scope in enumerate(model.open_scopes)}
+    index_of_scope = {scope.scope_id: index for index, scope in enumerate(model.open_scopes)}
     frames = tuple(
         ScopeFrame(
             scope_id=scope.scope_id,
@@ -154,13 +154,13 @@ def draw_model(model: ScopeGraph, links: GraphLinks) -> ModelDrawing:
             head=_shortened(scope_title(scope)),
             label=_cut(f"fold {scope_title(scope)}; {scope_health_text(scope)}"),
             href=links.folded(model, scope.scope_id),
-            outer=places.get(scope.outer_id),
+            outer=index_of_scope.get(scope.outer_id),
         )
         for scope in model.open_scopes
     )
     is_labelled = len(model.edges) <= _MAX_LABELLED_EDGES
     return ModelDrawing(
-        boxes=tuple(_scope_box(node, model, links, outer=places.get(node.outer_id)) for node in model.nodes),
+        boxes=tuple(_scope_box(node, model, links, outer=index_of_scope.get(node.outer_id)) for node in model.nodes),
         frames=frames,
         lines=tuple(
             Line(
@@ -247,7 +247,7 @@ def draw(around: Neighbourhood, links: GraphLinks) -> Drawing:
         around: The neighbourhood.
         links: Links to other ops and graphs.
     """
-    places = {node.op_name: place for place, node in enumerate(around.nodes)}
+    index_of_op = {node.op_name: index for index, node in enumerate(around.nodes)}
     outputs = {(node.op_name, output.output_slot): output for node in around.nodes for output in node.outputs}
     num_inputs = Counter(name for name, _ in {(edge.op_name, edge.source_op_name) for edge in around.edges})
     num_consumers = Counter(name for name, _ in {(edge.source_op_name, edge.op_name) for edge in around.edges})
@@ -269,8 +269,8 @@ def draw(around: Neighbourhood, links: GraphLinks) -> Drawing:
         health = "" if output is None else f", {health_text(output)}"
         lines.append(
             Line(
-                source=places[edge.source_op_name],
-                target=places[edge.op_name],
+                source=index_of_op[edge.source_op_name],
+                target=index_of_op[edge.op_name],
                 text=_shortened(words) if is_labelled else "",
                 title=_cut(f"{edge.source_op_name}{words} to {edge.op_name}, {_inputs_text(edge)}{health}"),
                 is_control=edge.is_control,
@@ -278,16 +278,16 @@ def draw(around: Neighbourhood, links: GraphLinks) -> Drawing:
             )
         )
     # Only the borders closest to the op, so that they do not crowd out ops of the graph itself.
-    near = sorted(around.borders, key=lambda border: abs(around.nodes[places[border.op_name]].level))
+    near = sorted(around.borders, key=lambda border: abs(around.nodes[index_of_op[border.op_name]].level))
     for border in near[:_MAX_BORDERS]:
-        place = places[border.op_name]
+        index = index_of_op[border.op_name]
         # Draw tensors that enter only above inputs, and results only below consumers; others would clutter the picture.
         is_result = border.kind == "result"
-        if (around.nodes[place].level < 0 and is_result) or (around.nodes[place].level > 0 and not is_result):
+        if (around.nodes[index].level < 0 and is_result) or (around.nodes[index].level > 0 and not is_result):
             continue
-        level = around.nodes[place].level + (1 if is_result else -1)
+        level = around.nodes[index].level + (1 if is_result else -1)
         boxes.append(_border_box(border, links, level=level))
-        here, there = place, len(boxes) - 1
+        here, there = index, len(boxes) - 1
         slot = border.output_slot if is_result else border.other_output_slot
         lines.append(
             Line(
@@ -369,8 +369,8 @@ def _inputs_text(edge: OpEdge) -> str:
     if edge.is_control:
         return "which waits for it"
     shown = ", ".join(map(str, edge.input_indexes[:8]))
-    more = f" and {len(edge.input_indexes) - 8} more" if len(edge.input_indexes) > 8 else ""
-    return f"input {shown}{more}"
+    others_text = f" and {len(edge.input_indexes) - 8} more" if len(edge.input_indexes) > 8 else ""
+    return f"input {shown}{others_text}"
 
 
 def _shortened(text: str, most: int = _MAX_LABEL) -> str:
@@ -443,10 +443,10 @@ class GraphLinks:
         """Returns the link to the model graph with one scope, and those in it, folded."""
         outer = {scope.scope_id: scope.outer_id for scope in model.open_scopes}
         closed = {scope_id}
-        for each in outer:  # a scope comes after the one that contains it
-            if outer[each] in closed:
-                closed.add(each)
-        return self._scopes(tuple(each for each in model.open_ids if each not in closed))
+        for open_id in outer:  # a scope comes after the one that contains it
+            if outer[open_id] in closed:
+                closed.add(open_id)
+        return self._scopes(tuple(open_id for open_id in model.open_ids if open_id not in closed))
 
     def _scopes(self, open_ids: Sequence[int]) -> Url | None:
         graph = {"run": self._run_id, "graph": self._view.graph_id}
@@ -560,9 +560,9 @@ def attribute_items(attributes: str | None) -> list[tuple[str, str]]:
     if attributes is None:
         return []
     try:
-        found = parse_json(attributes)
+        parsed = parse_json(attributes)
     except ValueError:
         return [("attributes", attributes)]
-    if not isinstance(found, dict):
+    if not isinstance(parsed, dict):
         return [("attributes", attributes)]
-    return [(name, value if isinstance(value, str) else json.dumps(value)) for name, value in found.items()]
+    return [(name, value if isinstance(value, str) else json.dumps(value)) for name, value in parsed.items()]

@@ -102,9 +102,11 @@ class Plot:
         """What it shows, for readers who do not see it."""
         parts = []
         for line in self.lines:
-            known = [text for text, value in zip(line.texts, line.greatest, strict=True) if value is not None]
+            finite_texts = [text for text, value in zip(line.texts, line.greatest, strict=True) if value is not None]
             name = "" if len(self.lines) == 1 else f"{line.name} "
-            parts.append(f"{name}from {known[0]} to {known[-1]}" if known else f"{name}no finite value")
+            parts.append(
+                f"{name}from {finite_texts[0]} to {finite_texts[-1]}" if finite_texts else f"{name}no finite value"
+            )
         if self.bad:
             parts.append(f"bad from {self.columns.texts[self.bad[0]]} on")
         return f"{self.title}: {', '.join(parts)}" if parts else self.title

@@ -74,8 +74,8 @@ class ReportLinks:
 
     def tensor(self, run_id: str, event_index: int | None) -> Url | None:
         """Returns the fragment of a recorded tensor; None if the report does not include it."""
-        found = None if event_index is None else self._tensors.get((run_id, event_index))
-        return None if found is None else Url(f"#{found}")
+        fragment = None if event_index is None else self._tensors.get((run_id, event_index))
+        return None if fragment is None else Url(f"#{fragment}")
 
 
 Links = ServerLinks | ReportLinks

@@ -61,7 +61,7 @@ class LogdirSearch:
         self._every_s = every_s
         self._find = find
         self._lock = threading.Lock()
-        self._found = Found.of(())
+        self._result = Found.of(())
         self._end_s: float | None = None  # when the last search ended
         self._running: threading.Event | None = None
 
@@ -76,7 +76,7 @@ class LogdirSearch:
         if running is not None and patience_s > 0:
             running.wait(patience_s)
         with self._lock:
-            return self._found
+            return self._result
 
     def _start(self) -> threading.Event | None:
         """Returns the event that a running search sets at its end; None if no search is due."""
@@ -91,9 +91,9 @@ class LogdirSearch:
 
     def _search(self, ended: threading.Event) -> None:
         try:
-            found = Found.of([self._find(directory) for directory in self.directories])
+            result = Found.of([self._find(directory) for directory in self.directories])
             with self._lock:
-                self._found = found
+                self._result = result
         except Exception:
             _LOG.exception("the search for logdirs failed; the earlier results stay")
         finally:

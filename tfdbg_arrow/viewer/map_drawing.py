@@ -325,11 +325,11 @@ def _readouts(layers: LayerMap, shown: Measure, measures: Sequence[Measure], row
         ]
     else:
         bad = [f"{number:,}" if number else "" for number in layers.bad[row]]
-    found = [readout("✕ bad tensors", bad, "bad")] if any(bad) else []
+    readouts = [readout("✕ bad tensors", bad, "bad")] if any(bad) else []
     for measure in measures:
         kind = "shown" if measure.name == shown.name else ""
-        found.append(readout(measure.title, _texts(layers, compared, measure, row), kind))
-    return Markup("").join(found)
+        readouts.append(readout(measure.title, _texts(layers, compared, measure, row), kind))
+    return Markup("").join(readouts)
 
 
 def _texts(layers: LayerMap, compared: LayerDifferences | None, measure: Measure, row: int) -> Iterator[str]:

@@ -44,27 +44,27 @@ def map_rows(health: LayerMap) -> tuple[MapRow, ...]:
     sides: dict[tuple[str, str], dict[str, int]] = {}
     for index, row in enumerate(health.rows):
         sides.setdefault((row.kind, row.layer), {})[row.side] = index
-    places = {key: number for number, key in enumerate(sides)}
+    number_of_layer = {key: number for number, key in enumerate(sides)}
     parents: list[int | None] = []
     for kind, layer in sides:
         around = None
         while kind == "layer" and around is None and "/" in layer:
             layer = layer.rpartition("/")[0]
-            around = places.get((kind, layer))
+            around = number_of_layer.get((kind, layer))
         parents.append(around)
-    depths = [health.rows[min(found.values())].depth for found in sides.values()]
+    depths = [health.rows[min(index_of_side.values())].depth for index_of_side in sides.values()]
     most = max(depths, default=0)
     while most and sum(depth <= most for depth in depths) > MAX_SHOWN:
         most -= 1
     is_open = [depth < most or len(sides) <= MAX_SHOWN for depth in depths]
     for index in health.path if health.origin is None else (health.origin.row, *health.path):
-        at = parents[places[health.rows[index].kind, health.rows[index].layer]]
+        at = parents[number_of_layer[health.rows[index].kind, health.rows[index].layer]]
         while at is not None:
             is_open[at] = True
             at = parents[at]
     rows = []
-    for number, ((kind, layer), found) in enumerate(sides.items()):
-        first = health.rows[min(found.values())]
+    for number, ((kind, layer), index_of_side) in enumerate(sides.items()):
+        first = health.rows[min(index_of_side.values())]
         rows.append(
             MapRow(
                 layer=layer,
@@ -75,8 +75,8 @@ def map_rows(health: LayerMap) -> tuple[MapRow, ...]:
                 parent=parents[number],
                 has_children=number in parents,
                 is_open=is_open[number],
-                forward=found.get("forward"),
-                gradient=found.get("gradient"),
+                forward=index_of_side.get("forward"),
+                gradient=index_of_side.get("gradient"),
             )
         )
     return tuple(rows)

@@ -22,7 +22,7 @@ _NOTICEABLE = 1e-3
 def shown_measure(health: LayerMap, name: str | None = None) -> Measure | None:
     """Returns the measure with a name, or else the one to show first; None if the recording has none."""
     measures = {measure.name: measure for measure in health.measures}
-    return next((measures[each] for each in (name, *_MEASURES, *measures) if each in measures), None)
+    return next((measures[candidate] for candidate in (name, *_MEASURES, *measures) if candidate in measures), None)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -66,16 +66,16 @@ class Parameters:
     def integers(self, name: str) -> tuple[int, ...]:
         """Returns non-negative integers, separated by commas; an empty tuple if they were not given."""
         text = self.text(name) or ""
-        found = [Parameters({name: one}).integer(name) for one in text.strip().strip("[]").split(",") if text]
-        if None in found:
+        numbers = [Parameters({name: one}).integer(name) for one in text.strip().strip("[]").split(",") if text]
+        if None in numbers:
             raise QueryError(f"{name} is {text[:100]!r}, expected whole numbers from 0 on, separated by commas.")
-        return tuple(number for number in found if number is not None)
+        return tuple(number for number in numbers if number is not None)
 
     def choice(self, name: str, choices: Iterable[str]) -> str | None:
         """Returns a text that must be one of `choices`; None if it was not given."""
-        text, known = self.text(name), tuple(choices)
-        if text is not None and text not in known:
-            raise QueryError(f"{name} is {text[:100]!r}, expected one of {', '.join(known)}.")
+        text, allowed = self.text(name), tuple(choices)
+        if text is not None and text not in allowed:
+            raise QueryError(f"{name} is {text[:100]!r}, expected one of {', '.join(allowed)}.")
         return text
 
     def flag(self, name: str) -> bool:

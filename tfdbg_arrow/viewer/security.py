@@ -78,12 +78,12 @@ class Hosts:
     has_addresses: bool = False
 
     @classmethod
-    def of(cls, address: str, *more: str) -> Hosts:
+    def of(cls, address: str, *other_names: str) -> Hosts:
         """Returns the hosts of a server.
 
         Args:
             address: The name or address on which it listens; `0.0.0.0` or `::` means all addresses of this machine.
-            *more: Further names under which it is reached.
+            *other_names: Further names under which it is reached.
         """
         if address in _LOOPBACK or address == "::1":
             names = {*_LOOPBACK}
@@ -91,7 +91,7 @@ class Hosts:
             names = {*_LOOPBACK, socket.gethostname().lower(), socket.getfqdn().lower()}
         else:
             names = {f"[{address}]" if ":" in address else address}
-        return cls(names=frozenset(name.lower() for name in (*names, *more)), has_addresses=address in _ANY)
+        return cls(names=frozenset(name.lower() for name in (*names, *other_names)), has_addresses=address in _ANY)
 
     def allow(self, host: str) -> bool:
         """Returns whether the value of a header Host is one of them."""
@@ -253,15 +253,15 @@ class Guard:
         return response
 
     def _cookies(self, headers: Headers) -> list[str]:
-        found = []
+        values = []
         for text in headers.getlist("cookie"):
             try:
                 cookie = SimpleCookie(text).get(self._cookie_name)
             except CookieError:
                 continue
             if cookie is not None:
-                found.append(cookie.value)
-        return found
+                values.append(cookie.value)
+        return values
 
 
 def _is_same(text: str, secret: str) -> bool:

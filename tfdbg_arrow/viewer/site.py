@@ -103,10 +103,10 @@ def static_answer(name: str) -> Answer:
     Raises:
         NoSuchPageError: There is no such file.
     """
-    found = static_files().get(name)
-    if found is None:
+    static_file = static_files().get(name)
+    if static_file is None:
         raise NoSuchPageError(f"there is no file {name!r}.")
-    content, content_type = found
+    content, content_type = static_file
     is_text = content_type.startswith("text/")
     return Answer(content=content, content_type=f"{content_type}; charset=utf-8" if is_text else content_type)
 

@@ -126,41 +126,41 @@ class Sites:
             return json_answer({"state": self._search.found(patience_s=0).state})
         if path == "/":
             return _moved(self._home)
-        found = self._search.found(patience_s=_PATIENCE_S)
+        search_result = self._search.found(patience_s=_PATIENCE_S)
         if path == f"/{_LIST}.json":
-            return json_answer(self._list(found))
+            return json_answer(self._list(search_result))
         if path == f"/{_LIST}":
-            return self._list_answer(found)
-        logdir = found.paths.get(first)
+            return self._list_answer(search_result)
+        logdir = search_result.paths.get(first)
         if logdir is None:
             raise NoSuchPageError(f"there is no page {path}; its logdir may have been moved or deleted.")
         if not slash:
             return _moved(f"{first}/")
-        links = ServerLinks("./", logdirs=f"../{_LIST}" if len(found.paths) > 1 else None)
-        others = _others(found, logdir) if rest.removesuffix(".json") == "diff" else ()
+        links = ServerLinks("./", logdirs=f"../{_LIST}" if len(search_result.paths) > 1 else None)
+        others = _others(search_result, logdir) if rest.removesuffix(".json") == "diff" else ()
         with self._borrowed(logdir) as reader:
             return Site(reader, links=links, others=others).answer(f"/{rest}", query)
 
-    def _list_answer(self, found: Found) -> Answer:
-        if len(found.paths) == 1:
-            return _moved(f"{next(iter(found.paths))}/")
-        text = render("logdirs.html", page=self._list(found), state=found.state)
+    def _list_answer(self, search_result: Found) -> Answer:
+        if len(search_result.paths) == 1:
+            return _moved(f"{next(iter(search_result.paths))}/")
+        text = render("logdirs.html", page=self._list(search_result), state=search_result.state)
         return Answer.of_text(text, subtype="html")
 
-    def _list(self, found: Found) -> LogdirsPage:
+    def _list(self, search_result: Found) -> LogdirsPage:
         with self._lock:
-            if self._page is not None and self._page[0] == found.state:
+            if self._page is not None and self._page[0] == search_result.state:
                 return self._page[1]
         rows = tuple(
             LogdirRow(
-                name=_name(Path(summary.path), search.path, is_alone=len(found.searches) == 1),
+                name=_name(Path(summary.path), search.path, is_alone=len(search_result.searches) == 1),
                 url=Url(f"{key_of(Path(summary.path))}/"),
                 summary=summary,
             )
-            for search in found.searches
+            for search in search_result.searches
             for summary in read_summaries(search)
         )
-        cuts = tuple(f"In {search.path}, {cut_text(search)}." for search in found.searches if search.is_cut)
+        cuts = tuple(f"In {search.path}, {cut_text(search)}." for search in search_result.searches if search.is_cut)
         directories = tuple(str(directory) for directory in self._search.directories)
         is_pair = [row.summary.num_runs for row in rows] == [1, 1]
         page = LogdirsPage(
@@ -170,7 +170,7 @@ class Sites:
             notes=(*cuts, *self._notes),
         )
         with self._lock:
-            self._page = found.state, page
+            self._page = search_result.state, page
         return page
 
     @contextlib.contextmanager
@@ -252,16 +252,18 @@ def pair_of(logdir: str, other: str, *, open_reader: Callable[[Path], Reader] = 
     return Sites(LogdirSearch(paths), open_reader=open_reader, home=f"{key_of(paths[0])}/diff")
 
 
-def _others(found: Found, logdir: Path) -> tuple[OtherLogdir, ...]:
+def _others(search_result: Found, logdir: Path) -> tuple[OtherLogdir, ...]:
     """Returns the logdirs whose runs can be compared with those of a logdir."""
     others = []
-    for search in found.searches:
-        for each in search.logdirs[:_MAX_OTHERS]:
+    for search in search_result.searches:
+        for found_logdir in search.logdirs[:_MAX_OTHERS]:
             with contextlib.suppress(LogdirError):
-                if each.path != logdir:
-                    name = _name(each.path, search.path, is_alone=len(found.searches) == 1)
-                    run_ids = tuple(manifest.run_ids(each.path))
-                    others.append(OtherLogdir(key=key_of(each.path), name=name, path=each.path, run_ids=run_ids))
+                if found_logdir.path != logdir:
+                    name = _name(found_logdir.path, search.path, is_alone=len(search_result.searches) == 1)
+                    run_ids = tuple(manifest.run_ids(found_logdir.path))
+                    others.append(
+                        OtherLogdir(key=key_of(found_logdir.path), name=name, path=found_logdir.path, run_ids=run_ids)
+                    )
     return tuple(others)
 
 

@@ -74,29 +74,29 @@ def _highlighted(lines: Sequence[str], spans: Sequence[tuple[int, int] | None]) 
     if sum(map(len, lines)) > _MAX_CHARACTERS or any(len(line) > _MAX_LINE for line in lines):
         return [_cut(line) for line in lines]
     tokens = PythonLexer(stripnl=False, ensurenl=False).get_tokens("\n".join(lines))
-    found: list[list[tuple[_TokenType, str]]] = [[]]
+    line_pieces: list[list[tuple[_TokenType, str]]] = [[]]
     for kind, text in tokens:
         for number, piece in enumerate(text.split("\n")):
             if number:
-                found.append([])
+                line_pieces.append([])
             if piece:
-                found[-1].append((kind, piece))
-    if len(found) != len(lines):  # if the lexer dropped or added lines, line numbers would be wrong
+                line_pieces[-1].append((kind, piece))
+    if len(line_pieces) != len(lines):  # if the lexer dropped or added lines, line numbers would be wrong
         return [_cut(line) for line in lines]
-    return [_marked(pieces, span) for pieces, span in zip(found, spans, strict=True)]
+    return [_marked(pieces, span) for pieces, span in zip(line_pieces, spans, strict=True)]
 
 
 def _marked(pieces: Sequence[tuple[_TokenType, str]], span: tuple[int, int] | None) -> Markup:
     """Returns the pieces of a line as HTML, with a part of the line in a <mark> element."""
     start, end = span or (0, 0)
     parts = [Markup(""), Markup(""), Markup("")]
-    place = 0
+    column = 0
     for kind, text in pieces:
-        cuts = [0, *(min(max(cut - place, 0), len(text)) for cut in (start, end)), len(text)]
+        cuts = [0, *(min(max(cut - column, 0), len(text)) for cut in (start, end)), len(text)]
         for index in range(3):
             piece = text[cuts[index] : cuts[index + 1]]
             parts[index] += _span(kind, piece) if piece else ""
-        place += len(text)
+        column += len(text)
     before, part, after = parts
     return before + (Markup("<mark>{}</mark>").format(part) if part else "") + after
 

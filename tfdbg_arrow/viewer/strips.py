@@ -227,18 +227,18 @@ def read_aligned_strips(logdir: Logdir, run_ids: Sequence[str], *, steps: tuple[
     """
     runs = f"run_id IN ({', '.join('?' * len(run_ids))})" if run_ids else "1 = 0"
     if steps is None:
-        axis, place, given = "time", "wall_time_ns", []
+        axis, position, given = "time", "wall_time_ns", []
         ((low, high),) = logdir.rows(
             f"SELECT min(wall_time_ns), max(wall_time_ns) FROM tensor_health WHERE {runs}", run_ids
         )
     else:
         axis, (low, high) = "step", steps
-        place, given = "coalesce(step, ?)", [low]
+        position, given = "coalesce(step, ?)", [low]
     if low is None:
         return AlignedStrips(axis=axis, low=None, high=None, num_buckets=0, strips={})
     num_buckets = min(_NUM_ALIGNED_BUCKETS, high - low + 1)
     rows = logdir.rows(
-        f"SELECT run_id, {_bucket(place)}, count(*), "
+        f"SELECT run_id, {_bucket(position)}, count(*), "
         "count(CASE WHEN has_inf_or_nan THEN 1 END), min(CASE WHEN has_inf_or_nan THEN event_index END), count(step) "
         f"FROM tensor_health WHERE {runs} GROUP BY 1, 2 ORDER BY 1, 2",
         [*given, low, num_buckets, high - low + 1, *run_ids],

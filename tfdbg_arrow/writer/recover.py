@@ -97,11 +97,11 @@ def _write(logdir: Path, paths: SpoolPaths, *, run_id: str) -> int:
     sealed = SealedRows(logdir, {table.name: parts.parts(table.name) for table in TABLES})
     if progress.is_recovered or sealed.has_ended():
         return 0
-    found = recovered(paths, run_id=run_id, progress=progress, sealed=sealed)
-    missing = [table.name for table in TABLES if not parts.parts(table.name) and table.name not in found.tables]
+    recovery = recovered(paths, run_id=run_id, progress=progress, sealed=sealed)
+    missing = [table.name for table in TABLES if not parts.parts(table.name) and table.name not in recovery.tables]
     empty = {name: [arrow_schema(name).empty_table()] for name in missing}
-    parts.replace([], {**empty, **found.tables}, is_recovery=True)
-    return found.num_events
+    parts.replace([], {**empty, **recovery.tables}, is_recovery=True)
+    return recovery.num_events
 
 
 class EventFiles(Protocol):

@@ -147,11 +147,11 @@ class Redaction:
         return self.path(path if "." in path.rpartition("/")[2] else path.rstrip("/") + "/").rstrip("/")
 
     def _hash(self, directory: str) -> str:
-        known = self._hidden.get(directory)
-        if known is None:
+        hidden_name = self._hidden.get(directory)
+        if hidden_name is None:
             digest = hashlib.blake2b(directory.encode(errors="surrogatepass"), digest_size=6, key=self._key)
-            known = self._hidden[directory] = digest.hexdigest()
-        return known
+            hidden_name = self._hidden[directory] = digest.hexdigest()
+        return hidden_name
 
     def _run(self, row: Mapping[str, object]) -> dict[str, object]:
         if self._hides_paths:
@@ -179,8 +179,8 @@ class Redaction:
             text = _URL.sub(r"\1:…", text.replace(self._logdir, "LOGDIR"))
             for directory, shown in self._directories:
                 text = text.replace(directory, shown)
-            text = _QUOTED.sub(lambda found: f"{found[1]}{self._place(found[2])}{found[1]}", text)
-            text = _WORD.sub(lambda found: self._place(found[0]), text)
+            text = _QUOTED.sub(lambda match: f"{match[1]}{self._place(match[2])}{match[1]}", text)
+            text = _WORD.sub(lambda match: self._place(match[0]), text)
             text = self._host.sub("the host", text)
         return text
 
@@ -192,29 +192,29 @@ class Redaction:
 
     def _in_values(self, value: object) -> object:
         if isinstance(value, str):
-            return _IN_ATTRIBUTE.sub(lambda found: self._place(found[0]), value)
+            return _IN_ATTRIBUTE.sub(lambda match: self._place(match[0]), value)
         if isinstance(value, list):
-            return [self._in_values(each) for each in value]
+            return [self._in_values(element) for element in value]
         if isinstance(value, dict):
-            return {name: self._in_values(each) for name, each in value.items()}
+            return {name: self._in_values(element) for name, element in value.items()}
         return value
 
 
 def _known_directories() -> tuple[tuple[str, str], ...]:
     """Returns known directories, each with a trailing slash, and their replacements; the longest come first."""
-    found: dict[str, str] = {}
+    replacement_of: dict[str, str] = {}
     for name in ("stdlib", "platstdlib", "purelib", "platlib"):
         path = sysconfig.get_path(name)
-        found[os.path.join(path, "")] = os.path.basename(path) + "/"
+        replacement_of[os.path.join(path, "")] = os.path.basename(path) + "/"
     for path in (*site.getsitepackages(), site.getusersitepackages()):
-        found[os.path.join(path, "")] = os.path.basename(path) + "/"
+        replacement_of[os.path.join(path, "")] = os.path.basename(path) + "/"
     home = os.path.join(os.path.expanduser("~"), "")
     for path in _working_directories():
         working = os.path.join(path, "")
         # A path relative to a directory above the home directory would reveal the name of the home directory.
         if working == home or not home.startswith(working):
-            found.setdefault(working, "")
-    return tuple(sorted(found.items(), key=lambda each: -len(each[0])))
+            replacement_of.setdefault(working, "")
+    return tuple(sorted(replacement_of.items(), key=lambda pair: -len(pair[0])))
 
 
 def _working_directories() -> tuple[str, ...]:

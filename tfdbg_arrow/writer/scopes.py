@@ -136,10 +136,10 @@ class Scopes:
 
     def of_graph_op(self, op: Any) -> Scope:
         """Returns the scope of the gradient of a graph op."""
-        found = self._graphs.forward_op(op)
-        if found is None:
+        forward = self._graphs.forward_op(op)
+        if forward is None:
             return Scope(role=GRADIENT)
-        return Scope(role=GRADIENT, layer=found.layer, forward_op=(found.graph_id, found.op_name))
+        return Scope(role=GRADIENT, layer=forward.layer, forward_op=(forward.graph_id, forward.op_name))
 
     def of_taped_op(self, attrs: object, graph: Any) -> Scope:
         """Returns the scope of the gradient of an op of a graph that is on a gradient tape.
@@ -162,9 +162,9 @@ class Scopes:
         return self.of_graph_op(outputs[0].op)
 
     def _id(self, text: str) -> int:
-        known = self._ids.get(text)
-        if known is None:
-            known = self._backend.intern_string(text)
-            self._texts[known] = text
-            self._ids[text] = known
-        return known
+        string_id = self._ids.get(text)
+        if string_id is None:
+            string_id = self._backend.intern_string(text)
+            self._texts[string_id] = text
+            self._ids[text] = string_id
+        return string_id

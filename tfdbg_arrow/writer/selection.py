@@ -53,7 +53,7 @@ class Schedule:
 
     def covers(self, step: int | None) -> bool:
         """Returns whether a step is recorded; events before the first mark (None) are always recorded."""
-        return step is None or any(each.covers(step) for each in self.ranges)
+        return step is None or any(range_.covers(step) for range_ in self.ranges)
 
     def __str__(self) -> str:
         return ",".join(map(str, self.ranges))
@@ -72,27 +72,27 @@ def parse_schedule(steps: object) -> Schedule:
     if is_integer(steps):
         ranges: Iterable[StepRange] = [_checked(None, None, steps, given=steps)]
     elif isinstance(steps, list | tuple | set | frozenset):
-        ranges = [each for item in steps for each in _ranges_of(item, given=steps)]
+        ranges = [range_ for entry in steps for range_ in _ranges_of(entry, given=steps)]
     else:
         ranges = _ranges_of(steps, given=steps)
-    found = tuple(ranges)
-    if not found:
+    step_ranges = tuple(ranges)
+    if not step_ranges:
         raise SettingError(f"steps is {steps!r}, which contains no step; {_EXPECTED}")
-    return Schedule(found)
+    return Schedule(step_ranges)
 
 
-def _ranges_of(item: object, *, given: object) -> list[StepRange]:
-    if isinstance(item, str):
-        return [_parse_text(text.strip(), given=given) for text in item.split(",")]
-    if isinstance(item, range):
-        if item.step < 0:
-            item = item[::-1]
-        return [_checked(item.start, item.stop, item.step, given=given)]
-    if isinstance(item, slice):
-        return [_checked(item.start, item.stop, 1 if item.step is None else item.step, given=given)]
-    if is_integer(item):
-        return [StepRange(item, item + 1, 1)]
-    raise SettingError(f"steps is {given!r}, which contains {item!r}; {_EXPECTED}")
+def _ranges_of(entry: object, *, given: object) -> list[StepRange]:
+    if isinstance(entry, str):
+        return [_parse_text(text.strip(), given=given) for text in entry.split(",")]
+    if isinstance(entry, range):
+        if entry.step < 0:
+            entry = entry[::-1]
+        return [_checked(entry.start, entry.stop, entry.step, given=given)]
+    if isinstance(entry, slice):
+        return [_checked(entry.start, entry.stop, 1 if entry.step is None else entry.step, given=given)]
+    if is_integer(entry):
+        return [StepRange(entry, entry + 1, 1)]
+    raise SettingError(f"steps is {given!r}, which contains {entry!r}; {_EXPECTED}")
 
 
 def _parse_text(text: str, *, given: object) -> StepRange:

@@ -51,16 +51,16 @@ def executed_part(span: Span, lines: Sequence[str]) -> tuple[int, Columns]:
     """
     lineno, start = span.lineno, span.start
     expression = parse_span(span, lines) if span.end_lineno > span.lineno else None
-    place = None if expression is None else _operation(expression, span, lines)
-    if place is not None and place[0] > span.lineno:
-        lineno, start = place
+    operation = None if expression is None else _operation(expression, span, lines)
+    if operation is not None and operation[0] > span.lineno:
+        lineno, start = operation
     if not 1 <= lineno <= len(lines):
         return lineno, None
     line = _encoded(lines[lineno - 1].rstrip())
     end = span.end if span.end_lineno == lineno else len(line)
     if not start < end <= len(line):
         return lineno, None  # the file changed after it was compiled
-    start_text, end_text = (line[:place].decode(errors="replace") for place in (start, end))
+    start_text, end_text = (line[:byte].decode(errors="replace") for byte in (start, end))
     return lineno, (len(start_text) + 1, len(end_text) + 1)
 
 
@@ -96,9 +96,9 @@ def _operation(expression: ast.expr, span: Span, lines: Sequence[str]) -> tuple[
         line = _encoded(lines[lineno - 1])
         between = line[: end if lineno == last else len(line)]
         # There are only parentheses, comments and the operator.
-        found = re.compile(rb"[\s()\\]*([^\s()\\#])").match(between, start if lineno == first else 0)
-        if found is not None:
-            return lineno, found.start(1)
+        match = re.compile(rb"[\s()\\]*([^\s()\\#])").match(between, start if lineno == first else 0)
+        if match is not None:
+            return lineno, match.start(1)
     return None
 
 

@@ -130,7 +130,7 @@ class StackTable:
         self._append, self._append_columns = append, append_columns
         self._original_location, self._original_span = original_location, original_span
         self._owners = FrameOwners()
-        self._known: dict[tuple[int, int], _Instruction] = {}
+        self._instructions: dict[tuple[int, int], _Instruction] = {}
         """Instructions by (id of code, instruction), because hash() of a code object is slow; see _Instruction."""
         self._frame_ids: dict[tuple[Location, Columns], int] = {}
         self._file_ids: dict[str, int] = {}
@@ -202,9 +202,9 @@ class StackTable:
             if code is EXECUTE_MAIN_CODE:
                 break  # the outer frames belong to the command line
             key = (id(code), instruction)
-            frame = self._known.get(key)
+            frame = self._instructions.get(key)
             if frame is None:
-                frame = self._known.setdefault(key, _Instruction(code, *self._location(code, instruction)))
+                frame = self._instructions.setdefault(key, _Instruction(code, *self._location(code, instruction)))
             located.append(frame)
         return located
 

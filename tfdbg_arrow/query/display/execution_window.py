@@ -194,10 +194,10 @@ def next_execution(
 
 def first_execution_of_step(logdir: Engine, step: int, *, run_id: str) -> int | None:
     """Returns the first execution of a training step or a later one; None if there is none."""
-    ((found,),) = logdir.rows(
+    ((execution_index,),) = logdir.rows(
         "SELECT min(execution_index) FROM execution WHERE run_id = ? AND step >= ?", [run_id, step]
     )
-    return None if found is None else int(found)
+    return None if execution_index is None else int(execution_index)
 
 
 def _matching(filter_: ExecutionFilter, *, run_id: str) -> Matching:
@@ -242,21 +242,21 @@ def _read_rows(
     logdir: Engine, condition: str, parameters: Sequence[object], *, run_id: str, limit: int, offset: int = 0
 ) -> tuple[ExecutionRow, ...]:
     columns = ", ".join(f"e.{column}" for column in _FACTS)
-    found = logdir.rows(
+    rows = logdir.rows(
         f"SELECT {columns}, g.graph_name FROM execution AS e "
         "LEFT JOIN graph AS g ON g.run_id = e.run_id AND g.graph_id = e.graph_id "
         f"WHERE {condition} ORDER BY e.execution_index LIMIT {limit} OFFSET {offset}",
         parameters,
     )
-    facts = [dict(zip((*_FACTS, "graph_name"), row, strict=True)) for row in found]
+    facts = [dict(zip((*_FACTS, "graph_name"), row, strict=True)) for row in rows]
     indexes = [int(fact["execution_index"]) for fact in facts]
     if not indexes:
         return ()
-    made = _Made(logdir, indexes, run_id=run_id)
+    created = _Made(logdir, indexes, run_id=run_id)
     stacks = {fact["stack_trace_id"] for fact in facts if fact["stack_trace_id"] is not None}
     sources = StackReader(logdir, run_id=run_id).user_sources(stacks)
     return tuple(
-        ExecutionRow(**fact, **made.facts(index), source=sources.get(fact["stack_trace_id"]))
+        ExecutionRow(**fact, **created.facts(index), source=sources.get(fact["stack_trace_id"]))
         for index, fact in zip(indexes, facts, strict=True)
     )
 
@@ -353,7 +353,7 @@ def execution_tensors(
     """
     flow = DataFlow.of(logdir.of_run(run_id), run_id=run_id)
     with flow.lock:
-        outputs = {slot: made for slot, (made, _) in flow.events.execution_outputs(execution_index).items()}
+        outputs = {slot: tensor_id for slot, (tensor_id, _) in flow.events.execution_outputs(execution_index).items()}
         return (
             _tensors(flow, flow.events.execution_inputs(execution_index), execution_index),
             _tensors(flow, outputs, execution_index),
@@ -363,11 +363,11 @@ def execution_tensors(
 def _tensors(flow: DataFlow, ids: Mapping[int, int], execution_index: int) -> tuple[ExecutionTensor, ...]:
     execution = flow.events.execution(execution_index)
     near = 2**63 - 1 if execution is None else execution.event_index
-    found = []
+    tensors = []
     for index, tensor_id in list(ids.items())[:MAX_TENSORS]:
         tensor = flow.events.eager(tensor_id)
         trace = flow.trace(EagerValue(tensor_id), how="eager", near=near)
-        found.append(
+        tensors.append(
             ExecutionTensor(
                 index=index,
                 tensor_id=tensor_id,
@@ -378,4 +378,4 @@ def _tensors(flow: DataFlow, ids: Mapping[int, int], execution_index: int) -> tu
                 execution_index=tensor.execution_index,
             )
         )
-    return tuple(found)
+    return tuple(tensors)

@@ -123,15 +123,15 @@ def called_graphs(
     bad = _bad_graphs(logdir, sorted({part for some in parts.values() for part in some}), run_id=run_id)
     bodies = [row[5] for row in rows if row[1] == "body" and row[5] is not None]
     iterations = _iterations(logdir, bodies, run_id=run_id)
-    found: dict[str, list[CalledGraph]] = {}
+    calls_of_op: dict[str, list[CalledGraph]] = {}
     for *called, result in rows:
         op_name, attribute, _, _, _, callee, _ = called
         entry = bad[callee][1] if callee in bad else result
         num_bad = sum(bad[part][0] for part in parts.get(callee, ()) if part in bad)
         of_body = iterations.get(callee) if attribute == "body" else None
         facts = [*called, entry, num_bad, of_body]
-        found.setdefault(op_name, []).append(CalledGraph(*facts))
-    return {op_name: tuple(calls) for op_name, calls in found.items()}
+        calls_of_op.setdefault(op_name, []).append(CalledGraph(*facts))
+    return {op_name: tuple(calls) for op_name, calls in calls_of_op.items()}
 
 
 def callers(logdir: Engine, graph_id: int, *, run_id: str, limit: int = 50) -> tuple[Caller, ...]:
@@ -186,19 +186,19 @@ def borders(logdir: Engine, op_names: Sequence[str], *, run_id: str, graph_id: i
         f"FROM graph_function_output AS f {caller}{where}AND c.attribute <> 'cond' {by_output}",
         [run_id, graph_id, *op_names],
     )
-    found: dict[tuple[object, ...], Border] = {}
+    border_of_key: dict[tuple[object, ...], Border] = {}
     num_given: dict[tuple[object, ...], int] = {}
     for row in (*arguments, *loops, *results):
         border = Border(*row)
-        place = (border.kind, border.op_name, border.output_slot)
-        key = (*place, border.caller_graph_id, border.caller_op_name, border.attribute)
+        tensor = (border.kind, border.op_name, border.output_slot)
+        key = (*tensor, border.caller_graph_id, border.caller_op_name, border.attribute)
         # A loop passes its captures on unchanged.
         other = (border.other_graph_id, border.other_op_name)
         is_itself = border.kind == "loop" and other == (graph_id, border.op_name)
-        if key not in found and not is_itself and num_given.get(place, 0) < _MAX_CALLERS:
-            found[key] = border
-            num_given[place] = num_given.get(place, 0) + 1
-    return tuple(found.values())
+        if key not in border_of_key and not is_itself and num_given.get(tensor, 0) < _MAX_CALLERS:
+            border_of_key[key] = border
+            num_given[tensor] = num_given.get(tensor, 0) + 1
+    return tuple(border_of_key.values())
 
 
 def _bad_graphs(logdir: Engine, graph_ids: Sequence[int], *, run_id: str) -> dict[int, tuple[int, str]]:

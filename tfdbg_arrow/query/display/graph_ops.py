@@ -111,12 +111,12 @@ def op_outputs(
         "ORDER BY op_name, output_slot",
         [run_id, graph_id, *op_names],
     )
-    found: dict[str, list[OpOutput]] = {}
+    outputs_of_op: dict[str, list[OpOutput]] = {}
     for name, slot, dtype, shape, is_recorded, reason in rows:
         static_shape = None if shape is None else tuple(shape)
         output = OpOutput(slot, dtype, static_shape, is_recorded, reason, health.get((name, slot)))
-        found.setdefault(name, []).append(output)
-    return {name: tuple(outputs) for name, outputs in found.items()}
+        outputs_of_op.setdefault(name, []).append(output)
+    return {name: tuple(outputs) for name, outputs in outputs_of_op.items()}
 
 
 def bad_ops(
@@ -279,7 +279,7 @@ def op_facts(
     unknown = [name for name in names if name not in outputs]
     outputs |= op_outputs(logdir, unknown, run_id=run_id, graph_id=graph_id, context=context)
     by_slot = {(name, output.output_slot): output for name, some in outputs.items() for output in some}
-    found = {
+    inputs_of_kind = {
         is_control: tuple(
             OpInput(index, source, op_type, None if is_control else by_slot.get((source, slot)))
             for index, source, op_type, slot in some
@@ -295,9 +295,9 @@ def op_facts(
         devices=tuple(device for (device,) in devices),
         attributes=attributes,
         stack_trace_id=stack_trace_id,
-        inputs=found[False],
+        inputs=inputs_of_kind[False],
         num_inputs=num_inputs,
-        control_inputs=found[True],
+        control_inputs=inputs_of_kind[True],
         num_control_inputs=num_control_inputs,
         outputs=outputs.get(op_name, ()),
         consumers=tuple(

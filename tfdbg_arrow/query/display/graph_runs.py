@@ -77,9 +77,9 @@ def graph_run(logdir: Engine, event_index: int, *, run_id: str) -> GraphRun:
                 if outer.iteration is not None:
                     outer_event_index = _some_event(logdir, outer, run_id=run_id, graph_id=outer_graph_id)
             if context.frame_id and context.iteration is not None:
-                beside = [replace(context, iteration=context.iteration + by) for by in (-1, 1)]
+                neighbours = [replace(context, iteration=context.iteration + by) for by in (-1, 1)]
                 previous, following = (
-                    _some_event(logdir, each, run_id=run_id, graph_id=event.graph_id) for each in beside
+                    _some_event(logdir, neighbour, run_id=run_id, graph_id=event.graph_id) for neighbour in neighbours
                 )
     return GraphRun(
         event_index=event_index,
@@ -103,7 +103,7 @@ def inner_runs(logdir: Engine, run: GraphRun, op_name: str, *, run_id: str) -> t
     context = run.context
     if context is None or context.step_id is None:
         return ()
-    found = []
+    inner_events = []
     flow = DataFlow.of(logdir, run_id=run_id)
     with flow.lock:
         for call in flow.graphs.calls(run.graph_id, op_name):
@@ -116,8 +116,8 @@ def inner_runs(logdir: Engine, run: GraphRun, op_name: str, *, run_id: str) -> t
             inner = replace(context, call_site=visit.call_site, frame_id=visit.frame_id, iteration=iteration)
             event_index = _some_event(logdir, inner, run_id=run_id, graph_id=visit.graph_id, is_any_iteration=is_loop)
             if event_index is not None:
-                found.append(InnerRun(call.attribute, call.branch_index, event_index))
-    return tuple(found)
+                inner_events.append(InnerRun(call.attribute, call.branch_index, event_index))
+    return tuple(inner_events)
 
 
 def _some_event(
@@ -127,12 +127,12 @@ def _some_event(
     where, parameters = context_condition(context)
     if is_any_iteration:
         where, parameters = where.removesuffix(" AND iteration IS NOT DISTINCT FROM ?"), parameters[:-1]
-    ((found,),) = logdir.rows(
+    ((event_index,),) = logdir.rows(
         "SELECT coalesce(min(CASE WHEN has_inf_or_nan THEN event_index END), min(event_index)) FROM tensor_health "
         f"WHERE run_id = ? AND graph_id = ?{where}",
         [run_id, graph_id, *parameters],
     )
-    return None if found is None else int(found)
+    return None if event_index is None else int(event_index)
 
 
 _MAX_DEPTH = 64

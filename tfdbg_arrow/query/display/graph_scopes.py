@@ -229,15 +229,15 @@ class _Tree:
             order = [scope for scope in order if any(inner.is_layer for inner in scope.scopes.values())]
             max_nodes = min(max_nodes, _NUM_AT_FIRST)
         else:
-            known = dict.fromkeys(each for each in wanted if ROOT < each < len(self.scopes))
-            order = sorted((self.scopes[each] for each in known), key=lambda scope: self._depth(scope))
+            scope_ids = dict.fromkeys(scope_id for scope_id in wanted if ROOT < scope_id < len(self.scopes))
+            order = sorted((self.scopes[scope_id] for scope_id in scope_ids), key=lambda scope: self._depth(scope))
         for scope in order:
             if scope.outer not in is_open:
                 continue
-            more = _num_inside(scope) - 1
-            if number + more <= max_nodes:
+            num_added = _num_inside(scope) - 1
+            if number + num_added <= max_nodes:
                 is_open.add(scope.number)
-                number += more
+                number += num_added
             elif wanted is not None:
                 no_room.append(scope.number)
         return is_open, no_room
@@ -260,9 +260,9 @@ class _Tree:
                 node_of[op] = len(nodes)
             nodes.append(node)
 
-        waiting = [self.scopes[ROOT]]
-        while waiting:
-            scope = waiting.pop()
+        unvisited = [self.scopes[ROOT]]
+        while unvisited:
+            scope = unvisited.pop()
             if scope.number != ROOT:
                 open_scopes.append(
                     OpenScope(
@@ -278,7 +278,7 @@ class _Tree:
             for inner in scope.scopes.values():
                 if inner.number not in is_open:
                     add(self._folded(inner), inner.all_ops)
-            waiting += [inner for inner in reversed(scope.scopes.values()) if inner.number in is_open]
+            unvisited += [inner for inner in reversed(scope.scopes.values()) if inner.number in is_open]
             alone, rest = self._divided(scope)
             for position in alone:
                 op = self.ops[position]
@@ -333,12 +333,12 @@ class _Tree:
         return sorted(first), sorted(set(scope.ops) - set(first))
 
     def _health(self, ops: Iterable[int]) -> ScopeHealth:
-        health = [self.ops[op].health for op in ops]
-        bad = [each.first_bad_event_index for each in health if each.first_bad_event_index is not None]
+        healths = [self.ops[op].health for op in ops]
+        bad = [health.first_bad_event_index for health in healths if health.first_bad_event_index is not None]
         return ScopeHealth(
-            num_tensors=sum(each.num_tensors for each in health),
-            num_measured=sum(each.num_measured for each in health),
-            num_bad=sum(each.num_bad for each in health),
+            num_tensors=sum(health.num_tensors for health in healths),
+            num_measured=sum(health.num_measured for health in healths),
+            num_bad=sum(health.num_bad for health in healths),
             first_bad_event_index=min(bad, default=None),
         )
 
@@ -349,14 +349,14 @@ def _num_inside(scope: _Scope) -> int:
 
 
 def _edges(tree: _Tree, node_of: Sequence[int]) -> tuple[ScopeEdge, ...]:
-    found: dict[tuple[int, int], set[tuple[int, int, bool]]] = {}
+    tensors_of_edge: dict[tuple[int, int], set[tuple[int, int, bool]]] = {}
     for source, slot, target, is_bad in tree.edges:
         ends = node_of[source], node_of[target]
         if ends[0] != ends[1]:
-            found.setdefault(ends, set()).add((source, slot, is_bad))
+            tensors_of_edge.setdefault(ends, set()).add((source, slot, is_bad))
     return tuple(
         ScopeEdge(*ends, len(tensors), sum(is_bad for _, _, is_bad in tensors))
-        for ends, tensors in sorted(found.items())
+        for ends, tensors in sorted(tensors_of_edge.items())
     )
 
 
@@ -395,7 +395,7 @@ def _read_tree(logdir: Engine, *, run_id: str, graph_id: int) -> _Tree:
     _merge_chains(root)
     scopes: list[_Scope] = []
     _number(root, scopes)
-    places = {name: position for position, (name, *_) in enumerate(rows)}
+    position_of_op = {name: position for position, (name, *_) in enumerate(rows)}
     edges = logdir.rows(
         "SELECT source_op_name, source_output_slot, op_name FROM graph_op_input "
         "WHERE run_id = ? AND graph_id = ? AND NOT is_control",
@@ -405,9 +405,9 @@ def _read_tree(logdir: Engine, *, run_id: str, graph_id: int) -> _Tree:
         scopes=tuple(scopes),
         ops=ops,
         edges=tuple(
-            (places[source], slot, places[target], bool(outputs.get((source, slot), (0, 0, 0))[2]))
+            (position_of_op[source], slot, position_of_op[target], bool(outputs.get((source, slot), (0, 0, 0))[2]))
             for source, slot, target in edges
-            if source in places and target in places
+            if source in position_of_op and target in position_of_op
         ),
     )
 
@@ -423,11 +423,11 @@ def _op_health(outputs: Iterable[Sequence[int | None]]) -> ScopeHealth:
 
 
 def _walk(root: _Scope) -> Iterator[_Scope]:
-    waiting = [root]
-    while waiting:
-        scope = waiting.pop()
+    unvisited = [root]
+    while unvisited:
+        scope = unvisited.pop()
         yield scope
-        waiting += scope.scopes.values()
+        unvisited += scope.scopes.values()
 
 
 def _merge_chains(root: _Scope) -> None:
@@ -447,11 +447,11 @@ def _merge_chains(root: _Scope) -> None:
 
 def _number(root: _Scope, scopes: list[_Scope]) -> None:
     """Numbers the scopes, each after the scope that contains it, and collects the ops in each of them."""
-    waiting = [(root, ROOT)]
-    while waiting:
-        scope, outer = waiting.pop()
+    unvisited = [(root, ROOT)]
+    while unvisited:
+        scope, outer = unvisited.pop()
         scope.number, scope.outer = len(scopes), outer
         scopes.append(scope)
-        waiting += [(inner, scope.number) for inner in reversed(scope.scopes.values())]
+        unvisited += [(inner, scope.number) for inner in reversed(scope.scopes.values())]
     for scope in reversed(scopes):
         scope.all_ops = sorted([*scope.ops, *(op for inner in scope.scopes.values() for op in inner.all_ops)])

@@ -148,8 +148,8 @@ def neighbourhood(
         for direction, limit in ((-1, up), (1, down)):
             if depth > limit:
                 continue
-            found, is_fan_cut = reader.next_ops(frontiers[direction], direction, first=bad, max_fan=max_fan)
-            new = [name for name in found if name not in levels]
+            neighbours, is_fan_cut = reader.next_ops(frontiers[direction], direction, first=bad, max_fan=max_fan)
+            new = [name for name in neighbours if name not in levels]
             room = max_ops - len(levels)
             is_cut = is_cut or is_fan_cut or len(new) > room
             levels |= dict.fromkeys(new[:room], direction * depth)
@@ -237,10 +237,10 @@ class _Edges:
             f"ORDER BY op_name, is_control, input_index LIMIT {_MAX_EDGES}",
             [self._run_id, self._graph_id, *op_names, *op_names],
         )
-        found: dict[tuple[str, int | None, str, bool], list[int]] = {}
+        indexes_of_edge: dict[tuple[str, int | None, str, bool], list[int]] = {}
         for source, slot, op_name, is_control, index in rows:
-            found.setdefault((source, None if is_control else slot, op_name, is_control), []).append(index)
-        return tuple(OpEdge(*edge[:3], tuple(indexes), edge[3]) for edge, indexes in found.items())
+            indexes_of_edge.setdefault((source, None if is_control else slot, op_name, is_control), []).append(index)
+        return tuple(OpEdge(*edge[:3], tuple(indexes), edge[3]) for edge, indexes in indexes_of_edge.items())
 
     def types(self, op_names: Sequence[str]) -> dict[str, str]:
         """Returns the types of the ops that the graph contains, by name."""
@@ -256,14 +256,14 @@ class _Edges:
         graph = [self._run_id, self._graph_id]
         if not self._logdir.rows("SELECT 1 FROM executed_op WHERE run_id = ? AND graph_id = ? LIMIT 1", graph):
             return {}
-        found: dict[str, tuple[str, ...]] = dict.fromkeys(op_names, ())
+        types_of_op: dict[str, tuple[str, ...]] = dict.fromkeys(op_names, ())
         for name, op_type in self._logdir.rows(
             "SELECT DISTINCT op_name, op_type FROM executed_op WHERE run_id = ? AND graph_id = ? "
             f"AND op_name IN ({_marks(op_names)}) ORDER BY op_name, op_type",
             [*graph, *op_names],
         ):
-            found[name] += (op_type,)
-        return found
+            types_of_op[name] += (op_type,)
+        return types_of_op
 
 
 def _ends(direction: int) -> tuple[str, str]:
@@ -277,12 +277,12 @@ def _marks(values: Sequence[object]) -> str:
 
 def _state(outputs: Sequence[OpOutput], executed_types: Sequence[str] | None) -> str:
     """Returns the health of an op, one of STATES, from its outputs and the types of the nodes that ran for it."""
-    health = [output.health for output in outputs if output.health is not None]
-    if any(each.num_bad for each in health):
+    healths = [output.health for output in outputs if output.health is not None]
+    if any(health.num_bad for health in healths):
         return "bad"
-    if any(each.num_measured for each in health):
+    if any(health.num_measured for health in healths):
         return "healthy"
-    if health:
+    if healths:
         return "unmeasured"
     if not outputs:
         return "no output"

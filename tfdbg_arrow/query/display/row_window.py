@@ -129,9 +129,9 @@ def first_matching(logdir: Engine, matching: Matching, *, index: str, first: int
     while True:
         end = min(first + width, MAX_INDEX)
         source, parameters = matching(first, end)
-        ((found,),) = logdir.rows(f"SELECT min({index}) FROM {source}", parameters)
-        if found is not None:
-            return int(found)
+        ((least,),) = logdir.rows(f"SELECT min({index}) FROM {source}", parameters)
+        if least is not None:
+            return int(least)
         if end == MAX_INDEX:
             return None
         first, width = end, width * _WIDER
@@ -143,8 +143,8 @@ def last_matching(logdir: Engine, matching: Matching, *, index: str, before: int
     while before > 0:
         low = max(before - width, 0)
         source, parameters = matching(low, before)
-        ((found,),) = logdir.rows(f"SELECT max({index}) FROM {source}", parameters)
-        if found is not None:
-            return int(found)
+        ((greatest,),) = logdir.rows(f"SELECT max({index}) FROM {source}", parameters)
+        if greatest is not None:
+            return int(greatest)
         before, width = low, width * _WIDER
     return None

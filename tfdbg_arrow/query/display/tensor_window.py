@@ -181,20 +181,20 @@ def next_bad(
     """
     condition, parameters = filter_condition(filter_, run_id=run_id)
     least, bound = ("max", "<") if is_backwards else ("min", ">")
-    ((found,),) = logdir.rows(
+    ((next_index,),) = logdir.rows(
         f"SELECT {least}(h.event_index) FROM tensor_health AS h "
         f"WHERE {condition} AND h.has_inf_or_nan AND h.event_index {bound} ?",
         [*parameters, event_index],
     )
-    return None if found is None else int(found)
+    return None if next_index is None else int(next_index)
 
 
 def first_of_step(logdir: Engine, step: int, *, run_id: str) -> int | None:
     """Returns the least event_index of a tensor in a training step or a later one; None if there is none."""
-    ((found,),) = logdir.rows(
+    ((event_index,),) = logdir.rows(
         "SELECT min(event_index) FROM tensor_health WHERE run_id = ? AND step >= ?", [run_id, step]
     )
-    return None if found is None else int(found)
+    return None if event_index is None else int(event_index)
 
 
 def _read_rows(
@@ -356,24 +356,24 @@ def tensor_series(
         raise QueryError(f"axis is {axis!r}, expected one of {', '.join(AXES)}.")
     if max_buckets < 1:
         raise QueryError(f"max_buckets is {max_buckets}, expected 1 or more.")
-    place = "h.event_index" if axis == "event" else "h.step"
+    position = "h.event_index" if axis == "event" else "h.step"
     condition, parameters = filter_condition(filter_, run_id=run_id)
-    source = f"FROM tensor_health AS h WHERE {condition} AND {place}"
-    places = place if axis == "event" else f"DISTINCT {place}"
-    ((num_tensors, num_bad, num_measured, num_places, low, high),) = logdir.rows(
+    source = f"FROM tensor_health AS h WHERE {condition} AND {position}"
+    positions = position if axis == "event" else f"DISTINCT {position}"
+    ((num_tensors, num_bad, num_measured, num_positions, low, high),) = logdir.rows(
         "SELECT count(*), count(CASE WHEN h.has_inf_or_nan THEN 1 END), count(h.has_inf_or_nan), "
-        f"count({places}), min({place}), max({place}) {source} IS NOT NULL",
+        f"count({positions}), min({position}), max({position}) {source} IS NOT NULL",
         parameters,
     )
     num_without_step = 0
     if axis == "step":
         ((num_without_step,),) = logdir.rows(f"SELECT count(*) {source} IS NULL", parameters)
-    is_exact = num_places <= max_buckets
+    is_exact = num_positions <= max_buckets
     rows = []
     if num_tensors:
-        bucket, given = place, []
+        bucket, given = position, []
         if not is_exact:
-            bucket = f"CAST(floor(({place} - ?) * CAST(? AS DOUBLE) / ?) AS BIGINT)"
+            bucket = f"CAST(floor(({position} - ?) * CAST(? AS DOUBLE) / ?) AS BIGINT)"
             given = [low, max_buckets, high - low + 1]
         measures = ", ".join(f"min({text}), max({text})" for text in _MEASURES.values())
         rows = logdir.rows(

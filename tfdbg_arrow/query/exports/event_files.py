@@ -145,7 +145,7 @@ def text(tag: str, sentence: str) -> Any:
     return Summary.Value(tag=tag, metadata=metadata, tensor=value)
 
 
-def histogram(tag: str, found: Distributions, column: int) -> Any | None:
+def histogram(tag: str, distributions: Distributions, column: int) -> Any | None:
     """Returns the summary of one column of distributions; None if no element is finite.
 
     The buckets are those of the distributions, from the negative to the positive ones. The zeros are in a bucket that
@@ -155,16 +155,20 @@ def histogram(tag: str, found: Distributions, column: int) -> Any | None:
     from tensorboard.plugins.histogram import metadata as histogram_metadata
     from tensorboard.util.tensor_util import make_tensor_proto
 
-    negative, positive, num_zero = found.negative[column], found.positive[column], found.num_zero[column]
-    used = [index for index in range(len(found.exponents)) if negative[index] or positive[index]]
+    negative, positive, num_zero = (
+        distributions.negative[column],
+        distributions.positive[column],
+        distributions.num_zero[column],
+    )
+    used = [index for index in range(len(distributions.exponents)) if negative[index] or positive[index]]
     if not used and not num_zero:
         return None
-    least = found.bounds(used[0])[0] if used else 0.5
+    least = distributions.bounds(used[0])[0] if used else 0.5
     buckets: list[tuple[float, float, float]] = []
     for sign, counts in ((-1, negative), (1, positive)):
         of_sign = [index for index in used if counts[index]]
         for index in range(used[0], of_sign[-1] + 1) if of_sign else ():
-            low, high = found.bounds(index)
+            low, high = distributions.bounds(index)
             buckets.append((sign * low, sign * min(high, _LARGEST_EDGE), counts[index]))
         if sign < 0:
             buckets = [(high, low, count) for low, high, count in reversed(buckets)]

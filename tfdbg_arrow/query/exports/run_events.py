@@ -180,9 +180,9 @@ class RunExport:
             histograms = self._histograms(scope, part, columns, health.rows)
             for position in range(part.first, part.last + 1):
                 wall_time_ns, numbers = counts.get(position, (run.wall_time_ns, ()))
-                found = [(tag, values[position - axis.first]) for tag, values in series]
-                found += zip(_COUNTS, numbers, strict=False)
-                scalars = [scalar(tag, number) for tag, number in found if number is not None]
+                tagged_numbers = [(tag, values[position - axis.first]) for tag, values in series]
+                tagged_numbers += zip(_COUNTS, numbers, strict=False)
+                scalars = [scalar(tag, number) for tag, number in tagged_numbers if number is not None]
                 self._write_answer(file, position)
                 if scalars or position in histograms:
                     is_first = run.run_name is not None and not self._num_positions
@@ -207,9 +207,9 @@ class RunExport:
             selections = {self._tag("distribution", row): self._selection(row) for row in rows}
         summaries: dict[int, list[Any]] = {}
         for tag, selection in selections.items():
-            found = distributions_on(scope, selection, axis, columns, run_id=self._run_id)
+            distributions = distributions_on(scope, selection, axis, columns, run_id=self._run_id)
             for index, column in enumerate(columns):
-                summary = histogram(tag, found, index)
+                summary = histogram(tag, distributions, index)
                 if summary is not None:
                     summaries.setdefault(column.first, []).append(summary)
         return summaries
@@ -225,11 +225,11 @@ class RunExport:
 
     def _read_answer(self, logdir: Engine, axis: str, last: int) -> None:
         """Looks for the first bad value that did harm, until there is one."""
-        found = None if self._answer is not None else first_nonfinite(logdir, run_id=self._run_id)
-        if found is not None and not found.is_expected:
-            position = read_position(logdir, found.event_index, axis=axis, run_id=self._run_id)
-            summary = text("first_nonfinite", found.headline)
-            self._answer = last if position is None else position, found.wall_time_ns, summary
+        bad_tensor = None if self._answer is not None else first_nonfinite(logdir, run_id=self._run_id)
+        if bad_tensor is not None and not bad_tensor.is_expected:
+            position = read_position(logdir, bad_tensor.event_index, axis=axis, run_id=self._run_id)
+            summary = text("first_nonfinite", bad_tensor.headline)
+            self._answer = last if position is None else position, bad_tensor.wall_time_ns, summary
 
     def _write_answer(self, file: EventFile, position: int) -> None:
         if self._answer is not None and not self._has_answer and self._answer[0] <= position:

@@ -152,9 +152,9 @@ class IcebergExport(TableWriter):
         from sqlalchemy.exc import SQLAlchemyError
 
         select = rows.select(_CONVERSIONS)
-        place, name = f"{ICEBERG_NAME}/{relation.name}", (ICEBERG_NAME, relation.name)
-        _empty_directory(self._path / place)
-        path = self._path / place / "data" / _DATA_FILE
+        directory, name = f"{ICEBERG_NAME}/{relation.name}", (ICEBERG_NAME, relation.name)
+        _empty_directory(self._path / directory)
+        path = self._path / directory / "data" / _DATA_FILE
         path.parent.mkdir()
         try:
             if self._catalog.table_exists(name):
@@ -162,7 +162,7 @@ class IcebergExport(TableWriter):
             table = self._catalog.create_table(
                 name,
                 rows.connection.sql(f"{select} LIMIT 0").to_arrow_table().schema,
-                location=f"{self._location}/{place}",
+                location=f"{self._location}/{directory}",
                 # Files that are added later have no minimum and maximum in the manifests either.
                 properties={"comment": relation.description, "write.metadata.metrics.default": "counts"},
             )

@@ -93,8 +93,8 @@ def export_tensorboard(
                     goes_on = export.look(path)
             return TensorBoardExport(path=path, runs=export.runs(), size_bytes=size_of(path))
         except OSError as error:
-            left = "what was written before is left there" if export.has_looked else "nothing was left there"
-            raise ExportError(f"{path} cannot be written ({error}); {left}.") from error
+            what_is_left = "what was written before is left there" if export.has_looked else "nothing was left there"
+            raise ExportError(f"{path} cannot be written ({error}); {what_is_left}.") from error
 
 
 class _Export:

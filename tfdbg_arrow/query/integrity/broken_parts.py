@@ -50,28 +50,30 @@ class BrokenParts:
 
     def __init__(self, logdir: Path | None) -> None:
         self._logdir = logdir
-        self._found: dict[str, BrokenPart] = {}
+        self._broken_of_path: dict[str, BrokenPart] = {}
         self._compared: dict[ManifestEntry, tuple[object, str | None]] = {}
         self._refused: dict[str, tuple[object, str]] = {}
 
     @property
     def found(self) -> tuple[BrokenPart, ...]:
         """The files that are left out now."""
-        return tuple(self._found.values())
+        return tuple(self._broken_of_path.values())
 
     def begin(self) -> None:
         """Forgets the files found so far, because the logdir is listed again."""
-        self._found.clear()
+        self._broken_of_path.clear()
 
     def tell_manifest(self, run_id: str, path: str, error: LogdirError) -> None:
         """Records a run whose manifest is damaged or whose spool cannot be read."""
         reason = str(error).removeprefix(f"{path}, ")
-        self._found[path] = BrokenPart(path=path, run_id=run_id, table=None, rows=None, reason=reason)
+        self._broken_of_path[path] = BrokenPart(path=path, run_id=run_id, table=None, rows=None, reason=reason)
 
     def tell_part(self, path: str, *, rows: int | None, reason: str) -> None:
         """Records a broken part."""
         table = path.rsplit("/", 3)[-3]
-        self._found[path] = BrokenPart(path=path, run_id=run_of_part(path), table=table, rows=rows, reason=reason)
+        self._broken_of_path[path] = BrokenPart(
+            path=path, run_id=run_of_part(path), table=table, rows=rows, reason=reason
+        )
 
     def refuse_unreadable(self, error: Exception, parts: Sequence[str], *, check: Check) -> bool:
         """Leaves out all unreadable parts of the table that an error comes from, each until its file changes.
@@ -84,10 +86,10 @@ class BrokenParts:
         Returns:
             True if there are unreadable parts.
         """
-        found = _find_broken_part(error, parts, check=check)
-        if found is None:
+        broken = _find_broken_part(error, parts, check=check)
+        if broken is None:
             return False
-        table = Path(found[0]).parents[1]
+        table = Path(broken[0]).parents[1]
         for path, reason in unreadable_parts((part for part in parts if Path(part).parents[1] == table), check=check):
             self._refused[path] = file_identity(path), f"cannot be read as Parquet ({reason})"
         return True
@@ -112,17 +114,17 @@ class BrokenParts:
 
     def without_refused(self, parts: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
         """Returns the parts by table without the refused ones, and records those as broken."""
-        found: dict[str, tuple[str, ...]] = {}
+        remaining: dict[str, tuple[str, ...]] = {}
         for table, paths in parts.items():
-            kept = []
+            remaining_paths = []
             for path in paths:
                 identity, reason = self._refused.get(path, (None, ""))
                 if identity is None or identity != file_identity(path):
-                    kept.append(path)
+                    remaining_paths.append(path)
                 else:
                     self.tell_part(path, rows=None, reason=reason)
-            found[table] = tuple(kept)
-        return found
+            remaining[table] = tuple(remaining_paths)
+        return remaining
 
     def _still_hold(self, run_id: str, entries: tuple[ManifestEntry, ...]) -> bool:
         assert self._logdir is not None
@@ -157,10 +159,10 @@ def broken_part_error(
         check: Refuses parts that must not be opened.
         cure: The advice to end the message with.
     """
-    found = _find_broken_part(error, parts, check=check)
-    if found is None:
+    broken = _find_broken_part(error, parts, check=check)
+    if broken is None:
         return QueryError(error_text(error))
-    return BrokenPartError(f"{found[0]} cannot be read as Parquet ({found[1]}); {cure}.")
+    return BrokenPartError(f"{broken[0]} cannot be read as Parquet ({broken[1]}); {cure}.")
 
 
 def _find_broken_part(error: Exception, parts: Iterable[str], *, check: Check) -> tuple[str, str] | None:

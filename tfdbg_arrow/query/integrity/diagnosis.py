@@ -278,5 +278,5 @@ def _unlisted_parts(run_id: str, paths: list[str], *, has_manifest: bool) -> Fin
 
 
 def _some(items: list[str]) -> str:
-    more = f" and {len(items) - _MAX_NAMED:,} more" if len(items) > _MAX_NAMED else ""
-    return ", ".join(items[:_MAX_NAMED]) + more
+    ending = f" and {len(items) - _MAX_NAMED:,} more" if len(items) > _MAX_NAMED else ""
+    return ", ".join(items[:_MAX_NAMED]) + ending

@@ -159,11 +159,11 @@ def _what_differs(file: BinaryIO, entry: ManifestEntry) -> str | None:
                 wrong = _wrong_column(part.schema_arrow, entry.table)
                 if wrong is not None:
                     return wrong
-            found = _event_range(part)
+            event_range = _event_range(part)
     except (OSError, ValueError, pa.ArrowException) as error:
         return f"cannot be read as Parquet ({str(error).splitlines()[0] if str(error) else type(error).__name__})"
     expected = (entry.min_event_index, entry.max_event_index)
-    return None if found == expected else f"has the event indexes {_range(found)}, not {_range(expected)}"
+    return None if event_range == expected else f"has the event indexes {_range(event_range)}, not {_range(expected)}"
 
 
 def _wrong_column(schema: pa.Schema, table: str) -> str | None:
@@ -180,9 +180,9 @@ def _wrong_column(schema: pa.Schema, table: str) -> str | None:
             if not column.nullable:
                 return f"lacks the column {column.name}"
             continue
-        found, expected = schema.field(index), declared.field(column.name)
-        if (found.type, _field_id(found)) != (expected.type, _field_id(expected)):
-            return f"has a column {column.name} that differs from the format: {found.type}, not {expected.type}"
+        actual, expected = schema.field(index), declared.field(column.name)
+        if (actual.type, _field_id(actual)) != (expected.type, _field_id(expected)):
+            return f"has a column {column.name} that differs from the format: {actual.type}, not {expected.type}"
     unknown = next((name for name in schema.names if declared.get_field_index(name) < 0), None)
     if unknown is not None and metadata.get(FORMAT_VERSION_KEY) == FORMAT_VERSION.encode():
         return f"has the column {shown(unknown)}, which its format does not have"
@@ -190,8 +190,8 @@ def _wrong_column(schema: pa.Schema, table: str) -> str | None:
 
 
 def _field_id(field: pa.Field) -> bytes | None:
-    found: bytes | None = (field.metadata or {}).get(FIELD_ID_KEY)
-    return found
+    field_id: bytes | None = (field.metadata or {}).get(FIELD_ID_KEY)
+    return field_id
 
 
 def _event_range(part: pq.ParquetFile) -> tuple[int | None, int | None]:
@@ -206,8 +206,8 @@ def _event_range(part: pq.ParquetFile) -> tuple[int | None, int | None]:
         return min(group.min for group in groups), max(group.max for group in groups)
     import pyarrow.compute as pc
 
-    found = pc.min_max(part.read(columns=["event_index"])["event_index"]).as_py()
-    return found["min"], found["max"]
+    extremes = pc.min_max(part.read(columns=["event_index"])["event_index"]).as_py()
+    return extremes["min"], extremes["max"]
 
 
 def _range(events: tuple[int | None, int | None]) -> str:

@@ -65,15 +65,15 @@ def examine_runs(logdir: Engine) -> list[Finding]:
             )
         ]
     covered = coverage(logdir, run_id=ALL_RUNS)
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for facts in runs:
         say = partial(_finding, facts.run_id)
-        found += _of_its_end(facts, say, path=logdir.path if isinstance(logdir.path, Path) else None)
-        found += _of_what_is_there(facts, say)
-        found += _of_settings(facts, say, covered)
-        found += _of_coverage(facts, say, covered)
-        found += _of_stats(say, [stat for stat in covered.stats if stat.run_id == facts.run_id])
-    return found
+        findings += _of_its_end(facts, say, path=logdir.path if isinstance(logdir.path, Path) else None)
+        findings += _of_what_is_there(facts, say)
+        findings += _of_settings(facts, say, covered)
+        findings += _of_coverage(facts, say, covered)
+        findings += _of_stats(say, [stat for stat in covered.stats if stat.run_id == facts.run_id])
+    return findings
 
 
 _Say = Callable[..., Finding]
@@ -117,18 +117,18 @@ def _read_facts(logdir: Engine) -> list[_Facts]:
             "GROUP BY run_id"
         )
     )
-    found = []
+    facts_of_runs = []
     for row in rows:
         facts = dict(zip(columns, row, strict=True))
         run_id = facts["run_id"]
-        found.append(
+        facts_of_runs.append(
             _Facts(
                 **{**facts, "settings": parse_settings(facts["settings"])},
                 **{f"num_{name}": counts[name].get(run_id, 0) for name in _COUNTED},
                 num_unknown_calls=unknown.get(run_id, 0),
             )
         )
-    return found
+    return facts_of_runs
 
 
 def _of_its_end(facts: _Facts, say: _Say, *, path: Path | None) -> Iterator[Finding]:
@@ -159,15 +159,19 @@ def _of_its_end(facts: _Facts, say: _Say, *, path: Path | None) -> Iterator[Find
             "Run doctor again later. You can read the recorded data at any time.",
         )
     else:
-        left = sorted(entry.name for entry in (path / SPOOL_DIRECTORY).glob(f"{facts.run_id}.*")) if path else []
+        spool_files = sorted(entry.name for entry in (path / SPOOL_DIRECTORY).glob(f"{facts.run_id}.*")) if path else []
         yield say(
             "not_closed",
             "warning",
             "The recording was never closed: the program was killed or crashed, or still runs on another machine.",
             "run.end_wall_time_ns is NULL"
-            + (f", and rows that are not in parts yet are left in {SPOOL_DIRECTORY}/{left[0]}." if left else "."),
+            + (
+                f", and rows that are not in parts yet are left in {SPOOL_DIRECTORY}/{spool_files[0]}."
+                if spool_files
+                else "."
+            ),
             "The recorded data is reliable, up to the end of the program."
-            + (f" To let other readers see the last rows, run: tfdbg-arrow recover {path}." if left else ""),
+            + (f" To let other readers see the last rows, run: tfdbg-arrow recover {path}." if spool_files else ""),
         )
 
 

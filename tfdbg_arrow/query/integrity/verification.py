@@ -189,18 +189,18 @@ class _Deviations:
 
     def __init__(self) -> None:
         self.num_damaged = 0
-        self._kept: dict[str, list[Deviation]] = {kind: [] for kind in _KINDS}
+        self._listed: dict[str, list[Deviation]] = {kind: [] for kind in _KINDS}
 
     def add(self, kind: str, path: str, what: str, *, run_id: str | None = None) -> None:
         """Adds a deviation. The arguments are the attributes of Deviation."""
         deviation = Deviation(kind=kind, path=path, run_id=run_id, what=what)
         self.num_damaged += deviation.is_damage
-        if len(self._kept[kind]) < _MAX_KEPT:
-            self._kept[kind].append(deviation)
+        if len(self._listed[kind]) < _MAX_KEPT:
+            self._listed[kind].append(deviation)
 
     def all(self) -> tuple[Deviation, ...]:
         """Returns the deviations that were kept, damage first."""
-        return tuple(deviation for kind in _KINDS for deviation in self._kept[kind])
+        return tuple(deviation for kind in _KINDS for deviation in self._listed[kind])
 
 
 class _RunCheck:
@@ -400,10 +400,10 @@ def _check_strays(logdir: Path, deviations: _Deviations) -> None:
     directory = logdir / SPOOL_DIRECTORY
     if not directory.is_dir():
         return
-    waiting = spooled_run_ids(logdir)
+    spooled = spooled_run_ids(logdir)
     for path in sorted(directory.iterdir()):
         name = f"{SPOOL_DIRECTORY}/{path.name}"
-        owner = next((run_id for run_id in waiting if path.name.startswith(f"{run_id}.")), None)
+        owner = next((run_id for run_id in spooled if path.name.startswith(f"{run_id}.")), None)
         run_id, suffix = path.stem, path.suffix
         if suffix == TEMPORARY_SUFFIX:
             if owner is None or _is_dead(logdir, owner):

@@ -38,12 +38,12 @@ class LazyRelation:
 
     def __init__(self, errors: _Errors, make: Callable[[], Any]) -> None:
         self._errors, self._make = errors, make
-        self._made: Any = errors._run(make)
+        self._relation: Any = errors._run(make)
 
     @property
     def relation(self) -> Any:
         """The relation of DuckDB, which raises DuckDB's errors."""
-        return self._made
+        return self._relation
 
     def _use(self, action: Callable[[Any], Any]) -> Any:
         """Returns the result of an action on the relation."""
@@ -52,36 +52,36 @@ class LazyRelation:
         def run() -> Any:
             nonlocal is_first
             if not is_first:
-                self._made = self._make()
+                self._relation = self._make()
             is_first = False
-            return action(self._made)
+            return action(self._relation)
 
-        found = self._errors._run(run)
-        if isinstance(found, duckdb.DuckDBPyRelation):
-            return _Derived(self._errors, lambda: action(self._remade()), found)
-        return self._told_later(found)
+        result = self._errors._run(run)
+        if isinstance(result, duckdb.DuckDBPyRelation):
+            return _Derived(self._errors, lambda: action(self._remade()), result)
+        return self._told_later(result)
 
     def _remade(self) -> Any:
-        self._made = self._make()
-        return self._made
+        self._relation = self._make()
+        return self._relation
 
-    def _told_later(self, found: Any) -> Any:
+    def _told_later(self, result: Any) -> Any:
         """Returns a result; if it is read later, its errors are this package's exceptions too."""
-        if callable(found):
+        if callable(result):
 
-            @functools.wraps(found)
+            @functools.wraps(result)
             def call(*arguments: Any, **named: Any) -> Any:
-                name = found.__name__
+                name = result.__name__
                 values = [_plain(argument) for argument in arguments]
                 named_values = {key: _plain(value) for key, value in named.items()}
                 return self._use(lambda relation: getattr(relation, name)(*values, **named_values))
 
             return call
-        if _is_reader(found):
-            return _told_reader(found, self._errors)
-        if isinstance(found, Iterator):
-            return _told_items(found, self._errors)
-        return found
+        if _is_reader(result):
+            return _told_reader(result, self._errors)
+        if isinstance(result, Iterator):
+            return _told_items(result, self._errors)
+        return result
 
     def __getattr__(self, name: str) -> Any:
         return self._use(lambda relation: getattr(relation, name))
@@ -99,7 +99,7 @@ class LazyRelation:
         return iter(self._use(iter))
 
     def __dir__(self) -> list[str]:
-        return dir(self._made)
+        return dir(self._relation)
 
     def __repr__(self) -> str:
         return str(self._use(repr))
@@ -112,8 +112,8 @@ class LazyRelation:
 class _Derived(LazyRelation):
     """A relation that a method of another one returned."""
 
-    def __init__(self, errors: _Errors, make: Callable[[], Any], made: Any) -> None:
-        self._errors, self._make, self._made = errors, make, made
+    def __init__(self, errors: _Errors, make: Callable[[], Any], relation: Any) -> None:
+        self._errors, self._make, self._relation = errors, make, relation
 
 
 def _plain(value: Any) -> Any:

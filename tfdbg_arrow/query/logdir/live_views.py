@@ -55,7 +55,7 @@ class LiveViews:
         self._loaded: set[str] = set()
         self._parts: Mapping[str, tuple[str, ...]] = {}
         self._unfetched: frozenset[str] = frozenset()
-        self._made: set[str] = set()
+        self._created: set[str] = set()
         self._united: set[str] = set()
         self._asked: dict[str, None] = {}
         self._cure = ""
@@ -73,7 +73,7 @@ class LiveViews:
         lacking = frozenset(unfetched)
         changed = {
             name
-            for name in self._made & _TABLES.keys()
+            for name in self._created & _TABLES.keys()
             if parts.get(name) != self._parts.get(name) or (name in lacking) != (name in self._unfetched)
         }
         self._united -= changed
@@ -97,15 +97,15 @@ class LiveViews:
         for name in tables:
             self._asked.pop(name, None)
             self._asked[name] = None
-            if name not in self._made:
+            if name not in self._created:
                 self._make_table(_TABLES[name])
-                self._made.add(name)
+                self._created.add(name)
                 self._load(name)
         for view in views:
-            if view.name not in self._made:
+            if view.name not in self._created:
                 select = _uncomputed(view) if view.is_computed else view.text
                 self._connection.execute(f'CREATE OR REPLACE VIEW "{view.name}" AS {select}')
-                self._made.add(view.name)
+                self._created.add(view.name)
         for view in computed:
             self._compute(view, fill)
 
@@ -130,14 +130,14 @@ class LiveViews:
         if "schema mismatch" not in str(error):
             return False
         text = str(error)
-        found = {
+        mismatched = {
             name
-            for name in self._made & _TABLES.keys() - self._united
+            for name in self._created & _TABLES.keys() - self._united
             if any(part in text for part in self._parts.get(name, ()))
         }
-        self._united |= found
-        self._forget(found)
-        return bool(found)
+        self._united |= mismatched
+        self._forget(mismatched)
+        return bool(mismatched)
 
     def release(self) -> None:
         """Frees the memory of tables that were read into memory. They are read again when needed."""
@@ -163,12 +163,12 @@ class LiveViews:
         for name in list(self._computed):
             if not COMPUTED[name].isdisjoint(changed):
                 self._computed.discard(name)
-                self._made.discard(name)
+                self._created.discard(name)
                 self._connection.execute(f'DROP TABLE "computed_{name}"')
 
     def _forget(self, names: Iterable[str]) -> None:
         for name in list(names):
-            self._made.discard(name)
+            self._created.discard(name)
             if name in self._loaded:
                 self._loaded.discard(name)
                 self._connection.execute(f'DROP TABLE "loaded_{name}"')
@@ -216,15 +216,15 @@ class LiveViews:
     def _make_united(self, table: Table, parts: Sequence[str]) -> None:
         """Creates a view over parts of several MINOR versions. A column that a part lacks is NULL in its rows."""
         source = _source(parts, unite=True)
-        found = set(self._connection.sql(f"SELECT * FROM {source} LIMIT 0").columns)
+        part_columns = set(self._connection.sql(f"SELECT * FROM {source} LIMIT 0").columns)
         for column in table.columns:
-            if column.name not in found and not column.nullable:
+            if column.name not in part_columns and not column.nullable:
                 raise BrokenPartError(
                     f"{Path(parts[0]).parent} holds parts without the column {column.name!r}, which every part of the "
                     f"table {table.name} must have; {self._cure}."
                 )
         columns = ", ".join(
-            _typed(column, f'"{column.name}"' if column.name in found else "NULL") for column in table.columns
+            _typed(column, f'"{column.name}"' if column.name in part_columns else "NULL") for column in table.columns
         )
         self._connection.execute(f'CREATE OR REPLACE VIEW "{table.name}" AS SELECT {columns} FROM {source}')
 

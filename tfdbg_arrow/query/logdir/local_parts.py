@@ -116,20 +116,20 @@ def list_parts(path: Path, *, is_checked: bool = True, broken: BrokenParts | Non
 
 def parts_by_run(parts: Mapping[str, tuple[str, ...]]) -> dict[str, dict[str, tuple[str, ...]]]:
     """Groups the parts of all runs by run, then by table."""
-    found: dict[str, dict[str, list[str]]] = {}
+    paths_of_run: dict[str, dict[str, list[str]]] = {}
     for table, paths in parts.items():
         for path in paths:
-            found.setdefault(run_of_part(path), {}).setdefault(table, []).append(path)
-    return {run: {table: tuple(paths) for table, paths in tables.items()} for run, tables in found.items()}
+            paths_of_run.setdefault(run_of_part(path), {}).setdefault(table, []).append(path)
+    return {run: {table: tuple(paths) for table, paths in tables.items()} for run, tables in paths_of_run.items()}
 
 
 def _found_parts(path: Path) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    parts_of_table: dict[str, list[str]] = {}
     for table in TABLES:
         for part in part_files(path, table.name):
             check_run_id(run_of_part(str(part)), where=str(part))
-            found.setdefault(table.name, []).append(str(part))
-    return found
+            parts_of_table.setdefault(table.name, []).append(str(part))
+    return parts_of_table
 
 
 @dataclass(frozen=True)
@@ -170,25 +170,25 @@ class _RecoveredParts:
         shown: dict[str, _Shown] = {}
         for run_id in spooled_run_ids(self._logdir):
             try:
-                found = self._look(run_id)
+                shown_run = self._look(run_id)
             except LogdirError as error:
                 if self._broken is None:
                     raise
                 self._broken.tell_manifest(run_id, str(self._logdir / manifest_path(run_id)), error)
                 continue
-            if found is not None:
-                shown[run_id] = found
+            if shown_run is not None:
+                shown[run_id] = shown_run
         self._shown = shown
 
     def parts(self) -> dict[str, tuple[str, ...]] | None:
         """Returns the paths by table, or None if a manifest changed since: its parts may now hold the same rows."""
-        found: dict[str, tuple[str, ...]] = {}
+        paths_of_table: dict[str, tuple[str, ...]] = {}
         for run_id, shown in self._shown.items():
             if _read_manifest(self._logdir, run_id) != shown.manifest:
                 return None
             for table, path in shown.parts.items():
-                found[table] = (*found.get(table, ()), path)
-        return found
+                paths_of_table[table] = (*paths_of_table.get(table, ()), path)
+        return paths_of_table
 
     def _look(self, run_id: str) -> _Shown | None:
         paths = spool_paths(self._logdir, run_id=run_id)

@@ -94,7 +94,7 @@ class OpenLogdir(Statements, Engine):
         self._by_run: dict[str, dict[str, tuple[str, ...]]] = {}
         self._scopes: OrderedDict[str, SubLogdir] = OrderedDict()
         self._derived: list[weakref.ref[OpenLogdir]] = []
-        self._kept: OrderedDict[Hashable, Any] = OrderedDict()
+        self._results: OrderedDict[Hashable, Any] = OrderedDict()
         self._lasting: dict[Callable[[Self], Any], Any] = {}
         self.questions = Questions()
         try:
@@ -226,12 +226,12 @@ class OpenLogdir(Statements, Engine):
 
     def kept(self, key: Hashable, make: Callable[[], _Result]) -> _Result:
         """Returns a cached value computed from the rows; `make` computes it again after the parts changed."""
-        if key not in self._kept:
-            self._kept[key] = make()
-        self._kept.move_to_end(key)
-        while len(self._kept) > _MAX_KEPT:
-            self._kept.popitem(last=False)
-        value: _Result = self._kept[key]
+        if key not in self._results:
+            self._results[key] = make()
+        self._results.move_to_end(key)
+        while len(self._results) > _MAX_KEPT:
+            self._results.popitem(last=False)
+        value: _Result = self._results[key]
         return value
 
     def kept_rows(self, query: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
@@ -257,7 +257,7 @@ class OpenLogdir(Statements, Engine):
 
     def forget(self) -> None:
         """Clears everything that was computed from the parts, for a caller that replaces rows."""
-        self._kept.clear()
+        self._results.clear()
         self._lasting.clear()
 
     def parts(self, table_name: str) -> tuple[Path, ...]:
@@ -307,7 +307,7 @@ class OpenLogdir(Statements, Engine):
     def _take(self, parts: Mapping[str, tuple[str, ...]]) -> None:
         """Makes the views show these parts from now on."""
         if parts != self._parts:
-            self._kept.clear()
+            self._results.clear()
         self._parts = parts
         self._by_run = {}
         self._show()
@@ -417,7 +417,7 @@ class SubLogdir(OpenLogdir):
         self._scopes = OrderedDict()
         self._derived = []
         whole._derived[:] = [*(other for other in whole._derived if other() is not None), weakref.ref(self)]
-        self._kept, self._lasting = OrderedDict(), {}
+        self._results, self._lasting = OrderedDict(), {}
         self._parts = {}
         self._take_from_whole()
 
@@ -479,10 +479,10 @@ class SubLogdir(OpenLogdir):
 
     def _take_from_whole(self) -> None:
         by_run = self._whole._runs_parts()
-        found: dict[str, list[str]] = {}
+        parts_of_table: dict[str, list[str]] = {}
         for run_id in self._run_ids:
             for table, parts in by_run.get(run_id, {}).items():
-                found.setdefault(table, []).extend(parts)
-        tables = {table: tuple(parts) for table, parts in found.items()}
+                parts_of_table.setdefault(table, []).extend(parts)
+        tables = {table: tuple(parts) for table, parts in parts_of_table.items()}
         if tables != self._parts or self._remote is not None:
             self._take(tables)

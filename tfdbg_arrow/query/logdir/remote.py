@@ -130,12 +130,12 @@ class RemoteSource:
                     self._broken.begin()
                 self._check()
                 self._parts = self._list()
-                found = self._fetch(self._wanted)
+                fetched = self._fetch(self._wanted)
             except _ReplacedError as error:
                 self._note_gone(str(error))
                 continue
             self._prune()
-            return found
+            return fetched
         raise LogdirError(
             f"{self._location} changed {_ATTEMPTS} times while it was read; try again when fewer recordings write to "
             "it."
@@ -179,7 +179,7 @@ class RemoteSource:
             for entry in self._live_parts(content.decode("utf-8", errors="replace"), run_id=run_id, path=path):
                 part = RemotePart(entry.table, entry.path, entry.sha256, rows=entry.rows, bytes=entry.bytes)
                 parts.setdefault(entry.table, []).append(part)
-        return {table: tuple(found) for table, found in parts.items()}
+        return {table: tuple(table_parts) for table, table_parts in parts.items()}
 
     def _live_parts(self, text: str, *, run_id: str, path: str) -> tuple[ManifestEntry, ...]:
         where = f"{self._location}/{path}"
@@ -206,7 +206,7 @@ class RemoteSource:
                         path = f"{directory}/{name}"
                         part = RemotePart(table.name, path, self._directory.version(path), is_hashed=False)
                         parts.setdefault(table.name, []).append(part)
-        return {table: tuple(found) for table, found in parts.items()}
+        return {table: tuple(table_parts) for table, table_parts in parts.items()}
 
     def _fetch(self, tables: Iterable[str]) -> dict[str, tuple[str, ...]]:
         wanted = {
@@ -237,8 +237,8 @@ class RemoteSource:
     def _note_gone(self, path: str) -> None:
         """Leaves out a part that was gone twice although the manifest still names it."""
         if self._broken is not None and path in self._gone:
-            found = (part for parts in self._parts.values() for part in parts if part.path == path)
-            self._left_out.update((part, "is missing") for part in found)
+            gone_parts = (part for parts in self._parts.values() for part in parts if part.path == path)
+            self._left_out.update((part, "is missing") for part in gone_parts)
         self._gone.add(path)
 
     def _fetch_part(self, part: RemotePart) -> None:
@@ -249,8 +249,8 @@ class RemoteSource:
             for attempt in (1, 2):
                 self._asked(part.path, lambda: self._directory.download(part.path, temporary))
                 with _cache_errors(self._cache):
-                    found = file_sha256(temporary)
-                if not part.is_hashed or found == part.token:
+                    sha256 = file_sha256(temporary)
+                if not part.is_hashed or sha256 == part.token:
                     with _cache_errors(self._cache):
                         os.replace(temporary, target)
                     return
@@ -258,7 +258,7 @@ class RemoteSource:
                     self._left_out[part] = "does not match its SHA-256"
                 elif attempt == 2:
                     raise BrokenPartError(
-                        f"{self._location}/{part.path} has the SHA-256 {found}, expected {part.token} from the "
+                        f"{self._location}/{part.path} has the SHA-256 {sha256}, expected {part.token} from the "
                         "manifest: the file was changed after it was written; restore it."
                     )
         finally:

@@ -352,13 +352,13 @@ class Questions:
     @contextlib.contextmanager
     def noted(self) -> Iterator[list[Question]]:
         """Yields a list that is filled when the block ends: each SQL text asked in the block, in order of first use."""
-        found: list[Question] = []
+        questions: list[Question] = []
         self._noted = {}
         try:
-            yield found
+            yield questions
         finally:
             for query, (values, number) in self._noted.items():
-                found.append(Question(query=with_values(query, values), number=number))
+                questions.append(Question(query=with_values(query, values), number=number))
             self._noted = None
 
 

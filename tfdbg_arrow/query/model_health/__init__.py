@@ -275,15 +275,15 @@ def _training_curves(recorded: Recorded, *, max_labels: int = MAX_LABELS) -> Tra
     curves: list[Curve] = []
     notes: tuple[str, ...] = ()
     if recorded.axis is not None:
-        series, num_without = read_series(
+        all_series, num_without = read_series(
             recorded.logdir, recorded.axis, recorded.columns, run_id=recorded.run_id, max_labels=max_labels
         )
-        curves += [_curve(each.name, each.values, each.source) for each in series]
+        curves += [_curve(series.name, series.values, series.source) for series in all_series]
         if num_without:
             notes = (
                 f"{number_of(num_without, 'label')} of marks have no curve, because there are more than {max_labels}.",
             )
-        if "loss" not in [each.name for each in series]:
+        if "loss" not in [series.name for series in all_series]:
             notes = (_missing_loss(recorded), *notes)
         curves += _curves(recorded, read_saturated(recorded.logdir, recorded.axis, run_id=recorded.run_id))
     return TrainingCurves(
@@ -318,7 +318,7 @@ def _curves(recorded: Recorded, saturated: list[tuple[int, int, int]]) -> list[C
     saturable, flat = np.zeros(len(recorded.columns)), np.zeros(len(recorded.columns))
     for column, number, number_flat in saturated:
         saturable[column], flat[column] = number, number_flat
-    made = (
+    curve_inputs = (
         ("gradient_norm", root(total["gradient_square"]), total["num_bad_gradients"], "gradients of variables"),
         ("weight_norm", root(total["weight_square"]), total["num_bad_weights"], "variables that are trained"),
         ("update_ratio", total["weight_update_ratio"], None, "variables that are trained"),
@@ -333,7 +333,7 @@ def _curves(recorded: Recorded, saturated: list[tuple[int, int, int]]) -> list[C
         ("bad_share", share(total["num_bad"], total["num_measured"]), None, "all tensors"),
     )
     curves = []
-    for name, of_columns, num_bad, source in made:
+    for name, of_columns, num_bad, source in curve_inputs:
         values = numbers(of_columns)
         if _has_any(values):
             is_bad = np.zeros(len(values)) if num_bad is None else np.nan_to_num(num_bad)

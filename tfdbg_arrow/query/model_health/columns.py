@@ -126,7 +126,7 @@ def read_columns(logdir: Engine, axis: Axis, selection: Selection) -> tuple[Colu
         f"WHERE {condition} AND {axis.condition} GROUP BY {axis.place}",
         parameters,
     )
-    events = {place: (first, last) for place, first, last in rows}
+    events = {index: (first, last) for index, first, last in rows}
     return tuple(
         Column(
             first=axis.first + index * axis.width,

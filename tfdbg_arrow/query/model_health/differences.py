@@ -138,30 +138,30 @@ class _Row:
 
     def largest_difference(self) -> Numbers:
         """Returns the largest difference of all measures, without its sign, NaN where none is known."""
-        found: Numbers = np.fmax.reduce([abs(self.difference(measure)) for measure in MEASURES])
-        return found
+        largest: Numbers = np.fmax.reduce([abs(self.difference(measure)) for measure in MEASURES])
+        return largest
 
     @property
     def is_bad_in_one(self) -> Mask:
         """Where only one run has a bad tensor."""
         is_known = (self.a.sums["num_measured"] > 0) & (self.b.sums["num_measured"] > 0)
-        found: Mask = is_known & ((self.a.sums["num_bad"] > 0) != (self.b.sums["num_bad"] > 0))
-        return found
+        mask: Mask = is_known & ((self.a.sums["num_bad"] > 0) != (self.b.sums["num_bad"] > 0))
+        return mask
 
     def apart(self, rtol: float) -> dict[str, Mask]:
         """Returns, by measure, where the runs are apart; `bad` is where only one run has a bad tensor."""
-        found = {measure.name: abs(self.difference(measure)) > rtol for measure in MEASURES}
-        return {BAD: self.is_bad_in_one, **found}
+        masks = {measure.name: abs(self.difference(measure)) > rtol for measure in MEASURES}
+        return {BAD: self.is_bad_in_one, **masks}
 
     def far_apart(self) -> dict[str, Mask]:
         """Returns, by measure, where the runs are far apart."""
-        found = {BAD: self.is_bad_in_one}
+        masks = {BAD: self.is_bad_in_one}
         with np.errstate(all="ignore"):
             for name in _MAGNITUDES:
                 a, b = measured(self.a, name), measured(self.b, name)
-                found[name] = (np.fmin(a, b) > 0) & (np.fmax(a, b) / MIN_FACTOR >= np.fmin(a, b))
+                masks[name] = (np.fmin(a, b) > 0) & (np.fmax(a, b) / MIN_FACTOR >= np.fmin(a, b))
             zeros = measured(self.b, "zero_share") - measured(self.a, "zero_share")
-        return {**found, "zero_share": abs(zeros) >= MIN_ZERO_CHANGE}
+        return {**masks, "zero_share": abs(zeros) >= MIN_ZERO_CHANGE}
 
     def contains(self, other: _Row) -> bool:
         """Returns whether another row is inside this one."""
@@ -273,7 +273,7 @@ def _compare(sides: Sequence[_Side], extents: Sequence[Extent], axis: Axis | Non
         columns=() if axis is None else read_columns(sides[0].logdir, axis, of_run(run_a)),
         rows=tuple(row.a.row() for row in rows),
         measures=(LARGEST_DIFFERENCE, *given) if given else (),
-        values={name: differences[name] for name in (LARGEST_DIFFERENCE.name, *(each.name for each in given))}
+        values={name: differences[name] for name in (LARGEST_DIFFERENCE.name, *(measure.name for measure in given))}
         if given
         else {},
         bad=tuple(
@@ -351,39 +351,41 @@ class _Finder:
             return place
         is_a = bool(bad_numbers(place.row.a)[place.column])
         side = self._sides[0 if is_a else 1]
-        found = first_nonfinite(side.logdir, run_id=side.labels.run_id)
-        if found is None:
+        bad_tensor = first_nonfinite(side.logdir, run_id=side.labels.run_id)
+        if bad_tensor is None:
             return place
-        event = found.event_index
+        event = bad_tensor.event_index
         position = read_position(side.logdir, event, axis=place.axis.name, run_id=side.labels.run_id)
         if place.axis.column_of(position) != place.column:
             return place
         key = read_keys(side.logdir, side.labels, [event]).get(event)
         if key is not None and key not in self._index_of:
             self.lone_origin = ("A" if is_a else "B", key)
-        return next((each for each in places if each.row.key == key and each.column == place.column), place)
+        return next(
+            (candidate for candidate in places if candidate.row.key == key and candidate.column == place.column), place
+        )
 
     def partings(self, first: Parting | None) -> tuple[Parting, ...]:
         """Returns the first place of each row; that of the given place is known better."""
         places = self._places(self._axis, self._rows, is_far=False)
-        found = [place.parting(place.row.index, place.column) for place in places]
+        partings = [place.parting(place.row.index, place.column) for place in places]
         if first is not None:
-            found = [first, *(parting for parting in found if parting.row != first.row)]
-        return tuple(sorted(found, key=lambda parting: parting.column))
+            partings = [first, *(parting for parting in partings if parting.row != first.row)]
+        return tuple(sorted(partings, key=lambda parting: parting.column))
 
     def _places(self, axis: Axis, rows: Sequence[_Row], *, is_far: bool) -> list[_Place]:
         """Returns the first place of each row, without rows around one that is apart as early."""
-        found = []
+        places = []
         for row in rows:
             masks = row.far_apart() if is_far else row.apart(self._rtol)
             is_apart = np.logical_or.reduce(list(masks.values()))
             if is_apart.any():
                 column = int(is_apart.argmax())
-                found.append(_Place(row, axis, column, tuple(name for name, mask in masks.items() if mask[column])))
+                places.append(_Place(row, axis, column, tuple(name for name, mask in masks.items() if mask[column])))
         inner = [
             place
-            for place in found
-            if not any(place.row.contains(other.row) and other.column <= place.column for other in found)
+            for place in places
+            if not any(place.row.contains(other.row) and other.column <= place.column for other in places)
         ]
         return sorted(inner, key=lambda place: place.order)
 
@@ -422,17 +424,17 @@ def _read_extents(
         for scope, run in zip(scopes, runs, strict=True):
             yield read_extent(scope, of_run(run), positions=positions, name=name)
 
-    found = [extent for extent in read(None) if extent is not None]
-    if len({extent.name for extent in found}) > 1:
-        found = [extent for extent in read("execution") if extent is not None]
-    return tuple(found) if len(found) == len(scopes) else None
+    extents = [extent for extent in read(None) if extent is not None]
+    if len({extent.name for extent in extents}) > 1:
+        extents = [extent for extent in read("execution") if extent is not None]
+    return tuple(extents) if len(extents) == len(scopes) else None
 
 
 def _common(extents: Sequence[Extent]) -> Extent:
     """Returns the positions that both runs have."""
-    known = [ends for ends in map(_range, extents) if ends is not None]
-    first, last = max((ends[0] for ends in known), default=0), min((ends[1] for ends in known), default=-1)
-    is_empty = len(known) < len(extents) or first > last
+    ranges = [ends for ends in map(_range, extents) if ends is not None]
+    first, last = max((ends[0] for ends in ranges), default=0), min((ends[1] for ends in ranges), default=-1)
+    is_empty = len(ranges) < len(extents) or first > last
     return Extent(extents[0].name, None if is_empty else first, None if is_empty else last)
 
 

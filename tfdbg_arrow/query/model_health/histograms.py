@@ -265,8 +265,8 @@ def _distributions(
     sums = np.zeros((2 + len(_COUNTS), len(columns)), np.int64)
     exponents, buckets = np.zeros(0, np.int64), np.zeros((2, len(columns), 0), np.int64)
     if axis is not None:
-        for place, *numbers in logdir.rows(_sums_statement(axis, selection), selection[1]):
-            sums[:, place] = [number or 0 for number in numbers]
+        for column, *numbers in logdir.rows(_sums_statement(axis, selection), selection[1]):
+            sums[:, column] = [number or 0 for number in numbers]
         rows = logdir.rows(_buckets_statement(axis, selection), selection[1])
         exponents, buckets = _as_arrays(rows, num_columns=len(columns))
     width = max(1, -(-len(exponents) // max_buckets))
@@ -346,8 +346,8 @@ def median_buckets(counts: Counts) -> list[int | None]:
 
 def _first(counts: Counts) -> int | None:
     """Returns the first column with a count above 0; None if there is none."""
-    found = np.flatnonzero(counts)
-    return int(found[0]) if len(found) else None
+    columns = np.flatnonzero(counts)
+    return int(columns[0]) if len(columns) else None
 
 
 def _sentence(

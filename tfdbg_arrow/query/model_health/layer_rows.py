@@ -42,12 +42,12 @@ class Sums:
     @classmethod
     def of(cls, cells: Iterable[CellSums], num_columns: int) -> Sums:
         """Returns the sums of cells in different columns."""
-        made = cls(num_columns)
+        sums = cls(num_columns)
         for cell in cells:
-            for name, of_columns in made._of.items():
+            for name, of_columns in sums._of.items():
                 value = getattr(cell, name, None)
                 of_columns[cell.column] = np.nan if value is None else value
-        return made
+        return sums
 
     def add_ratio(self, ratio: UpdateRatio) -> None:
         """Adds an update ratio."""
@@ -124,8 +124,8 @@ class Node:
     @property
     def role(self) -> str:
         """The role of most of its tensors; for gradients that of their forward ops."""
-        known = [(number, role) for role, number in self.roles.items() if role is not None]
-        return max(known)[1] if known else "forward"
+        role_counts = [(number, role) for role, number in self.roles.items() if role is not None]
+        return max(role_counts)[1] if role_counts else "forward"
 
 
 def make_nodes(groups: Iterable[Group], ratios: Iterable[UpdateRatio], num_columns: int) -> list[Node]:

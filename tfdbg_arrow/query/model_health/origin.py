@@ -44,40 +44,40 @@ def choose_run(logdir: Engine, run_id: str | None) -> tuple[str | None, NonFinit
         QueryError: There is no such run.
     """
     run_ids = asked_runs(logdir, run_id).run_ids
-    found = first_nonfinite(logdir, run_id=run_id)
-    if found is not None and not found.is_expected:
-        return found.run_id, found
+    bad_tensor = first_nonfinite(logdir, run_id=run_id)
+    if bad_tensor is not None and not bad_tensor.is_expected:
+        return bad_tensor.run_id, bad_tensor
     return (run_ids[-1] if run_ids else None), None
 
 
-def read_origin(logdir: Engine, found: NonFinite, labels: Labels) -> Origin:
+def read_origin(logdir: Engine, bad_tensor: NonFinite, labels: Labels) -> Origin:
     """Returns what is known about the first bad tensor."""
-    way = _way(logdir, found)
+    way = _way(logdir, bad_tensor)
     key_of = read_keys(logdir, labels, way)
     path = dict.fromkeys(key_of[event] for event in way if event in key_of)
-    reasons = read_reasons(logdir, found)
-    return Origin(found=found, path=tuple(path), growth=reasons.growth)
+    reasons = read_reasons(logdir, bad_tensor)
+    return Origin(found=bad_tensor, path=tuple(path), growth=reasons.growth)
 
 
-def _way(logdir: Engine, found: NonFinite) -> list[int]:
+def _way(logdir: Engine, bad_tensor: NonFinite) -> list[int]:
     """Returns the shortest way from a bad tensor to one that did the harm, as rows of tensor_health.
 
     The search goes back from the first tensors that did the harm, over at most _MAX_FOLLOWED tensors. If it does not
     reach the bad tensor, the way continues from the earliest tensor that it reached: a bad value that a forward op left
     out comes back in a gradient.
     """
-    if found.effect not in EFFECTS[:-1]:
-        return [found.event_index]
-    reader = BadTensorReader(logdir, run_id=found.run_id, kinds=KINDS)
+    if bad_tensor.effect not in EFFECTS[:-1]:
+        return [bad_tensor.event_index]
+    reader = BadTensorReader(logdir, run_id=bad_tensor.run_id, kinds=KINDS)
     with reader.flow.lock:
         used_by: dict[int, int | None] = {}
         roots: list[TensorEvent] = []
-        for batch in islice(reader.sinks.batches(found.effect), _MAX_BATCHES):
-            waiting = deque(batch)
+        for batch in islice(reader.sinks.batches(bad_tensor.effect), _MAX_BATCHES):
+            unvisited = deque(batch)
             used_by.update((row.event_index, used_by.get(row.event_index)) for row in batch)
             seen: set[int] = set()
-            while waiting and len(used_by) < _MAX_FOLLOWED and found.event_index not in used_by:
-                row = waiting.popleft()
+            while unvisited and len(used_by) < _MAX_FOLLOWED and bad_tensor.event_index not in used_by:
+                row = unvisited.popleft()
                 if row.event_index in seen:
                     continue
                 seen.add(row.event_index)
@@ -85,16 +85,16 @@ def _way(logdir: Engine, found: NonFinite) -> list[int]:
                 for source in sources:
                     if source.event_index not in used_by:
                         used_by[source.event_index] = row.event_index
-                        waiting.append(source)
+                        unvisited.append(source)
                 if not sources:
                     roots.append(row)
-            if found.event_index in used_by or roots:
+            if bad_tensor.event_index in used_by or roots:
                 break
-        if found.event_index in used_by:
-            start: int | None = found.event_index
+        if bad_tensor.event_index in used_by:
+            start: int | None = bad_tensor.event_index
         else:
             start = min(roots, key=reader.origins.order).event_index if roots else None
-    way = [found.event_index]
+    way = [bad_tensor.event_index]
     while start is not None:
         way.append(start)
         start = used_by[start]

@@ -59,15 +59,17 @@ def read_recorded(
 ) -> Recorded | None:
     """Returns the tensors of a run; None if it has none. See layer_health for the arguments and errors."""
     check_max_columns(max_columns)
-    run, found = choose_run(logdir, run_id)
+    run, bad_tensor = choose_run(logdir, run_id)
     if run is None:
         return None
     scope = logdir.of_run(run)
     extent = read_extent(scope, of_run(run), positions=positions)
     if extent is None:
         return None
-    position = None if found is None else read_position(scope, found.event_index, axis=extent.name, run_id=run)
-    return _read(scope, run, extent.name, extent.axis(max_columns), found=found, position=position)
+    position = (
+        None if bad_tensor is None else read_position(scope, bad_tensor.event_index, axis=extent.name, run_id=run)
+    )
+    return _read(scope, run, extent.name, extent.axis(max_columns), bad_tensor=bad_tensor, position=position)
 
 
 def read_on_axis(logdir: Engine, axis: Axis, *, run_id: str) -> Recorded:
@@ -81,11 +83,11 @@ def read_on_axis(logdir: Engine, axis: Axis, *, run_id: str) -> Recorded:
     Raises:
         BrokenPartError: A part cannot be read.
     """
-    return _read(logdir, run_id, axis.name, axis, found=None, position=None)
+    return _read(logdir, run_id, axis.name, axis, bad_tensor=None, position=None)
 
 
 def _read(
-    scope: Engine, run: str, axis_name: str, axis: Axis | None, *, found: NonFinite | None, position: int | None
+    scope: Engine, run: str, axis_name: str, axis: Axis | None, *, bad_tensor: NonFinite | None, position: int | None
 ) -> Recorded:
     labels = read_labels(scope, run_id=run, max_rows=MAX_ROWS)
     return Recorded(
@@ -97,7 +99,7 @@ def _read(
         labels=labels,
         groups=[] if axis is None else read_groups(scope, axis, labels),
         ratios=[] if axis is None else read_update_ratios(scope, axis, labels),
-        found=found,
+        found=bad_tensor,
         position=position,
     )
 

@@ -134,7 +134,7 @@ def parting_notes(
         side, key = origin
         notes.append(f"The bad value began in {subject_of(key)}, which only {side} has.")
     if earlier:
-        places = (f"{nodes[place.row].key.name} from {axis} {place.first:,}" for place in earlier)
+        places = (f"{nodes[parting.row].key.name} from {axis} {parting.first:,}" for parting in earlier)
         notes.append(f"Outside all layers, they were apart before: {', '.join(places)}.")
     return tuple(notes)
 
@@ -153,7 +153,7 @@ def parting_texts(parting: Parting) -> tuple[str, str, str]:
     """Returns the name of the measure that is apart, and its value in A and in B, as texts that differ."""
     if parting.a is None or parting.b is None:
         return "number of bad tensors", f"{parting.num_bad_a:,}", f"{parting.num_bad_b:,}"
-    (measure,) = (each for each in MEASURES if each.name == parting.measure)
+    (measure,) = (measure for measure in MEASURES if measure.name == parting.measure)
     title = measure.title[0].lower() + measure.title[1:]
     for digits in range(3 if measure.scale == "share" else 4, 18):
         a, b = (
@@ -197,10 +197,10 @@ def _most_changed(
     """Returns the layer or line that changed most on the forward side, the innermost one if several did."""
     best: _Change | None = None
     for node, of_row in zip(nodes, values, strict=False):
-        known = [value for value in of_row if value is not None]
-        if node.key.kind == "role" or node.key.is_gradient or node.role != "forward" or len(known) < 2:
+        known_values = [value for value in of_row if value is not None]
+        if node.key.kind == "role" or node.key.is_gradient or node.role != "forward" or len(known_values) < 2:
             continue
-        change = _Change(node.key, known[0], known[-1], amount_of(known[0], known[-1]))
+        change = _Change(node.key, known_values[0], known_values[-1], amount_of(known_values[0], known_values[-1]))
         if best is None or (change.amount, change.key.depth) > (best.amount, best.key.depth):
             best = change
     return best

@@ -156,15 +156,15 @@ def _marked(
     logdir: Engine, axis: Axis, columns: tuple[Column, ...], *, run_id: str, max_labels: int = MAX_LABELS
 ) -> tuple[dict[str, Series], int]:
     """Returns the labels that are numbers, by name, and how many are left out."""
-    place, condition = axis.place, axis.condition
+    place_sql, condition = axis.place, axis.condition
     if axis.name != "step":
         ((end,),) = logdir.rows(
             f"SELECT min(h.event_index) FROM tensor_health AS h WHERE h.run_id = ? AND {axis.position} > {axis.last}",
             [run_id],
         )
-        place, condition = place_of_event(columns), "1 = 1" if end is None else f"h.event_index < {end}"
+        place_sql, condition = place_of_event(columns), "1 = 1" if end is None else f"h.event_index < {end}"
     labels = (
-        f"SELECT h.label, {place} AS place, h.event_index, h.value, TRY_CAST(h.value AS DOUBLE) AS number "
+        f"SELECT h.label, {place_sql} AS place, h.event_index, h.value, TRY_CAST(h.value AS DOUBLE) AS number "
         f"FROM mark AS h WHERE h.run_id = ? AND {condition} AND h.label NOT IN ('step', 'epoch', 'phase')"
     )
     numbers = logdir.rows(
@@ -185,13 +185,13 @@ def _marked(
             means.setdefault(label, {}).setdefault(column, []).append((number, mean))
             first_events[label] = min(event_index, first_events.get(label, event_index))
     ordered = sorted(means, key=lambda label: (label != "loss", first_events[label], label))
-    made = {
+    series = {
         label: Series(
             label, tuple(_mean(means[label].get(column)) for column in range(axis.num_columns)), _source(label)
         )
         for label in ordered[:max_labels]
     }
-    return made, len(ordered) - len(made)
+    return series, len(ordered) - len(series)
 
 
 def _mean(parts: list[tuple[int, float]] | None) -> float | None:
@@ -209,8 +209,8 @@ def _source(label: str) -> str:
 
 def parse_number(text: str) -> float | None:
     """Returns the number in the text of a label, which may be that of a tensor or of an array; None if it has none."""
-    found = _NUMBER.match(text)
-    return None if found is None else float(found.group(1))
+    match = _NUMBER.match(text)
+    return None if match is None else float(match.group(1))
 
 
 def _graph_loss(logdir: Engine, axis: Axis, *, run_id: str) -> Series | None:
@@ -290,7 +290,7 @@ def _best_series(
         if (graph_id, op_name, slot) in values:
             numbers[graph_id, op_name, slot] += number
             values[graph_id, op_name, slot][column] = value
-    output = max(candidates, key=lambda each: numbers[each])  # of equal numbers, max() takes the first
+    output = max(candidates, key=lambda candidate: numbers[candidate])  # of equal numbers, max() takes the first
     if not numbers[output]:
         return None
     _, op_name, slot = output

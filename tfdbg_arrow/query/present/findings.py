@@ -20,15 +20,15 @@ _MAX_OPS = 8
 """Number of ops of a group that are named."""
 
 
-def alerts(found: Alerts) -> Blocks:
+def alerts(answer: Alerts) -> Blocks:
     """Yields the number of alerts of each rule, then the findings."""
-    yield from summary(found.summary)
-    yield from findings(found)
+    yield from summary(answer.summary)
+    yield from findings(answer)
 
 
-def alerts_text(found: Alerts) -> str:
+def alerts_text(answer: Alerts) -> str:
     """Returns the rules that found something in one line."""
-    rules = [f"{rule.severity} {rule.kind} ({rule.num_alerts:,})" for rule in found.summary]
+    rules = [f"{rule.severity} {rule.kind} ({rule.num_alerts:,})" for rule in answer.summary]
     return ", ".join(rules) or "nothing was found"
 
 
@@ -49,115 +49,115 @@ def summary(rules: Sequence[RuleSummary]) -> Blocks:
         yield Line()
 
 
-def rule_line(found: RuleSummary) -> Line:
+def rule_line(rule: RuleSummary) -> Line:
     """Returns the number of alerts of a rule, its places and its steps."""
-    places = f"{number_of(found.num_alerts, 'alert')} at {number_of(found.num_places, 'place')}"
-    text = ", ".join(filter(None, (places, _steps_text(found.first_step, found.last_step))))
-    return Line((found.severity, SEVERITY_STYLES[found.severity]), f" {found.kind}: {text}")
+    places = f"{number_of(rule.num_alerts, 'alert')} at {number_of(rule.num_places, 'place')}"
+    text = ", ".join(filter(None, (places, _steps_text(rule.first_step, rule.last_step))))
+    return Line((rule.severity, SEVERITY_STYLES[rule.severity]), f" {rule.kind}: {text}")
 
 
-def findings(found: Alerts, *, expand: bool = False, limit: int | None = None) -> Blocks:
+def findings(answer: Alerts, *, expand: bool = False, limit: int | None = None) -> Blocks:
     """Yields the findings, then the rules that were stopped.
 
     Args:
-        found: What the rules found.
+        answer: What the rules found.
         expand: Whether to show every alert instead of the findings.
         limit: How many findings of each rule to show; None shows all.
     """
-    if not found.findings and not found.not_run:
+    if not answer.findings and not answer.not_run:
         yield Line("No rule found anything.")
     if expand:
-        for shown in found.alerts:
+        for shown in answer.alerts:
             yield from alert(shown)
-        yield from _rest("alerts", Counter(found.num_found) - Counter(shown.kind for shown in found.alerts))
+        yield from _rest("alerts", Counter(answer.num_found) - Counter(shown.kind for shown in answer.alerts))
     else:
-        yield from _limited_findings(found, limit)
-    for kind, error in found.not_run.items():
+        yield from _limited_findings(answer, limit)
+    for kind, error in answer.not_run.items():
         yield Line((f"The rule {kind} did not finish: {error}", "bad"))
 
 
-def finding(found: AlertFinding) -> Iterator[Line]:
+def finding(answer: AlertFinding) -> Iterator[Line]:
     """Yields a finding: how often it occurred, its first alert, then the steps, events and source line."""
-    times = "" if found.num_alerts == 1 else f"{found.num_alerts:,} times, first "
-    yield from _about(found, found.first, times)
+    times = "" if answer.num_alerts == 1 else f"{answer.num_alerts:,} times, first "
+    yield from _about(answer, answer.first, times)
 
 
-def alert(found: Alert) -> Iterator[Line]:
+def alert(answer: Alert) -> Iterator[Line]:
     """Yields an alert: what it is about, then the steps, events and source line."""
-    yield from _about(found, found, "")
+    yield from _about(answer, answer, "")
 
 
-def coverage(found: Coverage) -> Blocks:
+def coverage(answer: Coverage) -> Blocks:
     """Yields what was not looked at, by run and graph, and what else happened while the program was recorded."""
-    if found.summary is None:
+    if answer.summary is None:
         yield Line("Every tensor that could be bad was looked at.")
     else:
-        yield Line(("Not looked at: ", "bold"), found.summary)
-    unobserved = [group for group in found.unobserved if group.num_could_be_bad]
+        yield Line(("Not looked at: ", "bold"), answer.summary)
+    unobserved = [group for group in answer.unobserved if group.num_could_be_bad]
     for run_id, groups in groupby(unobserved, key=lambda group: group.run_id):
         yield Heading(("run ", "quiet"), run_id)
         for group in groups:
             yield Line(f"{_graph(group)}: {_unobserved_text(group)}", indent=2)
             yield Line((_ops_text(group), "quiet"), indent=6)
-    num_others = sum(group.num_outputs for group in found.unobserved if not group.num_could_be_bad)
+    num_others = sum(group.num_outputs for group in answer.unobserved if not group.num_could_be_bad)
     if num_others:
         text = f"{number_of(num_others, 'other output')} cannot be bad or are recorded at another op"
         yield Line((text, "quiet"), ("; --json lists them", "option"), (".", "quiet"))
-    if found.changed:
+    if answer.changed:
         yield Heading("changed by TensorFlow's optimizer, and recorded as executed")
-    for changed in found.changed:
+    for changed in answer.changed:
         yield Line(f"{_graph(changed)}: {_changed_text(changed)}", indent=2)
-    if found.failed:
+    if answer.failed:
         yield Heading("raised an error")
-    for failed in found.failed:
+    for failed in answer.failed:
         times = f"{failed.op_type}: {failed.error_type}, {number_of(failed.num_executions, 'time')}"
         yield Line(times, "; some of its tensors may be missing" if failed.is_lossy else "", indent=2)
-    if found.stats:
+    if answer.stats:
         yield Heading("noted while recording")
-    for stat in found.stats:
+    for stat in answer.stats:
         number = "" if stat.num_events is None else f" ({number_of(stat.num_events, 'event')})"
         yield Line(f"{stat.stat}: {stat.subject}{number}: {stat.reason}", indent=2)
 
 
-def _limited_findings(found: Alerts, limit: int | None) -> Iterator[Line]:
+def _limited_findings(answer: Alerts, limit: int | None) -> Iterator[Line]:
     num_findings, num_alerts = Counter[str](), Counter[str]()
-    for grouped in found.findings:
+    for grouped in answer.findings:
         num_findings[grouped.kind] += 1
         num_alerts[grouped.kind] += grouped.num_alerts
         if limit is None or num_findings[grouped.kind] <= limit:
             yield from finding(grouped)
     if limit is not None:
         yield from _rest("findings", {kind: number - limit for kind, number in num_findings.items()})
-    for kind, number in found.num_found.items():
+    for kind, number in answer.num_found.items():
         if number > num_alerts[kind]:
             text = f"{kind} has {number_of(number, 'alert')}; the findings cover only the first {num_alerts[kind]:,}."
             yield Line((text, "bold"))
-    if any(grouped.num_alerts > 1 for grouped in found.findings):
+    if any(grouped.num_alerts > 1 for grouped in answer.findings):
         yield Line(("--all lists every alert.", "option"))
 
 
-def _about(found: Alert | AlertFinding, first: Alert, times: str) -> Iterator[Line]:
-    severity, layer = SEVERITY_STYLES[found.severity], "" if found.layer is None else f", layer {found.layer}"
-    yield Line((found.severity, severity), f" {found.kind}: {times}", (_alert_text(first), "bold"), layer)
+def _about(answer: Alert | AlertFinding, first: Alert, times: str) -> Iterator[Line]:
+    severity, layer = SEVERITY_STYLES[answer.severity], "" if answer.layer is None else f", layer {answer.layer}"
+    yield Line((answer.severity, severity), f" {answer.kind}: {times}", (_alert_text(first), "bold"), layer)
     yield Line(first.message, indent=4)
     events = ""
-    if found.first_event_index is not None:
+    if answer.first_event_index is not None:
         events = (
-            f"events {found.first_event_index} to {found.last_event_index}, {number_of(found.num_events, 'tensor')}"
+            f"events {answer.first_event_index} to {answer.last_event_index}, {number_of(answer.num_events, 'tensor')}"
         )
-        events = f"event {found.first_event_index}" if found.num_events == 1 else events
-    when = ", ".join(filter(None, (_steps_text(found.first_step, found.last_step), events)))
+        events = f"event {answer.first_event_index}" if answer.num_events == 1 else events
+    when = ", ".join(filter(None, (_steps_text(answer.first_step, answer.last_step), events)))
     if when:
         yield Line((when, "quiet"), indent=4)
-    yield from code_line(found.source, indent=4)
+    yield from code_line(answer.source, indent=4)
 
 
-def _alert_text(found: Alert) -> str:
+def _alert_text(alert: Alert) -> str:
     """Returns what an alert is about, such as `Log:0 (Log) in loss`."""
-    if found.op_type is None and found.op_name is None and found.graph_name:
-        return f"the function {found.graph_name}"
-    graph = "" if found.graph_name is None or found.op_name is None else f" in {found.graph_name}"
-    return wording.output_text(found) + graph
+    if alert.op_type is None and alert.op_name is None and alert.graph_name:
+        return f"the function {alert.graph_name}"
+    graph = "" if alert.graph_name is None or alert.op_name is None else f" in {alert.graph_name}"
+    return wording.output_text(alert) + graph
 
 
 def _steps_text(first: int | None, last: int | None) -> str:
@@ -167,16 +167,16 @@ def _steps_text(first: int | None, last: int | None) -> str:
     return f"step {first}" if last in (None, first) else f"steps {first} to {last}"
 
 
-def _rest(what: str, left: Mapping[str, int]) -> Iterator[Line]:
-    rest = {kind: number for kind, number in left.items() if number > 0}
+def _rest(what: str, num_of_kind: Mapping[str, int]) -> Iterator[Line]:
+    rest = {kind: number for kind, number in num_of_kind.items() if number > 0}
     if rest:
         names = ", ".join(f"{number:,} of {kind}" for kind, number in rest.items())
         text = f"{sum(rest.values()):,} more {what} are not shown ({names})"
         yield Line((text, "bold"), ("; --limit raises the limit", "option"), (".", "bold"))
 
 
-def _graph(found: UnobservedOps | ChangedOps) -> str:
-    return found.graph_name or f"graph {found.graph_id}"
+def _graph(ops: UnobservedOps | ChangedOps) -> str:
+    return ops.graph_name or f"graph {ops.graph_id}"
 
 
 def _unobserved_text(group: UnobservedOps) -> str:
@@ -190,8 +190,8 @@ def _unobserved_text(group: UnobservedOps) -> str:
 def _ops_text(group: UnobservedOps) -> str:
     """Returns the first ops of a group, and the number of the others."""
     names = [f"{op.op_name} ({op.op_type})" for op in group.ops[:_MAX_OPS]]
-    left = len(group.ops) - len(names)
-    return ", ".join(names) + (f" and {left:,} more" if left else "")
+    num_others = len(group.ops) - len(names)
+    return ", ".join(names) + (f" and {num_others:,} more" if num_others else "")
 
 
 def _changed_text(changed: ChangedOps) -> str:

@@ -85,14 +85,14 @@ def _html(group: Sequence[_Shown], *, max_bytes: int) -> str:
 
 def _first(parts: Sequence[str], number: int, *, max_bytes: int, what: str, start: str = "", end: str = "") -> str:
     """Returns the first parts of a list, and how many parts it has besides these."""
-    left, num_shown = max_bytes - len(start) - 100, 0
+    bytes_left, num_shown = max_bytes - len(start) - 100, 0
     for part in parts:
-        left -= len(part.encode())
-        if left < 0:
+        bytes_left -= len(part.encode())
+        if bytes_left < 0:
             break
         num_shown += 1
-    more = "" if num_shown == number else _line_html(Line((f"… {number - num_shown:,} {what}", "quiet")))
-    return f"{start}{''.join(parts[:num_shown])}{end}{more}"
+    others_text = "" if num_shown == number else _line_html(Line((f"… {number - num_shown:,} {what}", "quiet")))
+    return f"{start}{''.join(parts[:num_shown])}{end}{others_text}"
 
 
 def _line_html(line: Line) -> str:

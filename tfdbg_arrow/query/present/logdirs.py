@@ -25,52 +25,55 @@ _MAX_SHOWN = 20
 """Number of deviations of each kind that are named; the attributes and `--json` name up to 1,000."""
 
 
-def info(found: LogdirInfo) -> Blocks:
+def info(answer: LogdirInfo) -> Blocks:
     """Yields the runs and tables of a logdir."""
-    yield Heading(found.path)
-    bad: Span = f"{found.num_nonfinite:,} of them bad", "bad" if found.num_nonfinite else ""
-    yield Line(f"{found.bytes:,} bytes, {number_of(found.num_tensors, 'tensor')}, ", bad, indent=2)
-    if found.unobserved is not None:
-        yield Line(f"not looked at: {found.unobserved}", ("; see coverage", "option"), indent=2)
-    if found.first_wall_time_ns is not None and found.last_wall_time_ns is not None:
-        yield Line(f"{time_text(found.first_wall_time_ns)} to {time_text(found.last_wall_time_ns)} UTC", indent=2)
-    for run in found.runs:
+    yield Heading(answer.path)
+    bad: Span = f"{answer.num_nonfinite:,} of them bad", "bad" if answer.num_nonfinite else ""
+    yield Line(f"{answer.bytes:,} bytes, {number_of(answer.num_tensors, 'tensor')}, ", bad, indent=2)
+    if answer.unobserved is not None:
+        yield Line(f"not looked at: {answer.unobserved}", ("; see coverage", "option"), indent=2)
+    if answer.first_wall_time_ns is not None and answer.last_wall_time_ns is not None:
+        yield Line(f"{time_text(answer.first_wall_time_ns)} to {time_text(answer.last_wall_time_ns)} UTC", indent=2)
+    for run in answer.runs:
         yield Heading(("run ", "quiet"), run.run_id, ("" if run.run_name is None else f" {run.run_name}", ""))
         yield from _run(run)
     yield Line()
-    rows = [(table.name, f"{table.rows:,}", f"{table.parts:,}", f"{table.bytes:,}") for table in found.tables]
+    rows = [(table.name, f"{table.rows:,}", f"{table.parts:,}", f"{table.bytes:,}") for table in answer.tables]
     yield Table(("table", "rows", "parts", "bytes"), rows, num_numbers=3)
 
 
-def diagnosis(found: Diagnosis) -> Iterator[Line]:
+def diagnosis(answer: Diagnosis) -> Iterator[Line]:
     """Yields what is wrong with a logdir, the evidence, and what to do."""
-    if found.is_healthy:
-        yield Line((found.path, "bold"), ": nothing is wrong.")
-    for finding in found.findings:
+    if answer.is_healthy:
+        yield Line((answer.path, "bold"), ": nothing is wrong.")
+    for finding in answer.findings:
         where = "" if finding.run_id is None else f" in run {finding.run_id}"
         yield Line((f"{finding.severity}{where}", SEVERITY_STYLES[finding.severity]), f": {finding.sentence}")
         yield Line(("evidence ", "quiet"), finding.evidence, indent=4)
         yield Line(("advice   ", "quiet"), finding.advice, indent=4)
 
 
-def verification(found: Verification) -> Iterator[Line]:
+def verification(answer: Verification) -> Iterator[Line]:
     """Yields the files of a logdir that are not as they were written, then how much was checked."""
-    for kind, group in groupby(found.deviations, key=lambda deviation: deviation.kind):
+    for kind, group in groupby(answer.deviations, key=lambda deviation: deviation.kind):
         deviations = list(group)
         name: Span = kind, _DEVIATIONS[kind]
         for deviation in deviations[:_MAX_SHOWN]:
             yield Line(name, f": {deviation.path} {deviation.what}")
         if len(deviations) > _MAX_SHOWN:
             yield Line(name, f": and {len(deviations) - _MAX_SHOWN:,} more", ("; see --json", "option"))
-    yield verification_line(found)
+    yield verification_line(answer)
 
 
-def verification_line(found: Verification) -> Line:
+def verification_line(answer: Verification) -> Line:
     """Returns whether a logdir is intact, and what was checked."""
-    size = f"runs: {found.num_runs:,}, parts: {found.num_parts:,}, rows: {found.num_rows:,}, bytes: {found.num_bytes:,}"
-    damage = number_of(found.num_damaged, "place")
-    state: Span = "nothing is damaged" if found.is_intact else (f"damage in {damage}", "bad")
-    return Line((found.path, "bold"), ": ", state, f" ({size})")
+    size = (
+        f"runs: {answer.num_runs:,}, parts: {answer.num_parts:,}, rows: {answer.num_rows:,}, "
+        f"bytes: {answer.num_bytes:,}"
+    )
+    damage = number_of(answer.num_damaged, "place")
+    state: Span = "nothing is damaged" if answer.is_intact else (f"damage in {damage}", "bad")
+    return Line((answer.path, "bold"), ": ", state, f" ({size})")
 
 
 def _run(run: Run) -> Iterator[Line]:

@@ -26,31 +26,31 @@ _KINDS = {
 """The ways in which two tensors can differ (`Divergence.kind`), in words."""
 
 
-def diff(found: Diff, layers: LayerDifferences | None = None) -> Blocks:
+def diff(answer: Diff, layers: LayerDifferences | None = None) -> Blocks:
     """Yields a comparison: layers, the divergent op, what only one run has, and other differences of the runs."""
-    yield Line(f"A: {found.run_a}")
-    yield Line(f"B: {found.run_b}")
+    yield Line(f"A: {answer.run_a}")
+    yield Line(f"B: {answer.run_b}")
     if layers is not None:
         yield from parted_layers(layers)
-    yield Heading((outcome_text(found), "bold" if found.divergence is None else "bad"))
-    differing = differing_text(found)
+    yield Heading((outcome_text(answer), "bold" if answer.divergence is None else "bad"))
+    differing = differing_text(answer)
     if differing is not None:
         yield Line(differing)
-    if found.divergence is not None:
-        yield from _divergence(found.divergence)
+    if answer.divergence is not None:
+        yield from _divergence(answer.divergence)
         yield Line()
-        yield Line(f"{aligned_text(found)}, {found.num_differing:,} differ by more than the tolerance.")
-    if found.is_search_cut:
+        yield Line(f"{aligned_text(answer)}, {answer.num_differing:,} differ by more than the tolerance.")
+    if answer.is_search_cut:
         yield Line(("There are too many candidates for the first divergence; not all were examined.", "bold"))
-    for change in found.dtype_changes:
+    for change in answer.dtype_changes:
         tensors = number_of(change.num_tensors, "tensor is", "tensors are")
         yield Line(f"{tensors} {change.a} in A and {change.b} in B.")
-    for text in found.incomparable:
+    for text in answer.incomparable:
         yield Line((text, "warning"))
-    yield from _unaligned(found)
-    if found.environment:
+    yield from _unaligned(answer)
+    if answer.environment:
         yield Heading("Other differences")
-    for setting in found.environment:
+    for setting in answer.environment:
         a, b = (setting_text(setting.name, value) for value in (setting.a, setting.b))
         yield Line(f"{setting.name}: ", a, ("  |  ", "quiet"), b, indent=2)
 
@@ -63,50 +63,50 @@ def diff_tensor(side: DiffTensor, name: str = "") -> Iterator[Line]:
     yield from code_line(side.source, indent=5)
 
 
-def outcome_text(found: Diff) -> str:
+def outcome_text(answer: Diff) -> str:
     """Returns whether and where two runs diverge, as a sentence."""
-    if found.divergence is not None:
-        by = found.divergence.excess
-        times = "" if by is None or _is_counted(found.divergence) else f", apart by {by:,.4g} times the tolerance"
-        kind = _KINDS[found.divergence.kind]
-        return f"The first divergence: {wording.output_text(found.divergence.a)} has {kind}{times}."
-    nothing = "Nothing diverges" if found.num_compared else "Nothing could be compared"
-    return f"{nothing}: {aligned_text(found)}."
+    if answer.divergence is not None:
+        by = answer.divergence.excess
+        times = "" if by is None or _is_counted(answer.divergence) else f", apart by {by:,.4g} times the tolerance"
+        kind = _KINDS[answer.divergence.kind]
+        return f"The first divergence: {wording.output_text(answer.divergence.a)} has {kind}{times}."
+    nothing = "Nothing diverges" if answer.num_compared else "Nothing could be compared"
+    return f"{nothing}: {aligned_text(answer)}."
 
 
-def aligned_text(found: Diff) -> str:
+def aligned_text(answer: Diff) -> str:
     """Returns how much was compared, as the beginning of a sentence."""
-    pairs = number_of(found.num_compared, "pair of tensors was", "pairs of tensors were")
-    return f"{pairs} compared in {number_of(found.num_aligned_executions, 'pair')} of executions"
+    pairs = number_of(answer.num_compared, "pair of tensors was", "pairs of tensors were")
+    return f"{pairs} compared in {number_of(answer.num_aligned_executions, 'pair')} of executions"
 
 
-def differing_text(found: Diff) -> str | None:
+def differing_text(answer: Diff) -> str | None:
     """Returns why tensors differ although nothing diverges, or None if none differ or if something diverges."""
-    if found.divergence is not None or not found.num_differing:
+    if answer.divergence is not None or not answer.num_differing:
         return None
-    differ = number_of(found.num_differing, "tensor differs", "tensors differ")
+    differ = number_of(answer.num_differing, "tensor differs", "tensors differ")
     return (
         f"{differ} by more than the tolerance, but no single op caused this: the "
         "differences grew from op to op, as rounding errors do."
     )
 
 
-def difference_text(found: Divergence) -> str | None:
+def difference_text(divergence: Divergence) -> str | None:
     """Returns how far the sides of a divergence are apart, or None if there is no measure."""
-    if found.difference is None or found.tolerance is None:
+    if divergence.difference is None or divergence.tolerance is None:
         return None
-    if _is_counted(found):
-        may = f", and {found.tolerance:.0f} may differ" if found.tolerance >= 1 else ""
-        return f"{found.difference:.6g} of {number_of(found.a.size, 'element')} differ{may}"
-    return f"The greatest difference is {found.difference:.6g}, and the tolerance is {found.tolerance:.3g}"
+    if _is_counted(divergence):
+        may = f", and {divergence.tolerance:.0f} may differ" if divergence.tolerance >= 1 else ""
+        return f"{divergence.difference:.6g} of {number_of(divergence.a.size, 'element')} differ{may}"
+    return f"The greatest difference is {divergence.difference:.6g}, and the tolerance is {divergence.tolerance:.3g}"
 
 
-def worst_text(found: Divergence) -> str | None:
+def worst_text(divergence: Divergence) -> str | None:
     """Returns the elements that are furthest apart, or None if they are not known."""
-    if found.worst is None:
+    if divergence.worst is None:
         return None
-    place = f"[{', '.join(map(str, found.worst.index))}]" if found.worst.index else "the element"
-    return f"{place}, {_number(found.worst.a)} in A, {_number(found.worst.b)} in B"
+    element = f"[{', '.join(map(str, divergence.worst.index))}]" if divergence.worst.index else "the element"
+    return f"{element}, {_number(divergence.worst.a)} in A, {_number(divergence.worst.b)} in B"
 
 
 def apart_text(input_: DiffInput) -> str:
@@ -130,19 +130,19 @@ def setting_text(name: str, value: str | None) -> str:
     return value
 
 
-def _divergence(found: Divergence) -> Iterator[Line]:
-    difference, worst = difference_text(found), worst_text(found)
+def _divergence(divergence: Divergence) -> Iterator[Line]:
+    difference, worst = difference_text(divergence), worst_text(divergence)
     if difference is not None:
         yield Line(difference, indent=4)
-    yield from diff_tensor(found.a, "A  ")
-    yield from diff_tensor(found.b, "B  ")
+    yield from diff_tensor(divergence.a, "A  ")
+    yield from diff_tensor(divergence.b, "B  ")
     if worst is not None:
         yield Line(f"furthest apart: {worst}", indent=2)
-    for note in found.notes:
+    for note in divergence.notes:
         yield Line(note, indent=2)
-    if found.inputs:
-        yield Line("computed from" if found.is_proven else "computed from, as far as known", indent=2)
-    for input_ in found.inputs:
+    if divergence.inputs:
+        yield Line("computed from" if divergence.is_proven else "computed from, as far as known", indent=2)
+    for input_ in divergence.inputs:
         yield Line(wording.output_text(input_.a), _where(input_.a), (f": {apart_text(input_)}", "quiet"), indent=5)
 
 
@@ -156,27 +156,27 @@ def _where(side: DiffTensor) -> str:
     return "".join(f", {fact}" for fact in facts if fact is not None)
 
 
-def _unaligned(found: Diff) -> Blocks:
-    for side, only in (("a", found.only_a), ("b", found.only_b)):
+def _unaligned(answer: Diff) -> Blocks:
+    for side, only in (("a", answer.only_a), ("b", answer.only_b)):
         if not (only.num_tensors or only.num_executions or only.num_ops):
             continue
         tensors, executions = number_of(only.num_tensors, "tensor"), number_of(only.num_executions, "execution")
         ops = f"{number_of(only.num_ops, 'op')} of the graphs that both have"
         yield Heading(f"Only {side.upper()} has {tensors}, {executions} and {ops}")
-        for op in found.unaligned:
+        for op in answer.unaligned:
             if op.side == side:
                 graph = "" if op.graph_name is None else f" in {op.graph_name}"
                 times = " in executions that only this run has" if op.is_in_other else ""
                 where: Span = "" if op.source is None else (f"  {op.source.place}", "quiet")
                 text = f"{wording.output_text(op)}{graph}: {number_of(op.num_tensors, 'tensor')}{times}"
                 yield Line(text, where, indent=2)
-    if found.is_cut:
+    if answer.is_cut:
         yield Line("…", ("; raise --limit to list more", "option"), indent=2)
 
 
-def _is_counted(found: Divergence) -> bool:
-    is_exact = found.a.dtype is not None and not found.a.dtype.startswith(("float", "bfloat", "complex"))
-    return found.kind == "counts" or (found.kind == "values" and is_exact)
+def _is_counted(divergence: Divergence) -> bool:
+    is_exact = divergence.a.dtype is not None and not divergence.a.dtype.startswith(("float", "bfloat", "complex"))
+    return divergence.kind == "counts" or (divergence.kind == "values" and is_exact)
 
 
 def _number(value: object) -> str:

@@ -35,77 +35,77 @@ ROLES: Mapping[str, str] = {
 """What the role of a hop means, for the roles that are worth a note."""
 
 
-def nonfinite(found: NonFinite, reasons: Reasons | None = None, source_lines: Sequence[SourceLine] = ()) -> Blocks:
+def nonfinite(tensor: NonFinite, reasons: Reasons | None = None, source_lines: Sequence[SourceLine] = ()) -> Blocks:
     """Yields a bad tensor: its headline, the reasons, its op, effect, inputs, stack and callers, and its source.
 
     Args:
-        found: The tensor.
+        tensor: The bad tensor.
         reasons: Why it went bad; None if that was not asked for.
         source_lines: The lines around the line of its op.
     """
-    yield _headline(found)
+    yield _headline(tensor)
     if reasons is not None:
-        yield from _reasons_of(found, reasons)
-    yield Facts(wording.nonfinite_facts(found))
-    if found.inputs:
+        yield from _reasons_of(tensor, reasons)
+    yield Facts(wording.nonfinite_facts(tensor))
+    if tensor.inputs:
         yield Heading("inputs")
-    for input_ in found.inputs:
+    for input_ in tensor.inputs:
         yield Line((f"{input_.index:<3}", "quiet"), wording.producer_text(input_), indent=2)
         yield Line((wording.input_health_text(input_), "quiet" if input_.health is None else ""), indent=5)
-    yield from _stack(found.stack)
-    calls = wording.call_lines(found)
+    yield from _stack(tensor.stack)
+    calls = wording.call_lines(tensor)
     if calls:
         yield Heading("called from, innermost first")
     for call in calls:
         yield Line(call, indent=2)
-    if found.source is not None and (source_lines or found.source not in found.stack):
-        yield Heading("source ", found.source.place)
-        yield Code(tuple(_source(found.source, source_lines)))
+    if tensor.source is not None and (source_lines or tensor.source not in tensor.stack):
+        yield Heading("source ", tensor.source.place)
+        yield Code(tuple(_source(tensor.source, source_lines)))
 
 
-def nonfinite_in_brief(found: NonFinite, reasons: Reasons, *more: tuple[str, str]) -> Blocks:
+def nonfinite_in_brief(tensor: NonFinite, reasons: Reasons, *other_facts: tuple[str, str]) -> Blocks:
     """Yields a bad tensor, with further facts, for an error message, which has a stack of its own."""
-    yield _headline(found)
-    yield from _reasons_of(found, reasons)
-    facts = wording.nonfinite_facts(found)
-    for input_ in found.inputs:
+    yield _headline(tensor)
+    yield from _reasons_of(tensor, reasons)
+    facts = wording.nonfinite_facts(tensor)
+    for input_ in tensor.inputs:
         facts.append((f"input {input_.index}", f"{wording.producer_text(input_)}: {wording.input_health_text(input_)}"))
-    if found.source is not None:
-        facts.append(("source", wording.frame_text(found.source)))
-    yield Facts([*facts, *(("called", call) for call in wording.call_lines(found)), *more])
+    if tensor.source is not None:
+        facts.append(("source", wording.frame_text(tensor.source)))
+    yield Facts([*facts, *(("called", call) for call in wording.call_lines(tensor)), *other_facts])
 
 
-def verdict(found: NonFinite, reasons: Reasons) -> Iterator[Line]:
+def verdict(tensor: NonFinite, reasons: Reasons) -> Iterator[Line]:
     """Yields the headline, the reasons, the effect and the samples of a bad tensor."""
-    yield _headline(found)
-    yield from _reasons_of(found, reasons)
-    yield from _effect(found)
-    yield from _samples(found)
+    yield _headline(tensor)
+    yield from _reasons_of(tensor, reasons)
+    yield from _effect(tensor)
+    yield from _samples(tensor)
 
 
-def nonfinite_line(found: NonFinite) -> Line:
+def nonfinite_line(tensor: NonFinite) -> Line:
     """Returns a bad tensor in one line."""
-    return Line(*_headline(found).spans, f" Event {found.event_index}: ", wording.op_text(found))
+    return Line(*_headline(tensor).spans, f" Event {tensor.event_index}: ", wording.op_text(tensor))
 
 
-def reasons(found: Reasons) -> Blocks:
+def reasons(answer: Reasons) -> Blocks:
     """Yields why a tensor went bad, and how to fix it."""
-    known_reasons = [known for known in (found.explanation, found.growth) if known is not None]
-    for known in known_reasons:
-        yield from reason(known)
+    known_reasons = [known_reason for known_reason in (answer.explanation, answer.growth) if known_reason is not None]
+    for known_reason in known_reasons:
+        yield from reason(known_reason)
     if not known_reasons:
         yield Line("the counts do not prove why it went bad")
 
 
-def reason(found: Explanation | Growth) -> Iterator[Line]:
+def reason(answer: Explanation | Growth) -> Iterator[Line]:
     """Yields one reason, and how to fix it."""
-    yield from _reason(found.sentence, found.repair)
+    yield from _reason(answer.sentence, answer.repair)
 
 
-def health(found: TensorHealth) -> Blocks:
+def health(tensor: TensorHealth) -> Blocks:
     """Yields the health of a tensor."""
-    facts: Span = wording.facts_text(found), "bad" if found.has_inf_or_nan else ""
-    yield Line(("event ", "quiet"), f"{found.event_index}: ", facts)
+    facts: Span = wording.facts_text(tensor), "bad" if tensor.has_inf_or_nan else ""
+    yield Line(("event ", "quiet"), f"{tensor.event_index}: ", facts)
 
 
 def history_row(row: HistoryRow) -> Blocks:
@@ -115,91 +115,91 @@ def history_row(row: HistoryRow) -> Blocks:
     step = "" if row.step is None else f" step {row.step}"
     iteration = f" iteration {row.iteration}" if row.iteration else ""
     graph = "" if row.graph_name is None else f" in {row.graph_name}"
-    place: Span = f"{name}{step}{iteration}{graph}", "bad" if row.has_inf_or_nan else "bold"
+    title: Span = f"{name}{step}{iteration}{graph}", "bad" if row.has_inf_or_nan else "bold"
     numbers = wording.range_text(row, digits=4)
-    yield Line((f"{row.event_index:>8}  ", "quiet"), place, f"  {wording.facts_text(row)}", numbers and f"  {numbers}")
+    yield Line((f"{row.event_index:>8}  ", "quiet"), title, f"  {wording.facts_text(row)}", numbers and f"  {numbers}")
     if row.values is not None:
         elements = (
             f"{element:.6g}" if isinstance(element, (float, complex)) else str(element) for element in row.values
         )
-        more = ", …" if row.size is not None and row.size > len(row.values) else ""
-        yield Line((f"{', '.join(elements)}{more}", "quiet"), indent=10)
+        ending = ", …" if row.size is not None and row.size > len(row.values) else ""
+        yield Line((f"{', '.join(elements)}{ending}", "quiet"), indent=10)
 
 
-def provenance(found: Provenance, start: NonFinite | None = None, *, tree: bool = False, full: bool = True) -> Blocks:
+def provenance(answer: Provenance, start: NonFinite | None = None, *, tree: bool = False, full: bool = True) -> Blocks:
     """Yields the path from a bad tensor back to its origin.
 
     Args:
-        found: The path or paths.
+        answer: The path or paths.
         start: The tensor, if its headline and its samples are to be named.
         tree: Whether to show all paths.
         full: Whether to show every tensor of a long path.
     """
-    origin = found.origin
+    origin = answer.origin
     lines: list[Line] = [] if start is None else [_headline(start)]
     if origin is not None:
         lines += _reason(origin.why, origin.repair)
-        lines += [] if found.growth is None else reason(found.growth)
-    lines += _effect(found)
+        lines += [] if answer.growth is None else reason(answer.growth)
+    lines += _effect(answer)
     lines += [] if start is None else _samples(start)
     yield from lines
     if lines:
         yield Line()
     # If the value did no harm, no hop is called bad.
-    notes = ROLES if found.expected_reason is None else {**ROLES, "origin": "it began here"}
+    notes = ROLES if answer.expected_reason is None else {**ROLES, "origin": "it began here"}
     if tree:
-        ordered = list(_in_tree_order(found.hops, (hop.user_hop_index for hop in found.hops)))
+        ordered = list(_in_tree_order(answer.hops, (hop.user_hop_index for hop in answer.hops)))
     else:
-        ordered = [(hop, 2 * (hop.is_input or hop.role == "literal")) for hop in reversed(found.path)]
+        ordered = [(hop, 2 * (hop.is_input or hop.role == "literal")) for hop in reversed(answer.path)]
     num_folded = 0 if tree or full else max(0, len(ordered) - _NUM_FIRST - _NUM_LAST)
     for index, (hop, depth) in enumerate(ordered):
         if index == _NUM_FIRST and num_folded:
             yield Line((f"... {num_folded:,} more tensors on the path; --full shows them", "quiet"))
         if not _NUM_FIRST <= index < _NUM_FIRST + num_folded:
             yield from _hop(hop, note=notes.get(hop.role), indent=2 * depth)
-    yield from _cut(found)
+    yield from _cut(answer)
 
 
-def provenance_text(found: Provenance) -> str:
+def provenance_text(answer: Provenance) -> str:
     """Returns both ends of the path in one line."""
-    origin = "the origin is not known" if found.origin is None else f"from {wording.output_text(found.origin)}"
-    end = f" to {wording.output_text(found.hops[0])}" if found.hops else ""
-    return f"{origin}{end}: {number_of(len(found.path), 'tensor')} on the path"
+    origin = "the origin is not known" if answer.origin is None else f"from {wording.output_text(answer.origin)}"
+    end = f" to {wording.output_text(answer.hops[0])}" if answer.hops else ""
+    return f"{origin}{end}: {number_of(len(answer.path), 'tensor')} on the path"
 
 
-def spread(found: Spread, start: NonFinite | None = None, *, full: bool = True) -> Blocks:
+def spread(answer: Spread, start: NonFinite | None = None, *, full: bool = True) -> Blocks:
     """Yields where a bad tensor went: totals, then each tensor once, below the one that it was computed from.
 
     Args:
-        found: The tensors that became bad.
+        answer: The tensors that became bad.
         start: The tensor, if its headline is to be named.
         full: Whether to show every tensor, not only the first ones.
     """
     if start is not None:
         yield _headline(start)
-    number = len(found.hops) - 1
-    created = " or created by its gradient" if any(hop.how == "gradient" for hop in found.hops) else ""
+    number = len(answer.hops) - 1
+    created = " or created by its gradient" if any(hop.how == "gradient" for hop in answer.hops) else ""
     computed = number_of(number, "tensor was computed", "tensors were computed")
     text = f"{computed} from it{created} and {'is' if number == 1 else 'are'} bad"
-    if found.returned_by:
-        text += f"; returned to eager code by {_some(found.returned_by)}"
-    if found.variables:
-        text += f"; written to variables {_some([f'#{variable}' for variable in found.variables])}"
+    if answer.returned_by:
+        text += f"; returned to eager code by {_some(answer.returned_by)}"
+    if answer.variables:
+        text += f"; written to variables {_some([f'#{variable}' for variable in answer.variables])}"
     yield Line((f"{text}.", "bold"))
-    yield from _effect(found)
+    yield from _effect(answer)
     yield Line()
-    num_more = 0 if full else max(0, len(found.hops) - _NUM_SPREAD)
-    ordered = list(_in_tree_order(found.hops, (hop.source_hop_index for hop in found.hops)))
+    num_more = 0 if full else max(0, len(answer.hops) - _NUM_SPREAD)
+    ordered = list(_in_tree_order(answer.hops, (hop.source_hop_index for hop in answer.hops)))
     for hop, depth in ordered[: len(ordered) - num_more]:
         yield from _hop(hop, note=_reach(hop), indent=2 * depth)
     if num_more:
         yield Line((f"... {number_of(num_more, 'more tensor')}; --full shows all", "quiet"))
-    yield from _cut(found)
+    yield from _cut(answer)
 
 
-def tensor_hop(found: TensorHop) -> Blocks:
+def tensor_hop(hop: TensorHop) -> Blocks:
     """Yields one tensor of a path."""
-    yield from _hop(found, note=ROLES.get(getattr(found, "role", "")))
+    yield from _hop(hop, note=ROLES.get(getattr(hop, "role", "")))
 
 
 def code_line(source: Frame | None, *, indent: int) -> Iterator[Line]:
@@ -209,15 +209,15 @@ def code_line(source: Frame | None, *, indent: int) -> Iterator[Line]:
         yield Line((f"{source.place}{code}", "quiet"), indent=indent)
 
 
-def _headline(found: NonFinite) -> Line:
-    return Heading((found.headline, "bold" if found.is_expected else "bad"))
+def _headline(tensor: NonFinite) -> Line:
+    return Heading((tensor.headline, "bold" if tensor.is_expected else "bad"))
 
 
-def _reasons_of(found: NonFinite, reasons: Reasons) -> Iterator[Line]:
+def _reasons_of(tensor: NonFinite, reasons: Reasons) -> Iterator[Line]:
     """Yields why a tensor went bad and, unless it did no harm, how to fix it."""
     if reasons.explanation is not None:
-        yield from _reason(reasons.explanation.sentence, None if found.is_expected else reasons.explanation.repair)
-    if reasons.growth is not None and not found.is_expected:
+        yield from _reason(reasons.explanation.sentence, None if tensor.is_expected else reasons.explanation.repair)
+    if reasons.growth is not None and not tensor.is_expected:
         yield from reason(reasons.growth)
 
 
@@ -228,16 +228,18 @@ def _reason(sentence: str | None, repair: str | None) -> Iterator[Line]:
         yield Line(f"To fix it: {repair}")
 
 
-def _effect(found: NonFinite | Provenance | Spread) -> Iterator[Line]:
+def _effect(answer: NonFinite | Provenance | Spread) -> Iterator[Line]:
     """Yields the harm that a bad value did; nothing if that is not known."""
-    text = wording.effect_text(found)
+    text = wording.effect_text(answer)
     if text is not None:
         yield Line(f"Effect: {text}.")
 
 
-def _samples(found: NonFinite) -> Iterator[Line]:
+def _samples(tensor: NonFinite) -> Iterator[Line]:
     """Yields which slices of a tensor are bad, or from where its bad samples came, which the headline names."""
-    text = wording.slices_text(found, None) if found.samples is None else "; ".join(wording.data_texts(found.samples))
+    text = (
+        wording.slices_text(tensor, None) if tensor.samples is None else "; ".join(wording.data_texts(tensor.samples))
+    )
     if text:
         yield Line(f"{text[0].upper()}{text[1:]}.")
 
@@ -271,27 +273,27 @@ def _source(source: Frame, lines: Sequence[SourceLine]) -> Iterator[Line]:
             yield Line((f"  {'':>{width}} | {marks}", "bad"))
 
 
-def _hop(found: TensorHop, *, note: str | None, indent: int = 0) -> Iterator[Line]:
+def _hop(hop: TensorHop, *, note: str | None, indent: int = 0) -> Iterator[Line]:
     indent = min(indent, _MAX_INDENT)
     noted: Span = "" if note is None else (f"  <- {note}", "bold" if note == ROLES["origin"] else "quiet")
-    name: Span = wording.output_text(found), "bad" if found.has_inf_or_nan else "bold"
-    yield Line(name, _place(found), noted, indent=indent)
-    yield Line(wording.facts_text(found), indent=indent + 4)
-    yield from code_line(found.source, indent=indent + 4)
-    if found.made_at is not None:
-        yield Line((f"made at {wording.made_at_text(found.made_at)}", "quiet"), indent=indent + 4)
+    name: Span = wording.output_text(hop), "bad" if hop.has_inf_or_nan else "bold"
+    yield Line(name, _place(hop), noted, indent=indent)
+    yield Line(wording.facts_text(hop), indent=indent + 4)
+    yield from code_line(hop.source, indent=indent + 4)
+    if hop.made_at is not None:
+        yield Line((f"made at {wording.made_at_text(hop.made_at)}", "quiet"), indent=indent + 4)
 
 
-def _place(found: TensorHop) -> str:
+def _place(hop: TensorHop) -> str:
     """Returns the graph, layer, iteration and step of a hop, and how it was passed on."""
     facts = (
-        None if found.forward_op_type is None else f"gradient of {found.forward_op_type}",
-        None if found.layer is None else f"layer {found.layer}",
-        None if found.iteration is None else f"iteration {found.iteration}",
-        None if found.step is None else f"step {found.step}",
-        wording.HOW.get(found.how),
+        None if hop.forward_op_type is None else f"gradient of {hop.forward_op_type}",
+        None if hop.layer is None else f"layer {hop.layer}",
+        None if hop.iteration is None else f"iteration {hop.iteration}",
+        None if hop.step is None else f"step {hop.step}",
+        wording.HOW.get(hop.how),
     )
-    graph = "" if found.graph_name is None else f" in {found.graph_name}"
+    graph = "" if hop.graph_name is None else f" in {hop.graph_name}"
     return graph + "".join(f", {fact}" for fact in facts if fact is not None)
 
 
@@ -312,22 +314,20 @@ def _in_tree_order(hops: Sequence[_AnyHop], parents: Iterable[int | None]) -> It
         to_show += [(child, depth + 1) for child in reversed(children.get(hop.hop_index, []))]
 
 
-def _reach(found: SpreadHop) -> str | None:
+def _reach(hop: SpreadHop) -> str | None:
     """Returns which functions returned a tensor and which variables hold it; None if it did not leave its graph."""
-    returned = [f"returned by {_some(found.returned_by)}"] if found.returned_by else []
-    written = (
-        [f"written to variable {_some([f'#{variable}' for variable in found.variables])}"] if found.variables else []
-    )
+    returned = [f"returned by {_some(hop.returned_by)}"] if hop.returned_by else []
+    written = [f"written to variable {_some([f'#{variable}' for variable in hop.variables])}"] if hop.variables else []
     return "; ".join(returned + written) or None
 
 
 def _some(names: Sequence[str]) -> str:
-    more = len(names) - _NUM_NAMES
-    return ", ".join(names[:_NUM_NAMES]) + (f" and {more:,} more" if more > 0 else "")
+    num_others = len(names) - _NUM_NAMES
+    return ", ".join(names[:_NUM_NAMES]) + (f" and {num_others:,} more" if num_others > 0 else "")
 
 
-def _cut(found: Provenance | Spread) -> Iterator[Line]:
-    if found.is_cut:
+def _cut(answer: Provenance | Spread) -> Iterator[Line]:
+    if answer.is_cut:
         yield Line()
-        text = f"The search stopped after {number_of(len(found.hops), 'tensor')}"
+        text = f"The search stopped after {number_of(len(answer.hops), 'tensor')}"
         yield Line((text, "bold"), ("; --limit raises the limit", "option"), (".", "bold"))

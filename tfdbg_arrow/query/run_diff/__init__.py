@@ -151,13 +151,13 @@ def _compare(
         )
     find_candidates(work, tolerance, known=known)
     roots = Roots(work, sides[0].flow, tolerance)
-    found = roots.first()
+    root = roots.first()
     num_aligned_ops, (only_a, only_b) = _count_unaligned(work, graph_pairs, executions, num_aligned)
     unaligned, is_cut = _find_unaligned(work, sides, limit=limit)
     return Diff(
         run_a=runs[0].run_id,
         run_b=runs[1].run_id,
-        divergence=None if found is None else describe_divergence(found, sides, graph_pairs, work),
+        divergence=None if root is None else describe_divergence(root, sides, graph_pairs, work),
         num_aligned=num_aligned,
         num_compared=num_compared,
         num_differing=num_differing,
@@ -225,7 +225,7 @@ def _find_dtype_changes(work: Workspace) -> tuple[DtypeChange, ...]:
 
 def _find_unaligned(work: Workspace, sides: Sides, *, limit: int) -> tuple[tuple[UnalignedOp, ...], bool]:
     """Returns the ops of tensors without a counterpart, and whether either side has more than the limit."""
-    found: list[UnalignedOp] = []
+    unaligned: list[UnalignedOp] = []
     is_cut = False
     for side, run in zip(SIDES, sides, strict=True):
         rows = work.rows(
@@ -238,7 +238,7 @@ def _find_unaligned(work: Workspace, sides: Sides, *, limit: int) -> tuple[tuple
         )
         is_cut = is_cut or len(rows) > limit
         for graph_id, op_name, op_type, num_tensors, first, is_in_other in rows[:limit]:
-            found.append(
+            unaligned.append(
                 UnalignedOp(
                     side=side,
                     graph_name=None if graph_id is None else run.graphs.names.get(graph_id),
@@ -250,7 +250,7 @@ def _find_unaligned(work: Workspace, sides: Sides, *, limit: int) -> tuple[tuple
                     source=run.source(run.event(first)),
                 )
             )
-    return tuple(found), is_cut
+    return tuple(unaligned), is_cut
 
 
 def _environment_differences(sides: Sides) -> tuple[Setting, ...]:
@@ -280,10 +280,10 @@ def _facts(side: Side) -> Mapping[str, str | None]:
 def _incomparable(runs: tuple[Run, Run]) -> tuple[str, ...]:
     """Returns what could not be compared, as sentences: modes that measure less than others, gaps in a recording."""
     modes = (runs[0].tensor_debug_mode, runs[1].tensor_debug_mode)
-    found = []
+    sentences = []
     if modes[0] != modes[1]:
-        known = [mode for mode in modes if mode in _MEASURES]
-        least = min(known, key=lambda mode: _MEASURES[mode], default=None)
+        known_modes = [mode for mode in modes if mode in _MEASURES]
+        least = min(known_modes, key=lambda mode: _MEASURES[mode], default=None)
         only = (
             "statistics that both modes record"
             if {"FULL_NUMERICS", "FULL_TENSOR"} == set(modes) or least is None
@@ -291,9 +291,9 @@ def _incomparable(runs: tuple[Run, Run]) -> tuple[str, ...]:
         )
         extra = " (how many elements are infinite, NaN, negative, zero and positive)" if "FULL_TENSOR" in modes else ""
         text = only + (extra if only == "statistics that both modes record" else "")
-        found.append(f"A was recorded in {modes[0]}, B in {modes[1]}: only {text} could be compared.")
+        sentences.append(f"A was recorded in {modes[0]}, B in {modes[1]}: only {text} could be compared.")
     elif modes[0] in _ONLY:
-        found.append(f"{modes[0]} records only {_ONLY[modes[0]]}, not the values themselves.")
+        sentences.append(f"{modes[0]} records only {_ONLY[modes[0]]}, not the values themselves.")
     for name, run in zip("AB", runs, strict=True):
-        found += (f"Parts of {name} were not recorded: {text}" for text in run.left_out)
-    return tuple(found)
+        sentences += (f"Parts of {name} were not recorded: {text}" for text in run.left_out)
+    return tuple(sentences)

@@ -99,11 +99,11 @@ class OpAligner:
             if level == _LOOSEST and not _is_supported(ops[0][i], ops[1][j], graphs, aligned):
                 del aligned[ops[0][i].op_name]
         back = {b: a for a, b in aligned.items()}
-        known = {
+        recorded_pairs = {
             a: b for a, b in aligned.items() if (graph_a, a) in self._recorded[0] and (graph_b, b) in self._recorded[1]
         }
-        of_a = _Sources(graphs[0], set(aligned), set(known))
-        of_b = _Sources(graphs[1], set(back), set(known.values()))
+        of_a = _Sources(graphs[0], set(aligned), set(recorded_pairs))
+        of_b = _Sources(graphs[1], set(back), set(recorded_pairs.values()))
         sources: dict[str, tuple[Tensor, ...]] = {}
         jumps: dict[str, frozenset[Tensor]] = {}
         extra: dict[str, tuple[str, str]] = {}
@@ -112,7 +112,9 @@ class OpAligner:
             from_b, through_b = of_b.of(name_b)
             translated = {(back[name], slot): is_jump for (name, slot), is_jump in from_b.items()}
             sources[name_a] = tuple(dict.fromkeys((*from_a, *translated)))
-            jumped = frozenset(tensor for found in (from_a, translated) for tensor, is_jump in found.items() if is_jump)
+            jumped = frozenset(
+                tensor for tensors in (from_a, translated) for tensor, is_jump in tensors.items() if is_jump
+            )
             if jumped:
                 jumps[name_a] = jumped
             if through_a is not None or through_b is not None:
@@ -121,7 +123,7 @@ class OpAligner:
 
     def _levels(self, graphs: tuple[Graph, Graph]) -> tuple[list[Tokens], list[Tokens]]:
         numbers: dict[object, int] = {}
-        found: tuple[list[Tokens], list[Tokens]] = ([], [])
+        levels: tuple[list[Tokens], list[Tokens]] = ([], [])
         for side, graph in enumerate(graphs):
             kinds: dict[str, list[str | None]] = {}
             for (name, _), dtype in sorted(graph.dtypes.items()):
@@ -139,31 +141,31 @@ class OpAligner:
                 keys[1].append((*loose, "line", self._stacks.number("line", side, op.stack_trace_id)))
                 keys[2].append(loose)
             for level in keys:
-                found[side].append(np.array([numbers.setdefault(key, len(numbers)) for key in level], np.int64))
-        return found
+                levels[side].append(np.array([numbers.setdefault(key, len(numbers)) for key in level], np.int64))
+        return levels
 
 
 class _Sources:
     """The aligned and recorded tensors that ops of one graph were made from."""
 
-    def __init__(self, graph: Graph, aligned: Set[str], known: Set[str]) -> None:
+    def __init__(self, graph: Graph, aligned: Set[str], recorded_ops: Set[str]) -> None:
         self._graph = graph
         self._aligned = aligned
-        self._known = known
+        self._recorded_ops = recorded_ops
 
     def of(self, op_name: str) -> tuple[dict[Tensor, bool], str | None]:
         """Returns the tensors, each with whether it comes through an unrecorded integer or bool, and an op or None.
 
         The op is the first one on the way that has no counterpart and does more than pass a tensor on.
         """
-        found: dict[Tensor, bool] = {}
+        sources: dict[Tensor, bool] = {}
         through: str | None = None
         seen: set[tuple[str, bool]] = set()
-        waiting = [(source, False) for source in reversed(self._graph.ops[op_name].inputs)]
-        while waiting and len(found) < _MAX_SOURCES:
-            (name, slot), is_jump = waiting.pop()
-            if name in self._known:
-                found[name, slot] = found.get((name, slot), False) or is_jump
+        unvisited = [(source, False) for source in reversed(self._graph.ops[op_name].inputs)]
+        while unvisited and len(sources) < _MAX_SOURCES:
+            (name, slot), is_jump = unvisited.pop()
+            if name in self._recorded_ops:
+                sources[name, slot] = sources.get((name, slot), False) or is_jump
                 continue
             op = self._graph.ops.get(name)
             dtype = self._graph.dtypes.get((name, slot))
@@ -173,8 +175,8 @@ class _Sources:
             seen.add((name, is_jump))
             if through is None and name not in self._aligned and op.op_type not in PRECISION_OPS:
                 through = name
-            waiting += ((source, is_jump) for source in reversed(op.inputs))
-        return found, through
+            unvisited += ((source, is_jump) for source in reversed(op.inputs))
+        return sources, through
 
 
 def _is_supported(a: Op, b: Op, graphs: tuple[Graph, Graph], aligned: dict[str, str]) -> bool:
@@ -223,28 +225,28 @@ class AlignedSite:
 
 
 def align_sites(
-    roots: Iterable[tuple[int, int]], found: tuple[list[FoundSite], list[FoundSite]], sides: Sides, aligner: OpAligner
+    roots: Iterable[tuple[int, int]], sites: tuple[list[FoundSite], list[FoundSite]], sides: Sides, aligner: OpAligner
 ) -> list[AlignedSite]:
     """Aligns the call sites at which two runs left rows.
 
     Args:
         roots: The graphs of A and B that aligned executions call; (-1, -1) for rows without an execution.
-        found: The call sites of each run.
+        sites: The call sites of each run.
         sides: The two runs.
         aligner: The aligner for their ops.
     """
     by_root: tuple[dict[int, dict[Path, list[FoundSite]]], ...] = ({}, {})
     for side in range(2):
-        for site in found[side]:
+        for site in sites[side]:
             path = _path(site, sides[side].flow.sites)
             by_root[side].setdefault(site.root, {}).setdefault(path, []).append(site)
-    known = dict(roots)
+    root_b_of = dict(roots)
     aligned: list[AlignedSite] = []
     starts: dict[tuple[int, int], int] = {}
     ids: dict[tuple[int, int, Path], int] = {}
     for root_a, root_b in sorted(set(roots)):
         others = by_root[1].get(root_b, {})
-        start_b = _starts_by_name(sides, by_root[0].get(root_a, {}), others, known)
+        start_b = _starts_by_name(sides, by_root[0].get(root_a, {}), others, root_b_of)
         for path_a, sites_a in by_root[0].get(root_a, {}).items():
             start = root_b if path_a[0] == root_a else start_b.get(path_a[0])
             if start is None:
@@ -282,20 +284,20 @@ def _path(site: FoundSite, call_sites: CallSites) -> Path:
     )
 
 
-def _starts_by_name(sides: Sides, a: Iterable[Path], b: Iterable[Path], known: dict[int, int]) -> dict[int, int]:
+def _starts_by_name(sides: Sides, a: Iterable[Path], b: Iterable[Path], root_b_of: dict[int, int]) -> dict[int, int]:
     """Returns, for outermost graphs of A that no execution calls, those of B: if known, or else by name and order."""
     names: dict[str, list[int]] = {}
     for graph_id in sorted({path[0] for path in b}):
         names.setdefault(sides[1].graphs.names.get(graph_id, ""), []).append(graph_id)
-    found: dict[int, int] = {}
+    start_b: dict[int, int] = {}
     for graph_id in sorted({path[0] for path in a}):
-        if graph_id in known:
-            found[graph_id] = known[graph_id]
+        if graph_id in root_b_of:
+            start_b[graph_id] = root_b_of[graph_id]
             continue
         same = names.get(sides[0].graphs.names.get(graph_id, ""), [])
         if same:
-            found[graph_id] = same.pop(0)
-    return found
+            start_b[graph_id] = same.pop(0)
+    return start_b
 
 
 def _translate(path: Path, start: int, sides: Sides, aligner: OpAligner) -> tuple[Path, GraphPair] | None:

@@ -33,16 +33,16 @@ def align(a: Sequence[Tokens], b: Sequence[Tokens]) -> list[tuple[int, int, int]
         a: The tokens of A on each level, the strictest first. Each level aligns what the previous one left.
         b: The tokens of B on each level.
     """
-    found: list[tuple[int, int, int]] = []
+    aligned: list[tuple[int, int, int]] = []
     gaps: list[_Gap] = [(0, len(a[0]), 0, len(b[0]))]
     for level, (tokens_a, tokens_b) in enumerate(zip(a, b, strict=True)):
-        left: list[_Gap] = []
+        remaining_gaps: list[_Gap] = []
         for gap in gaps:
             pairs = sorted(_align_gap(tokens_a, tokens_b, gap))
-            found += ((i, j, level) for i, j in pairs)
-            left += _between(pairs, gap)
-        gaps = left
-    return sorted(found)
+            aligned += ((i, j, level) for i, j in pairs)
+            remaining_gaps += _between(pairs, gap)
+        gaps = remaining_gaps
+    return sorted(aligned)
 
 
 def match_rest(a: Tokens, b: Tokens, rest_a: Tokens, rest_b: Tokens) -> list[tuple[int, int]]:
@@ -66,16 +66,16 @@ def _between(pairs: Sequence[tuple[int, int]], gap: _Gap) -> Iterable[_Gap]:
 
 
 def _align_gap(a: Tokens, b: Tokens, gap: _Gap) -> list[tuple[int, int]]:
-    found: list[tuple[int, int]] = []
-    waiting = [gap]
-    while waiting:
-        i, end_i, j, end_j = waiting.pop()
+    aligned: list[tuple[int, int]] = []
+    gaps = [gap]
+    while gaps:
+        i, end_i, j, end_j = gaps.pop()
         length = min(end_i - i, end_j - j)
         head = _common(a[i : i + length], b[j : j + length])
-        found += zip(range(i, i + head), range(j, j + head), strict=True)
+        aligned += zip(range(i, i + head), range(j, j + head), strict=True)
         i, j, length = i + head, j + head, length - head
         tail = _common(a[end_i - length : end_i][::-1], b[end_j - length : end_j][::-1])
-        found += zip(range(end_i - tail, end_i), range(end_j - tail, end_j), strict=True)
+        aligned += zip(range(end_i - tail, end_i), range(end_j - tail, end_j), strict=True)
         end_i, end_j = end_i - tail, end_j - tail
         if i == end_i or j == end_j:
             continue
@@ -83,16 +83,16 @@ def _align_gap(a: Tokens, b: Tokens, gap: _Gap) -> list[tuple[int, int]]:
         anchors = _rising(_unique(part_a, part_b))
         if anchors:
             pairs = [(i + x, j + y) for x, y in anchors]
-            found += pairs
-            waiting += _between(pairs, (i, end_i, j, end_j))
+            aligned += pairs
+            gaps += _between(pairs, (i, end_i, j, end_j))
             continue
         edited = _fewest_edits(part_a.tolist(), part_b.tolist())
         if edited is None:
             edited = _rising(_by_occurrence(part_a, part_b))
             pairs = [(i + x, j + y) for x, y in edited]
-            waiting += _between(pairs, (i, end_i, j, end_j)) if pairs else ()
-        found += ((i + x, j + y) for x, y in edited)
-    return found
+            gaps += _between(pairs, (i, end_i, j, end_j)) if pairs else ()
+        aligned += ((i + x, j + y) for x, y in edited)
+    return aligned
 
 
 def _common(a: Tokens, b: Tokens) -> int:
@@ -113,16 +113,16 @@ def _unique(a: Tokens, b: Tokens) -> list[tuple[int, int]]:
 
 def _by_occurrence(a: Tokens, b: Tokens) -> list[tuple[int, int]]:
     """Returns the places of equal tokens, paired by occurrence and ordered by their place in A."""
-    places: dict[int, list[int]] = {}
-    for place, token in enumerate(b.tolist()):
-        places.setdefault(token, []).append(place)
-    waiting = {token: iter(found) for token, found in places.items()}
-    found = []
-    for place, token in enumerate(a.tolist()):
-        other = next(waiting.get(token, iter(())), None)
-        if other is not None:
-            found.append((place, other))
-    return found
+    indexes_b: dict[int, list[int]] = {}
+    for index_b, token in enumerate(b.tolist()):
+        indexes_b.setdefault(token, []).append(index_b)
+    unpaired_b = {token: iter(indexes) for token, indexes in indexes_b.items()}
+    pairs = []
+    for index_a, token in enumerate(a.tolist()):
+        next_b = next(unpaired_b.get(token, iter(())), None)
+        if next_b is not None:
+            pairs.append((index_a, next_b))
+    return pairs
 
 
 def _rising(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -131,13 +131,13 @@ def _rising(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     last: list[int] = []
     before: list[int] = []
     for index, (_, y) in enumerate(pairs):
-        place = bisect_left(ends, y)
-        before.append(last[place - 1] if place else -1)
-        if place == len(ends):
+        length = bisect_left(ends, y)
+        before.append(last[length - 1] if length else -1)
+        if length == len(ends):
             ends.append(y)
             last.append(index)
         else:
-            ends[place], last[place] = y, index
+            ends[length], last[length] = y, index
     chosen = []
     index = last[-1] if last else -1
     while index >= 0:
@@ -198,9 +198,9 @@ class StackKeys:
 
     def __init__(self, sides: Sides) -> None:
         numbers: dict[object, int] = {}
-        self._known: list[dict[tuple[str, int | None], int]] = []
+        self._numbers: list[dict[tuple[str, int | None], int]] = []
         for side in sides:
-            known: dict[tuple[str, int | None], int] = {}
+            numbers_of_side: dict[tuple[str, int | None], int] = {}
             frames: list[tuple[str, str]] = []
             of_user: list[tuple[str, str]] = []
             rows = side.logdir.rows(
@@ -213,14 +213,14 @@ class StackKeys:
                 if owner == "user":
                     of_user.append((func, code))
                 if depth == 0:
-                    for part, found in (("whole", frames), ("user", of_user), ("line", of_user[-1:])):
-                        known[part, stack_trace_id] = numbers.setdefault((part, *found), len(numbers))
+                    for part, part_frames in (("whole", frames), ("user", of_user), ("line", of_user[-1:])):
+                        numbers_of_side[part, stack_trace_id] = numbers.setdefault((part, *part_frames), len(numbers))
                     frames, of_user = [], []
-            self._known.append(known)
+            self._numbers.append(numbers_of_side)
 
     def number(self, part: str, side: int, stack_trace_id: int | None) -> int:
         """Returns the number of a `whole` stack, of its `user` part, or of the user's innermost `line`; -1 for none."""
-        return self._known[side].get((part, stack_trace_id), -1)
+        return self._numbers[side].get((part, stack_trace_id), -1)
 
 
 @dataclass(frozen=True)
@@ -285,12 +285,12 @@ def align_executions(sides: Sides, stacks: StackKeys, *, last_step: int | None =
     tokens_a, tokens_b = zip(*(_shared(x, y) for x, y in zip(*levels, strict=True)), strict=True)
     pairs = align(tokens_a, tokens_b)
     taken_a, taken_b = np.zeros(len(a.indexes), bool), np.zeros(len(b.indexes), bool)
-    places = np.array([(i, j) for i, j, _ in pairs], np.int64).reshape(-1, 2)
-    taken_a[places[:, 0]] = taken_b[places[:, 1]] = True
+    index_pairs = np.array([(i, j) for i, j, _ in pairs], np.int64).reshape(-1, 2)
+    taken_a[index_pairs[:, 0]] = taken_b[index_pairs[:, 1]] = True
     rest = match_rest(tokens_a[0], tokens_b[0], np.flatnonzero(~taken_a), np.flatnonzero(~taken_b))
-    places = np.concatenate([places, np.array(rest, np.int64).reshape(-1, 2)])
-    places = places[np.argsort(a.indexes[places[:, 0]], kind="stable")]
-    of_a, of_b = places[:, 0], places[:, 1]
+    index_pairs = np.concatenate([index_pairs, np.array(rest, np.int64).reshape(-1, 2)])
+    index_pairs = index_pairs[np.argsort(a.indexes[index_pairs[:, 0]], kind="stable")]
+    of_a, of_b = index_pairs[:, 0], index_pairs[:, 1]
     indexes, graph_ids = (a.indexes[of_a], b.indexes[of_b]), (a.graph_ids[of_a], b.graph_ids[of_b])
     return AlignedExecutions(*indexes, *graph_ids, len(a.indexes), len(b.indexes))
 

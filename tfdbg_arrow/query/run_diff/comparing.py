@@ -211,14 +211,14 @@ def compare_elements(work: Workspace, sides: Sides, tolerance: Tolerance) -> Non
     eps = 0.0
     for batch in _batches(work):
         tables = [_values(side, events) for side, events in zip(sides, (batch.event_a, batch.event_b), strict=True)]
-        found, eps = _differences(batch, tables, eps, tolerance)
-        if found is not None:
-            work.append_arrow("element_difference", found)
+        differences, eps = _differences(batch, tables, eps, tolerance)
+        if differences is not None:
+            work.append_arrow("element_difference", differences)
 
 
 def read_element_pair(sides: Sides, event_a: int, event_b: int, dtypes: tuple[str, str]) -> tuple[Array, Array] | None:
     """Returns the elements of one pair as flat arrays, or None if one run did not keep them."""
-    found = []
+    arrays = []
     for side, event, dtype in zip(sides, (event_a, event_b), dtypes, strict=True):
         table = _values(side, np.array([event], np.int64))
         if not table.num_rows:
@@ -226,8 +226,8 @@ def read_element_pair(sides: Sides, event_a: int, event_b: int, dtypes: tuple[st
         elements = decode(np.frombuffer(table.column("value")[0].as_py(), np.uint8), dtype)
         if elements is None:
             return None
-        found.append(elements)
-    return found[0], found[1]
+        arrays.append(elements)
+    return arrays[0], arrays[1]
 
 
 def element_distance(a: Array, b: Array) -> npt.NDArray[np.float64]:
@@ -251,7 +251,8 @@ def _has_values(side: Side) -> bool:
 def _batches(work: Workspace) -> Iterator[_Batch]:
     """Yields the pairs of equal shape in the order of A, so that few parts of each table are read twice."""
     events = (
-        "SELECT event_a, event_b, dtype_a, dtype_b FROM element_batch WHERE batch = ? AND more = ? ORDER BY event_a"
+        "SELECT event_a, event_b, dtype_a, dtype_b FROM element_batch "
+        "WHERE byte_batch = ? AND pair_batch = ? ORDER BY event_a"
     )
     names = ", ".join(f"'{name}'" for name in sorted(DECODED_DTYPES))
     # Only one join per statement, so that the planner cannot join by equal shapes.
@@ -262,17 +263,17 @@ def _batches(work: Workspace) -> Iterator[_Batch]:
     )
     work.execute(
         "CREATE OR REPLACE TABLE element_batch AS SELECT event_a, event_b, dtype_a, dtype_b, "
-        f"CAST(floor(sum(num_bytes) OVER (ORDER BY event_a) / {_BATCH_BYTES}) AS BIGINT) AS batch, "
-        f"CAST(floor(row_number() OVER (ORDER BY event_a) / {_BATCH_PAIRS}) AS BIGINT) AS more FROM ("
+        f"CAST(floor(sum(num_bytes) OVER (ORDER BY event_a) / {_BATCH_BYTES}) AS BIGINT) AS byte_batch, "
+        f"CAST(floor(row_number() OVER (ORDER BY event_a) / {_BATCH_PAIRS}) AS BIGINT) AS pair_batch FROM ("
         "SELECT p.event_a, p.event_b, p.dtype AS dtype_a, h.dtype AS dtype_b, 8 * p.size AS num_bytes "
         "FROM element_pair AS p JOIN health_b AS h ON h.event_index = p.event_b "
         f"WHERE p.shape = h.shape AND h.dtype IN ({names}) "
         f"AND {precision_sql('kind', 'p.dtype')} = {precision_sql('kind', 'h.dtype')}) AS e"
     )
-    for batch, more in work.rows("SELECT DISTINCT batch, more FROM element_batch ORDER BY ALL"):
+    for byte_batch, pair_batch in work.rows("SELECT DISTINCT byte_batch, pair_batch FROM element_batch ORDER BY ALL"):
         table = work.arrow(
             events,
-            [batch, more],
+            [byte_batch, pair_batch],
         )
         yield _Batch(
             table.column("event_a").to_numpy(),
@@ -294,16 +295,18 @@ def _differences(
     batch: _Batch, tables: list[pa.Table], eps: float, tolerance: Tolerance
 ) -> tuple[pa.Table | None, float]:
     """Returns the rows of a batch, and the coarsest eps of the dtypes with a difference so far."""
-    places = [_places(table, events) for table, events in zip(tables, (batch.event_a, batch.event_b), strict=True)]
-    is_kept = (places[0] >= 0) & (places[1] >= 0)
+    rows_of_sides = [
+        _rows_of(table, events) for table, events in zip(tables, (batch.event_a, batch.event_b), strict=True)
+    ]
+    is_kept = (rows_of_sides[0] >= 0) & (rows_of_sides[1] >= 0)
     groups: dict[tuple[str, str], list[int]] = {}
     for index in np.flatnonzero(is_kept).tolist():
         groups.setdefault(batch.dtypes[index], []).append(index)
     chosen, measured = [], []
     for dtypes, indexes in groups.items():
         members = np.array(indexes, np.int64)
-        a, sizes_a = _joined(tables[0], places[0][members], dtypes[0])
-        b, sizes_b = _joined(tables[1], places[1][members], dtypes[1])
+        a, sizes_a = _joined(tables[0], rows_of_sides[0][members], dtypes[0])
+        b, sizes_b = _joined(tables[1], rows_of_sides[1][members], dtypes[1])
         if not np.array_equal(sizes_a, sizes_b):
             continue  # values that do not match their shapes, as in a damaged part
         group = _Group(dtypes, a, b, sizes_a)
@@ -361,19 +364,19 @@ def _table(events: npt.NDArray[np.int64], *columns: npt.NDArray[np.generic]) -> 
     return pa.table({"event_a": events, **cells})
 
 
-def _places(table: pa.Table, events: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _rows_of(table: pa.Table, events: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Returns the row of each event in a table, or -1 if it has none."""
-    found = table.column("event_index").to_numpy()
-    if not len(found):
+    table_events = table.column("event_index").to_numpy()
+    if not len(table_events):
         return np.full(len(events), -1, np.int64)
-    order = np.argsort(found)
-    places = np.minimum(np.searchsorted(found, events, sorter=order), len(found) - 1)
-    return np.where(found[order[places]] == events, order[places], -1)
+    order = np.argsort(table_events)
+    ranks = np.minimum(np.searchsorted(table_events, events, sorter=order), len(table_events) - 1)
+    return np.where(table_events[order[ranks]] == events, order[ranks], -1)
 
 
-def _joined(table: pa.Table, places: npt.NDArray[np.int64], dtype: str) -> tuple[Array, npt.NDArray[np.int64]]:
+def _joined(table: pa.Table, rows: npt.NDArray[np.int64], dtype: str) -> tuple[Array, npt.NDArray[np.int64]]:
     """Returns the concatenated elements of rows of a table, and the number of elements of each row."""
-    values = table.column("value").combine_chunks().cast(pa.large_binary()).take(pa.array(places))
+    values = table.column("value").combine_chunks().cast(pa.large_binary()).take(pa.array(rows))
     offsets = np.frombuffer(values.buffers()[1], np.int64)[: len(values) + 1]
     data = values.buffers()[2]
     raw = np.frombuffer(data if data is not None else b"", np.uint8)[offsets[0] : offsets[-1]]

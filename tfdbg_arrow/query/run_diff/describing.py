@@ -22,13 +22,13 @@ _SEARCHED = 200
 
 
 def describe_divergence(
-    found: Found,
+    root: Found,
     sides: Sides,
     graph_pairs: list[GraphPair],
     work: Workspace,
 ) -> Divergence:
     """Returns the description of the first divergence."""
-    pair, event_a = found.pair, found.event
+    pair, event_a = root.pair, root.event
     event_b = sides[1].event(pair.event_b)
     a, b = sides[0].tensor(event_a), sides[1].tensor(event_b)
     assert pair.kind is not None
@@ -43,9 +43,9 @@ def describe_divergence(
         worst=worst,
         a=a,
         b=b,
-        inputs=tuple(_input(source, of_source, sides) for source, of_source in found.sources),
-        is_proven=found.is_proven and alone is None,
-        notes=tuple(note for note in (*_notes(found, event_b, sides), alone, scaling) if note is not None),
+        inputs=tuple(_input(source, of_source, sides) for source, of_source in root.sources),
+        is_proven=root.is_proven and alone is None,
+        notes=tuple(note for note in (*_notes(root, event_b, sides), alone, scaling) if note is not None),
     )
 
 
@@ -66,9 +66,9 @@ def _elements(sides: Sides, a: DiffTensor, b: DiffTensor) -> tuple[WorstElement 
     elements = read_element_pair(sides, a.event_index, b.event_index, (a.dtype, b.dtype))
     if elements is None or len(elements[0]) != len(elements[1]) or len(elements[0]) != a.size:
         return None, None
-    place = int(element_distance(*elements).argmax())
-    index = tuple(int(number) for number in np.unravel_index(place, a.shape))
-    worst = WorstElement(index, elements[0][place].item(), elements[1][place].item())
+    flat_index = int(element_distance(*elements).argmax())
+    index = tuple(int(number) for number in np.unravel_index(flat_index, a.shape))
+    worst = WorstElement(index, elements[0][flat_index].item(), elements[1][flat_index].item())
     if not all(np.issubdtype(side.dtype, np.inexact) for side in elements):
         return worst, None
     return worst, _scaling(elements[0].astype(np.complex128), elements[1].astype(np.complex128))
@@ -78,8 +78,8 @@ def _scaling(a: npt.NDArray[np.complex128], b: npt.NDArray[np.complex128]) -> st
     """Returns a sentence if one tensor is the other times a power of two, as with a scaled loss, or else None."""
     if not (np.isfinite(a).all() and np.isfinite(b).all() and np.abs(a).max() > 0):
         return None
-    place = int(np.abs(a).argmax())
-    factor = float((b[place] / a[place]).real)
+    flat_index = int(np.abs(a).argmax())
+    factor = float((b[flat_index] / a[flat_index]).real)
     if not (factor > 0 and factor != 1 and math.log2(factor).is_integer()):
         return None
     if not np.allclose(a * factor, b, rtol=2.0**-8, atol=2.0**-8 * float(np.abs(b).max())):
@@ -88,26 +88,26 @@ def _scaling(a: npt.NDArray[np.complex128], b: npt.NDArray[np.complex128]) -> st
     return f"The tensor of B is {text} in every element, as if only one of the runs scaled its loss."
 
 
-def _notes(found: Found, event_b: TensorEvent, sides: Sides) -> list[str]:
-    event = found.event
+def _notes(root: Found, event_b: TensorEvent, sides: Sides) -> list[str]:
+    event = root.event
     notes = []
     if event.op_type is None:
         notes.append("It came from outside both programs: they received different data.")
     elif _is_random(event.op_type):
         notes.append(
             f"{event.op_type} draws different numbers in {event_b.dtype} than in {event.dtype} from the same seed."
-            if event.dtype != event_b.dtype and found.is_proven
+            if event.dtype != event_b.dtype and root.is_proven
             else f"{event.op_type} draws random numbers: the runs have different seeds or different generator states."
         )
     else:
         random_op = _random_op_after(sides[0], event)
-        if random_op is not None and not found.sources:
+        if random_op is not None and not root.sources:
             notes.append(f"It is the seed of a {random_op}: the runs use different random numbers.")
-        elif event.op_type == "Const" and not found.sources:
+        elif event.op_type == "Const" and not root.sources:
             notes.append("It is a constant: the programs themselves differ here.")
-        elif event.op_type in _READS and not found.sources:
+        elif event.op_type in _READS and not root.sources:
             notes.append("It reads a variable whose last write was not recorded.")
-    if event.dtype != event_b.dtype and found.pair.kind != "dtype":
+    if event.dtype != event_b.dtype and root.pair.kind != "dtype":
         notes.append(f"A computes it in {event.dtype}, B in {event_b.dtype}.")
     return notes
 
@@ -118,16 +118,16 @@ def _random_op_after(side: Side, event: TensorEvent) -> str | None:
         return None
     graph = side.graphs.graph(event.graph_id)
     seen = {event.op_name}
-    waiting = [event.op_name]
-    while waiting and len(seen) < _SEARCHED:
-        for user in graph.users.get(waiting.pop(0), ()):
+    unvisited = [event.op_name]
+    while unvisited and len(seen) < _SEARCHED:
+        for user in graph.users.get(unvisited.pop(0), ()):
             op = graph.ops.get(user)
             if op is None or user in seen:
                 continue
             if _is_random(op.op_type) and op.op_type not in RANDOM_KEYS:
                 return op.op_type
             seen.add(user)
-            waiting.append(user)
+            unvisited.append(user)
     return None
 
 

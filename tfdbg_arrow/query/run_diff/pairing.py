@@ -23,9 +23,9 @@ def pair_tensors(work: Workspace, executions: AlignedExecutions, sides: Sides, a
     _load_executions(work, executions)
     for side in SIDES:
         work.execute(_CONTEXT.format(s=side))
-    found = tuple(_found_sites(work, side) for side in SIDES)
+    found_sites = tuple(_found_sites(work, side) for side in SIDES)
     roots = {(-1, -1), *zip(executions.graph_a.tolist(), executions.graph_b.tolist(), strict=True)}
-    sites = align_sites(roots, (found[0], found[1]), sides, aligner)
+    sites = align_sites(roots, (found_sites[0], found_sites[1]), sides, aligner)
     pairs = [aligner.pair(*key) for key in sorted({(site.graph_a, site.graph_b) for site in sites})]
     _load_sites(work, sites)
     _load_ops(work, pairs)
@@ -72,9 +72,9 @@ def _load_sites(work: Workspace, sites: list[AlignedSite]) -> None:
     )
     for side in SIDES:
         rows = {
-            (root_a, root_b, place.graph_id, place.call_site, site.site_id, site.start_id)
+            (root_a, root_b, found_site.graph_id, found_site.call_site, site.site_id, site.start_id)
             for site in sites
-            for root_a, root_b, place in (site.a if side == "a" else site.b)
+            for root_a, root_b, found_site in (site.a if side == "a" else site.b)
         }
         columns = ("root_a", "root_b", "graph_id", "call_site", "site_id", "start_id")
         work.load(f"site_{side}", columns, sorted(rows), (int, int, int, str, int, int))

@@ -252,15 +252,18 @@ class Roots:
         pair = self.pair(event.event_index)
         assert pair is not None
         pairs = tuple((source, self.pair(source.event_index)) for source in sources.events)
-        agree = all(found is not None and found.kind is not None and found.excess <= 1 for _, found in pairs)
+        agree = all(
+            source_pair is not None and source_pair.kind is not None and source_pair.excess <= 1
+            for _, source_pair in pairs
+        )
         return Found(event, pair, pairs, is_proven=sources.is_complete and agree)
 
     def _root_of(self, start: TensorEvent) -> TensorEvent | None:
         above: dict[int, tuple[int, ...]] = {}
         roots: dict[int, TensorEvent] = {}
-        waiting = [start]
-        while waiting:
-            event = waiting.pop()
+        unvisited = [start]
+        while unvisited:
+            event = unvisited.pop()
             if event.event_index in above:
                 continue
             if len(above) >= _MAX_VISITED:
@@ -271,7 +274,7 @@ class Roots:
             pairs = [(source, self._pairs[source.event_index]) for source in sources]
             apart = [source for source, pair in pairs if pair is not None and pair.excess > 1]
             above[event.event_index] = tuple(source.event_index for source in apart)
-            waiting += apart
+            unvisited += apart
             if self._is_root(event, [pair for _, pair in pairs if pair is not None]):
                 roots[event.event_index] = event
         first = [root for index, root in roots.items() if not _reaches(above, index, roots)]
@@ -292,29 +295,29 @@ class Roots:
 
     def _sources_of(self, event: TensorEvent) -> _Sources:
         """Returns the tensors that a tensor was made from. One without a counterpart is replaced by its own sources."""
-        known = self._sources.get(event.event_index)
-        if known is not None:
-            return known
+        cached = self._sources.get(event.event_index)
+        if cached is not None:
+            return cached
         direct = self._flow.sources_of(event)
-        found: dict[int, TensorEvent] = {}
+        event_of_index: dict[int, TensorEvent] = {}
         is_complete = direct.is_complete
         seen: set[int] = set()
-        waiting = list(direct.events)
-        while waiting:
-            source = waiting.pop()
+        unvisited = list(direct.events)
+        while unvisited:
+            source = unvisited.pop()
             if source.event_index in seen:
                 continue
             seen.add(source.event_index)
             if self.pair(source.event_index) is not None:
-                found[source.event_index] = source
+                event_of_index[source.event_index] = source
             elif len(seen) > _MAX_THROUGH:
                 is_complete = False
             else:
-                more = self._flow.sources_of(source)
+                indirect = self._flow.sources_of(source)
                 # A tensor of only one run that was made from nothing, such as a constant, is not known to agree.
-                is_complete = is_complete and more.is_complete and bool(more.events)
-                waiting += more.events
-        sources = _Sources(tuple(found[index] for index in sorted(found)), is_complete)
+                is_complete = is_complete and indirect.is_complete and bool(indirect.events)
+                unvisited += indirect.events
+        sources = _Sources(tuple(event_of_index[index] for index in sorted(event_of_index)), is_complete)
         self._sources[event.event_index] = sources
         return sources
 
@@ -335,13 +338,13 @@ class Roots:
 def _reaches(above: dict[int, tuple[int, ...]], start: int, roots: dict[int, TensorEvent]) -> bool:
     """Returns whether another root is among the ancestors of a root."""
     seen = {start}
-    waiting = list(above.get(start, ()))
-    while waiting:
-        index = waiting.pop()
+    unvisited = list(above.get(start, ()))
+    while unvisited:
+        index = unvisited.pop()
         if index in seen:
             continue
         if index in roots:
             return True
         seen.add(index)
-        waiting += above.get(index, ())
+        unvisited += above.get(index, ())
     return False

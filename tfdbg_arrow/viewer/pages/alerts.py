@@ -99,8 +99,8 @@ def read_alerts(
     """
     asked = _asked(rule, severity)
     limit = max(1, min(limit, MAX_LIMIT))
-    found = run_rules(logdir, asked, run_id=run_id, limit=limit, budget_s=budget_s)
-    return page_of_rules(found, run_id=run_id, rule=rule, severity=severity, limit=limit)
+    rule_runs = run_rules(logdir, asked, run_id=run_id, limit=limit, budget_s=budget_s)
+    return page_of_rules(rule_runs, run_id=run_id, rule=rule, severity=severity, limit=limit)
 
 
 def read_known_alerts(
@@ -126,8 +126,8 @@ def read_known_alerts(
     """
     limit = max(1, min(limit, MAX_LIMIT))
     wanted = wanted_rules(_asked(rule, severity), run_id=run_id, limit=limit, budget_s=budget_s)
-    found, pending = known_rules(background.known(wanted, wait_s=wait_s))
-    return page_of_rules(found, run_id=run_id, rule=rule, severity=severity, limit=limit, pending=pending)
+    rule_runs, pending = known_rules(background.known(wanted, wait_s=wait_s))
+    return page_of_rules(rule_runs, run_id=run_id, rule=rule, severity=severity, limit=limit, pending=pending)
 
 
 def wanted_rules(
@@ -152,17 +152,17 @@ def wanted_rules(
     return {_RuleKey(kind, run_id, limit): run(kind) for kind in (_asked(None, None) if kinds is None else kinds)}
 
 
-def known_rules(known: Known[Any]) -> tuple[RuleRuns, tuple[str, ...]]:
+def known_rules(ready: Known[Any]) -> tuple[RuleRuns, tuple[str, ...]]:
     """Returns the results of the rules among known answers, and the names of the rules that still run."""
-    answers = [answer for key, answer in known.answers.items() if isinstance(key, _RuleKey)]
+    answers = [answer for key, answer in ready.answers.items() if isinstance(key, _RuleKey)]
     failed, pending = (
-        tuple(key.kind for key in keys if isinstance(key, _RuleKey)) for keys in (known.failed, known.pending)
+        tuple(key.kind for key in keys if isinstance(key, _RuleKey)) for keys in (ready.failed, ready.pending)
     )
-    found = RuleRuns(
+    rule_runs = RuleRuns(
         runs=_worst_first(one for answer in answers for one in answer.runs),
         unfinished=(*(kind for answer in answers for kind in answer.unfinished), *failed),
     )
-    return found, pending
+    return rule_runs, pending
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ def _asked(kind: str | None, severity: str | None) -> list[str]:
 
 
 def page_of_rules(
-    found: RuleRuns,
+    rule_runs: RuleRuns,
     *,
     run_id: str | None,
     rule: str | None = None,
@@ -206,14 +206,14 @@ def page_of_rules(
                 findings=run.findings[:limit],
                 alerts=run.alerts,
             )
-            for run in found.runs
+            for run in rule_runs.runs
             if run.alerts
         ),
-        num_found=sum(run.num_found for run in found.runs),
+        num_found=sum(run.num_found for run in rule_runs.runs),
         known_rules=tuple(one.kind for one in builtin_rules()),
         known_severities=SEVERITIES,
-        silent_rules=tuple(run.rule.kind for run in found.runs if not run.num_found),
-        unfinished_rules=found.unfinished,
+        silent_rules=tuple(run.rule.kind for run in rule_runs.runs if not run.num_found),
+        unfinished_rules=rule_runs.unfinished,
         pending_rules=pending,
     )
 
@@ -271,15 +271,15 @@ def run_rules(
             if left_s < _LEAST_S:
                 raise TookTooLongError("the time is up.")
             with bounded(logdir, left_s):
-                found = logdir.alerts(kinds=[rule.kind], run_id=run_id, limit=limit)
+                answer = logdir.alerts(kinds=[rule.kind], run_id=run_id, limit=limit)
         except TookTooLongError:
             unfinished.append(rule.kind)
             continue
-        if rule.kind in found.not_run:
+        if rule.kind in answer.not_run:
             unfinished.append(rule.kind)
             continue
         runs.append(
-            RuleRun(rule=rule, num_found=found.num_found[rule.kind], findings=found.findings, alerts=found.alerts)
+            RuleRun(rule=rule, num_found=answer.num_found[rule.kind], findings=answer.findings, alerts=answer.alerts)
         )
     return RuleRuns(runs=_worst_first(runs), unfinished=tuple(unfinished))
 

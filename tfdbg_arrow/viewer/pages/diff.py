@@ -201,19 +201,24 @@ def _start(
 ) -> _Start:
     """Returns the page without the comparisons. If there are only two runs to choose from, it takes these."""
     run_ids = tuple(run.run_id for run in logdir.runs())
-    choices = {f"{each.key}:{run_id}": (each, run_id) for each in others for run_id in each.run_ids}
+    choices = {
+        f"{other_logdir.key}:{run_id}": (other_logdir, run_id)
+        for other_logdir in others
+        for run_id in other_logdir.run_ids
+    }
     if run_a is None and len(run_ids) == 1 and choices:
         (run_a,) = run_ids
     if other is None and run_a is not None and choices:
-        left = [*(run_id for run_id in run_ids if run_id != run_a), *choices]
-        other = left[0] if len(left) == 1 else None
+        remaining = [*(run_id for run_id in run_ids if run_id != run_a), *choices]
+        other = remaining[0] if len(remaining) == 1 else None
     if other is not None and other not in run_ids and other not in choices:
         raise NoSuchPageError(f"run {other!r} is not in {logdir.path}.")
     in_other, run_b = choices.get(other or "", (None, other))
     page = DiffPage(
         run_ids=run_ids,
         others=tuple(
-            RunChoice(value=value, text=f"{each.name}: {run_id}") for value, (each, run_id) in choices.items()
+            RunChoice(value=value, text=f"{other_logdir.name}: {run_id}")
+            for value, (other_logdir, run_id) in choices.items()
         ),
         run_a=run_a,
         run_b=run_b,
@@ -280,23 +285,25 @@ def _complete(background: Background, start: _Start, parameters: Parameters) -> 
         except TfdbgArrowError as error:
             return _Failure(str(error))
 
-    place = ("diff", asked.run_a, asked.run_b, asked.other_path, start.other_state)
-    keys = {"layers": (*place, "layers", asked.positions), "ops": (*place, "ops", asked.known, asked.last_step)}
-    known = background.known(
+    prefix = ("diff", asked.run_a, asked.run_b, asked.other_path, start.other_state)
+    keys = {"layers": (*prefix, "layers", asked.positions), "ops": (*prefix, "ops", asked.known, asked.last_step)}
+    ready = background.known(
         {keys["layers"]: functools.partial(answer, compare_layers), keys["ops"]: functools.partial(answer, compare)},
         wait_s=WAIT_S,
     )
-    found = {name: known.answers.get(key) for name, key in keys.items()}
-    failures = [each.text for each in found.values() if isinstance(each, _Failure)]
-    failures += ["the time was up before it could be compared" for key in keys.values() if key in known.failed]
-    layers, ops = (each.value if isinstance(each, _Answer) else None for each in (found["layers"], found["ops"]))
+    outcomes = {name: ready.answers.get(key) for name, key in keys.items()}
+    failures = [outcome.text for outcome in outcomes.values() if isinstance(outcome, _Failure)]
+    failures += ["the time was up before it could be compared" for key in keys.values() if key in ready.failed]
+    layers, ops = (
+        outcome.value if isinstance(outcome, _Answer) else None for outcome in (outcomes["layers"], outcomes["ops"])
+    )
     return _page(
         start.page,
         layers,
         ops,
         measure=_measure(parameters),
         failures=failures,
-        pending=[name for name, key in keys.items() if key in known.pending],
+        pending=[name for name, key in keys.items() if key in ready.pending],
     )
 
 
@@ -316,20 +323,20 @@ def _page(
     failures: Sequence[str] = (),
     pending: Sequence[str] = (),
 ) -> DiffPage:
-    found = None if ops is None else ops.diff
-    if layers is not None and (layers.first_parting is not None or found is None):
+    op_diff = None if ops is None else ops.diff
+    if layers is not None and (layers.first_parting is not None or op_diff is None):
         headline = layers.sentence
-    elif found is not None:
-        headline = outcome_text(found)
+    elif op_diff is not None:
+        headline = outcome_text(op_diff)
     else:
         headline = "The runs are being compared." if pending else "The runs could not be compared."
     return replace(
         page,
         layers=layers,
         measure=None if layers is None else shown_measure(layers, measure),
-        diff=found,
+        diff=op_diff,
         headline=headline,
-        known_next=None if found is None else _known_next(found, page.known),
+        known_next=None if op_diff is None else _known_next(op_diff, page.known),
         source_a=None if ops is None else ops.source_a,
         source_b=None if ops is None else ops.source_b,
         failures=tuple(dict.fromkeys(failures)),
@@ -337,10 +344,10 @@ def _page(
     )
 
 
-def _known_next(found: Diff, known: str | None) -> str | None:
-    if found.divergence is None:
+def _known_next(op_diff: Diff, known: str | None) -> str | None:
+    if op_diff.divergence is None:
         return None
-    op = found.divergence.a.op_name or found.divergence.a.op_type
+    op = op_diff.divergence.a.op_name or op_diff.divergence.a.op_type
     if op is None:
         return None
     return re.escape(op) if known is None else f"{known}|{re.escape(op)}"

@@ -138,8 +138,8 @@ def read_executions(
         return ExecutionsPage(run_id=None, filter=filter_, limit=limit)
     if step is not None:
         # If the step has no executions, the window starts after the last one and is empty.
-        found = first_execution_of_step(logdir, step, run_id=run_id)
-        first, before = 2**63 - 1 if found is None else found, None
+        execution_index = first_execution_of_step(logdir, step, run_id=run_id)
+        first, before = 2**63 - 1 if execution_index is None else execution_index, None
     only_bad = replace(filter_, is_bad=True)
     detail = None if focus is None else _detail(logdir, filter_, focus, run_id=run_id)
     if first is None and before is None and place is None:

@@ -225,8 +225,8 @@ def _focused(logdir: Logdir, view: GraphView, graph: GraphFacts, run: GraphRun |
     )
     facts = None
     if around is not None:
-        known = {node.op_name: node.outputs for node in around.nodes}
-        facts = op_facts(logdir, op_name, run_id=run_id, graph_id=graph.graph_id, context=context, known=known)
+        outputs_of_op = {node.op_name: node.outputs for node in around.nodes}
+        facts = op_facts(logdir, op_name, run_id=run_id, graph_id=graph.graph_id, context=context, known=outputs_of_op)
     if facts is None or around is None:
         raise NoSuchPageError(f"graph {graph.graph_id} ({graph.graph_name}) of run {run_id} has no op {op_name!r}.")
     stack = StackReader(logdir, run_id=run_id).stack(facts.stack_trace_id)

@@ -127,7 +127,9 @@ class HistoryPage:
             "shares": ("Share of the elements", "share", self.shares),
             "magnitudes": ("Magnitudes, on a logarithmic scale", "log", self.magnitudes),
         }
-        known = {name: group for name, group in groups.items() if group[2]} or {"bad": ("Bad or not", "share", {})}
+        shown_groups = {name: group for name, group in groups.items() if group[2]} or {
+            "bad": ("Bad or not", "share", {})
+        }
         columns = self.columns
         chosen = None if self.event_index is None else self._column_of(self.event_index)
         return {
@@ -139,7 +141,7 @@ class HistoryPage:
                 bad=tuple(index for index, bucket in enumerate(self.series.buckets) if bucket.num_bad),
                 chosen=chosen,
             )
-            for name, (title, scale, measures) in known.items()
+            for name, (title, scale, measures) in shown_groups.items()
         }
 
     def _column_of(self, event_index: int) -> int | None:
@@ -259,7 +261,7 @@ def _distribution(
     if not series.buckets:
         return None
     first, last = positions
-    found = read_distributions(
+    distributions = read_distributions(
         logdir,
         filter_condition(part, run_id=run_id),
         run_id=run_id,
@@ -268,7 +270,7 @@ def _distribution(
         # With a column for each recorded step, steps that were left out make no gaps.
         max_columns=min(MAX_COLUMNS, len(series.buckets)),
     )
-    return None if found is None else distribution_picture(found)
+    return None if distributions is None else distribution_picture(distributions)
 
 
 def _default_axis(logdir: Logdir, filter_: TensorFilter, *, run_id: str) -> str:
@@ -318,27 +320,30 @@ def _summary(series: TensorSeries, bad: TensorWindow) -> str:
 
 def _unmeasured(series: TensorSeries, mode: str | None) -> list[str]:
     """Returns sentences about missing data, so that readers do not mistake it for zeros."""
-    found: list[str] = []
+    sentences: list[str] = []
     mode = f"in the mode {mode or 'unknown'}"
     if series.num_unmeasured:
-        found.append(f"It is not known whether {series.num_unmeasured:,} of them are bad {mode}.")
+        sentences.append(f"It is not known whether {series.num_unmeasured:,} of them are bad {mode}.")
     for names, why in ((SHARES, ""), (MAGNITUDES, ", or no element is finite")):
         missing = [label for name, label in names.items() if not getattr(series, name).is_known]
         if missing and series.buckets:
-            found.append(f"Not in the plot: {', '.join(missing)}. They were not measured {mode}{why}.")
+            sentences.append(f"Not in the plot: {', '.join(missing)}. They were not measured {mode}{why}.")
     if series.num_without_step:
-        found.append(
+        sentences.append(
             f"{number_of(series.num_without_step, 'tensor is', 'tensors are')} left out because no training step was "
             "marked there. Switch to events to see all."
         )
-    return found
+    return sentences
 
 
 def _read(logdir: Logdir, parameters: Parameters) -> HistoryPage:
     axis = parameters.choice("axis", AXES)
-    ranges = {each: (parameters.integer(f"first_{each}"), parameters.integer(f"last_{each}")) for each in AXES}
+    ranges = {
+        axis_name: (parameters.integer(f"first_{axis_name}"), parameters.integer(f"last_{axis_name}"))
+        for axis_name in AXES
+    }
     if axis is None:
-        axis = next((each for each, (first, last) in ranges.items() if (first, last) != (None, None)), None)
+        axis = next((axis_name for axis_name, (first, last) in ranges.items() if (first, last) != (None, None)), None)
     first, last = (None, None) if axis is None else ranges[axis]
     return read_history(
         logdir,

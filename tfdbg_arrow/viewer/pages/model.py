@@ -113,31 +113,31 @@ def _headline(health: LayerHealth | None) -> str:
 
 def _worst(health: LayerHealth, measure: Measure) -> tuple[WorstRow, ...]:
     """Returns the rows without others inside them that went bad first, or else whose measure changed most."""
-    found = []
+    worst_rows = []
     for index, row in enumerate(health.rows):
         if row.has_children:
             continue
-        known = [value for value in health.values[measure.name][index] if value is not None and math.isfinite(value)]
+        values = [value for value in health.values[measure.name][index] if value is not None and math.isfinite(value)]
         first_bad = next((column for column, number in enumerate(health.bad[index]) if number), None)
-        found.append(
+        worst_rows.append(
             WorstRow(
                 row=index,
                 first_bad_column=first_bad,
-                start=known[0] if known else None,
-                peak=max(known, key=abs, default=None),
-                end=known[-1] if known else None,
+                start=values[0] if values else None,
+                peak=max(values, key=abs, default=None),
+                end=values[-1] if values else None,
             )
         )
     origin = None if health.origin is None else health.origin.row
     far = len(health.columns)
-    found.sort(
+    worst_rows.sort(
         key=lambda row: (
             row.row != origin,
             far if row.first_bad_column is None else row.first_bad_column,
             -_change(row),
         )
     )
-    return tuple(found[:_NUM_WORST])
+    return tuple(worst_rows[:_NUM_WORST])
 
 
 def _change(row: WorstRow) -> float:

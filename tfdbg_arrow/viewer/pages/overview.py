@@ -182,7 +182,7 @@ def read_answer(logdir: Logdir, *, run_id: str | None = None) -> OverviewPage:
     strip = None if shown_run is None else read_strip(logdir, run_id=shown_run)
     source = None if origin is None else read_excerpt(logdir, origin.source, run_id=origin.run_id)
     training = None
-    if shown_run is not None and any(each.num_tensors for each in asked if each.run.run_id == shown_run):
+    if shown_run is not None and any(summary.num_tensors for summary in asked if summary.run.run_id == shown_run):
         training = Training(run_id=shown_run, sentence=None, curves=None, is_finished=False)
     return OverviewPage(
         verdict=verdict,
@@ -208,7 +208,7 @@ def read_answer(logdir: Logdir, *, run_id: str | None = None) -> OverviewPage:
     )
 
 
-def _with_rules(page: OverviewPage, found: RuleRuns, pending: tuple[str, ...]) -> OverviewPage:
+def _with_rules(page: OverviewPage, rule_runs: RuleRuns, pending: tuple[str, ...]) -> OverviewPage:
     """Returns the page with the results of alert rules, and with the names of those that still run."""
     rules = tuple(
         RuleSummary(
@@ -218,10 +218,10 @@ def _with_rules(page: OverviewPage, found: RuleRuns, pending: tuple[str, ...]) -
             num_findings=len(run.findings),
             findings=run.findings[:_MAX_FINDINGS],
         )
-        for run in found.runs
+        for run in rule_runs.runs
         if run.alerts
     )
-    return replace(page, rules=rules, unfinished_rules=found.unfinished, pending_rules=pending)
+    return replace(page, rules=rules, unfinished_rules=rule_runs.unfinished, pending_rules=pending)
 
 
 def complete_overview(
@@ -243,11 +243,13 @@ def complete_overview(
         rules = list(wanted.items())
         training = (key, lambda logdir: read_training(logdir, run_id=shown_run))
         wanted = dict([*rules[:_NUM_FIRST], training, *rules[_NUM_FIRST:]])
-    known = background.known(wanted, wait_s=wait_s)
-    page = _with_rules(page, *known_rules(known))
+    ready = background.known(wanted, wait_s=wait_s)
+    page = _with_rules(page, *known_rules(ready))
     if page.training is not None:
-        found: Training = known.answers.get(key, page.training)
-        page = replace(page, training=replace(found, is_pending=not found.is_finished and key in known.pending))
+        ready_training: Training = ready.answers.get(key, page.training)
+        page = replace(
+            page, training=replace(ready_training, is_pending=not ready_training.is_finished and key in ready.pending)
+        )
     return page
 
 
@@ -263,10 +265,10 @@ def read_training(logdir: Logdir, *, run_id: str, budget_s: float | None = None)
         if budget_s is not None and budget_s <= 0:
             raise TookTooLongError("the time is up.")
         with contextlib.nullcontext() if budget_s is None else bounded(logdir, budget_s):
-            found = layers_and_curves(logdir, run_id=run_id)
+            health_and_curves = layers_and_curves(logdir, run_id=run_id)
     except TookTooLongError:
         return Training(run_id=run_id, sentence=None, curves=None, is_finished=False)
-    health, curves = found or (None, None)
+    health, curves = health_and_curves or (None, None)
     sentence = None if health is None else health.sentence
     return Training(run_id=run_id, sentence=sentence, curves=curves, is_finished=True)
 
@@ -280,10 +282,10 @@ def read_run_summaries(logdir: Logdir) -> tuple[RunSummary, ...]:
         "min_by(wall_time_ns, CASE WHEN has_inf_or_nan THEN event_index END), "
         "min(step), max(step) FROM tensor_health GROUP BY run_id"
     )
-    found = {row[0]: row[1:] for row in rows}
+    counts_of_run = {row[0]: row[1:] for row in rows}
     summaries = []
     for run in logdir.runs():
-        num_tensors, num_bad, first_bad, bad_step, bad_time, first_step, last_step = found.get(
+        num_tensors, num_bad, first_bad, bad_step, bad_time, first_step, last_step = counts_of_run.get(
             run.run_id, (0, 0, *[None] * 5)
         )
         summaries.append(

@@ -114,16 +114,16 @@ def read_source(logdir: Logdir, *, run_id: str, file_path: str | None = None, li
 
 
 def _origin(logdir: Logdir, *, run_id: str) -> SourceOrigin | None:
-    found = logdir.first_nonfinite(run_id=run_id)
-    if found is None or found.source is None:
+    bad_tensor = logdir.first_nonfinite(run_id=run_id)
+    if bad_tensor is None or bad_tensor.source is None:
         return None
     return SourceOrigin(
-        file_path=found.source.file_path,
-        lineno=found.source.lineno,
-        event_index=found.event_index,
-        op_type=found.op_type,
-        step=found.step,
-        is_origin=found.is_origin,
+        file_path=bad_tensor.source.file_path,
+        lineno=bad_tensor.source.lineno,
+        event_index=bad_tensor.event_index,
+        op_type=bad_tensor.op_type,
+        step=bad_tensor.step,
+        is_origin=bad_tensor.is_origin,
     )
 
 

@@ -138,14 +138,14 @@ class CompiledFunctions:
         """Returns the name of the copy of a function; its own name if nothing in it is compiled."""
         if not self._is_needed:
             return function_name
-        known = self._to_run.get(function_name)
-        if known is None:
+        copy_name = self._to_run.get(function_name)
+        if copy_name is None:
             with self._lock:
-                known = self._to_run.get(function_name)
-                if known is None:
-                    known = self._to_run[function_name] = self._copy_to_run(function_name.decode()).encode()
+                copy_name = self._to_run.get(function_name)
+                if copy_name is None:
+                    copy_name = self._to_run[function_name] = self._copy_to_run(function_name.decode()).encode()
                     self._definitions.clear()
-        return known
+        return copy_name
 
     def keeps_state(self, function_name: bytes) -> bool:
         """Returns True if a copy has kernels that keep a state; then every call must run the copy."""
@@ -167,10 +167,10 @@ class CompiledFunctions:
             return function_name
 
     def _definition(self, function_name: str) -> Any:
-        found = self._definitions.get(function_name)
-        if found is None:
-            found = self._definitions[function_name] = self._library.function_def(function_name)
-        return found
+        definition = self._definitions.get(function_name)
+        if definition is None:
+            definition = self._definitions[function_name] = self._library.function_def(function_name)
+        return definition
 
     def _has_state(self, function_name: str) -> bool:
         return any(
@@ -229,9 +229,9 @@ class CompiledFunctions:
 
     def _copy_of_plain(self, function_name: str) -> str:
         """Returns the name of the copy of a function that is not compiled; its own name if it calls no compiled one."""
-        known = self._plain_copies.get(function_name)
-        if known is not None:
-            return known
+        earlier_copy = self._plain_copies.get(function_name)
+        if earlier_copy is not None:
+            return earlier_copy
         edit = self._edit(function_name)
         self._plain_copies[function_name] = function_name  # in case it calls itself
         try:
@@ -290,10 +290,10 @@ class CompiledFunctions:
         node.attr["generation"].i = self._generation
         node.attr["own_name"].s = name.encode()
         node.attr["call_sites"].s = "\n".join(call_sites).encode()
-        places = {site: place for place, site in enumerate(call_sites)}
-        node.attr["sites"].list.i.extend(places[row.call_site] for row in rows)
+        index_of_site = {site: index for index, site in enumerate(call_sites)}
+        node.attr["sites"].list.i.extend(index_of_site[row.call_site] for row in rows)
         node.attr["loops"].s = "\n".join("\t".join(chain) for chain in loops).encode()
-        chains = {chain: place for place, chain in enumerate(loops)}
+        chains = {chain: index for index, chain in enumerate(loops)}
         node.attr["loop_of"].list.i.extend(chains.get(row.loops, -1) for row in rows)
         edit.run(name)
 

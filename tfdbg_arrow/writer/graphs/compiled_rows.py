@@ -92,11 +92,11 @@ class Row:
 
     def called_at(self, node_name: str, suffix: str = "") -> Row:
         """Returns the row as seen by a function that calls this function in the node."""
-        place = node_name + suffix
+        call_name = node_name + suffix
         return replace(
             self,
-            call_site=_joined(place, self.call_site),
-            loops=tuple(_joined(place, loop) for loop in self.loops),
+            call_site=_joined(call_name, self.call_site),
+            loops=tuple(_joined(call_name, loop) for loop in self.loops),
         )
 
 
@@ -169,12 +169,12 @@ class RowCopies:
         covered = self._covered.get(function_name, Covered())
         rows: list[Row] = []
         parts: list[Matrix] = []
-        known: dict[str, str] = {}
+        row_of_tensor: dict[str, str] = {}
         """How nodes refer to the row of a tensor, by how they refer to the tensor."""
 
         def add(tensor: str, key: Key, row: str | None) -> None:
             if row is not None:
-                known[tensor] = row
+                row_of_tensor[tensor] = row
                 rows.append(Row(key))
                 parts.append((row, 1))
 
@@ -190,12 +190,12 @@ class RowCopies:
             rows += inner
             parts += matrices
             for slot in sorted(keys):
-                row = self._add_known_row(edit, node, names[slot], keys[slot], known)
+                row = self._add_known_row(edit, node, names[slot], keys[slot], row_of_tensor)
                 add(names[slot], keys[slot], row or self._add_row(edit, names[slot], keys[slot]))
         return rows, self._joined(edit, parts) if parts else ""
 
     def _add_known_row(
-        self, edit: FunctionEdit, node: Any, tensor: str, key: Key, known: Mapping[str, str]
+        self, edit: FunctionEdit, node: Any, tensor: str, key: Key, row_of_tensor: Mapping[str, str]
     ) -> str | None:
         """Adds the row of a constant, or of a tensor with the elements of another one.
 
@@ -204,7 +204,7 @@ class RowCopies:
             node: The node that makes the tensor.
             tensor: How nodes refer to the tensor.
             key: The tensor.
-            known: How nodes refer to the rows of earlier tensors, keyed by how they refer to the tensors.
+            row_of_tensor: How nodes refer to the rows of earlier tensors, keyed by how they refer to the tensors.
 
         Returns:
             How nodes refer to the row; None if the tensor has to be measured.
@@ -212,8 +212,8 @@ class RowCopies:
         if node.op == "Const":
             return edit.add_matrix([self._library.row_of_constant(node.attr["value"].tensor)])
         if node.op in SAME_TENSOR:
-            return known.get(node.input[0])
-        row = known.get(node.input[_SAME_ELEMENTS[node.op]]) if node.op in _SAME_ELEMENTS else None
+            return row_of_tensor.get(node.input[0])
+        row = row_of_tensor.get(node.input[_SAME_ELEMENTS[node.op]]) if node.op in _SAME_ELEMENTS else None
         if row is None:
             return None
         template = self._library.same_values_node(key.rank)
@@ -257,9 +257,9 @@ class RowCopies:
         if not any(counts):
             return [], []
         rows: list[Row] = []
-        for place, (attribute, index, name) in enumerate(functions):
-            copy = copies[place]
-            before, behind = sum(counts[:place]), sum(counts[place + 1 :])
+        for branch_number, (attribute, index, name) in enumerate(functions):
+            copy = copies[branch_number]
+            before, behind = sum(counts[:branch_number]), sum(counts[branch_number + 1 :])
             branch = self._edit(name if copy is None else copy.name)
             matrix = None if copy is None else branch.take_result()
             parts = [
@@ -379,14 +379,14 @@ def has_dynamic_shapes(function_name: str, *, read: Callable[[str], Any]) -> boo
 
 def _are_known(tensors: Sequence[str], nodes: Mapping[str, Any]) -> bool:
     """Returns True if tensors are computed only from shapes, constants and arguments."""
-    waiting, seen = list(tensors), set(tensors)
-    while waiting:
-        node = nodes.get(waiting.pop().partition(":")[0])
+    unvisited, seen = list(tensors), set(tensors)
+    while unvisited:
+        node = nodes.get(unvisited.pop().partition(":")[0])
         if node is None or node.op in _SHAPES:  # None means an argument, which XLA compiles as a constant
             continue
         if node.op not in _SHAPE_ARITHMETIC:
             return False
         new = [text for text in node.input if text not in seen]
-        waiting += new
+        unvisited += new
         seen.update(new)
     return True

@@ -227,23 +227,23 @@ class GraphDescriber:
             num_known = state.edges.get(name, (0, 0))[1]
             if len(op_outputs) > num_known:
                 is_chosen = self._coverage.is_chosen(op_type, name)
-                found = self._describe_outputs(
+                new_tensors = self._describe_outputs(
                     op, name, op_type, outputs, first=num_known, is_chosen=is_chosen, reasons=reasons
                 )
-                if found:
+                if new_tensors:
                     covered.append(op)
                     are_chosen.append(is_chosen)
-                    tensors.append(found)
-                    nodes += [(state.graph_id, name, op_type, tensor.value_index) for tensor in found]
+                    tensors.append(new_tensors)
+                    nodes += [(state.graph_id, name, op_type, tensor.value_index) for tensor in new_tensors]
             if op_index in functions:
                 calls += self._describe_calls(graph, name, op_type, functions[op_index], state)
                 state.edges[name] = (len(op.inputs), len(op_outputs))
         # The stacks of ops that were created before the recording began are those that TensorFlow kept.
         stack_ids = ops["stack_trace_id"]
-        for place, stack_id in enumerate(stack_ids):
+        for index, stack_id in enumerate(stack_ids):
             if stack_id is None:
-                found_id = self._intern_traceback(_traceback_of(all_ops[ops["op_index"][place]]))
-                stack_ids[place] = found_id if found_id >= 0 else None
+                found_id = self._intern_traceback(_traceback_of(all_ops[ops["op_index"][index]]))
+                stack_ids[index] = found_id if found_id >= 0 else None
         ops["num_outputs"] = num_outputs
         for table, columns in (("graph_op", ops), ("graph_op_input", inputs), ("graph_op_output", outputs.values)):
             num_rows = len(columns["op_name"])
@@ -253,8 +253,10 @@ class GraphDescriber:
             self._append("graph_call", calls)
         ends = itertools.accumulate(map(len, tensors), initial=self._registry.add_nodes(nodes))
         return [
-            TensorBatch(op=op, tensors=found, nodes=range(*keys), is_chosen=is_chosen)
-            for op, found, is_chosen, keys in zip(covered, tensors, are_chosen, itertools.pairwise(ends), strict=True)
+            TensorBatch(op=op, tensors=new_tensors, nodes=range(*keys), is_chosen=is_chosen)
+            for op, new_tensors, is_chosen, keys in zip(
+                covered, tensors, are_chosen, itertools.pairwise(ends), strict=True
+            )
         ]
 
     def describe_signature(self, function_name: str, graph: Any, state: GraphState) -> None:

@@ -187,18 +187,18 @@ class ExecutedGraphs:
             state: The state of the graph.
             node_names: Node name, op name and op type of each op except the arguments.
         """
-        known, chosen = self._keys.get(state.graph_id), self._chosen.get(state.graph_id, set())
-        if known is None:
+        keys_of_op, chosen = self._keys.get(state.graph_id), self._chosen.get(state.graph_id, set())
+        if keys_of_op is None:
             return
         ops: list[NamedOp] = [
-            (node, name, op_type, known.get(name, ()), name in chosen) for node, name, op_type in node_names
+            (node, name, op_type, keys_of_op.get(name, ()), name in chosen) for node, name, op_type in node_names
         ]
         arguments = []
         for index, tensor in enumerate(graph.inputs):
             node = f"^{index}"  # not a valid node name: TensorFlow identifies an argument by its index
             arguments.append(node)
             name = tensor.op.name
-            ops.append((node, name, tensor.op.type, known.get(name, ()), name in chosen))
+            ops.append((node, name, tensor.op.type, keys_of_op.get(name, ()), name in chosen))
         self._op_names.setdefault(state.graph_id, set()).update(op_name for _, op_name, *_ in ops)
         calls = _inlined_calls(state, node_names)
         is_used = is_used_by_graph(graph)
@@ -216,10 +216,10 @@ class ExecutedGraphs:
         """
         self._optimizer.set_counting_on_devices(not refuses_counting_on_accelerators())
         self._note_keys(state, batches)
-        known, chosen = self._keys[state.graph_id], self._chosen.get(state.graph_id, set())
+        keys_of_op, chosen = self._keys[state.graph_id], self._chosen.get(state.graph_id, set())
         names = [(op.name, op.name, op.type) for op in graph.get_operations() if not is_own(op.type, op.name)]
         ops: list[NamedOp] = [
-            (node, name, op_type, known.get(name, ()), name in chosen) for node, name, op_type in names
+            (node, name, op_type, keys_of_op.get(name, ()), name in chosen) for node, name, op_type in names
         ]
         self._op_names.setdefault(state.graph_id, set()).update(name for _, name, _ in names)
         self._optimizer.add_program_graph(state.graph_id, ops, [], _inlined_calls(state, names), False, {})
@@ -233,12 +233,12 @@ class ExecutedGraphs:
         return run_op in self._runs_seen
 
     def _note_keys(self, state: GraphState, batches: Iterable[TensorBatch]) -> None:
-        known = self._keys.setdefault(state.graph_id, {})
+        keys_of_op = self._keys.setdefault(state.graph_id, {})
         small = []
         shapes: dict[int, Sequence[int]] = {}
         for batch in batches:
             name = batch.op.name
-            keys = list(known.get(name, ()))
+            keys = list(keys_of_op.get(name, ()))
             keys += [-1] * (len(batch.op.outputs) - len(keys))
             for tensor, key in zip(batch.tensors, batch.nodes, strict=True):
                 keys[tensor.value_index] = key
@@ -246,7 +246,7 @@ class ExecutedGraphs:
                     small.append(key)
                 if self._failing is not None and batch.op.type in RESHAPED and tensor.shape.is_fully_defined():
                     shapes[key] = tensor.shape.as_list()
-            known[name] = tuple(keys)
+            keys_of_op[name] = tuple(keys)
             if batch.is_chosen:
                 self._chosen.setdefault(state.graph_id, set()).add(name)
         self._optimizer.add_small_tensors(small)
@@ -320,12 +320,12 @@ class ExecutedGraphs:
             for source, _, is_control in node[6]:
                 if not is_control:
                     users.setdefault(source, []).append(node[0])
-        found = {}
+        op_of_node = {}
         for name, graph_id in graph_ids.items():
             if graph_id >= 0 and not op_names[name]:
                 op_name = op_named_in(name, self._op_names.get(graph_id, set()))
-                found[name] = op_name or _nearest_user(name, graph_ids, op_names, users)
-        return {name: op_name for name, op_name in found.items() if op_name}
+                op_of_node[name] = op_name or _nearest_user(name, graph_ids, op_names, users)
+        return {name: op_name for name, op_name in op_of_node.items() if op_name}
 
     def _op_columns(self, nodes: Sequence[ExecutedNode], made_for: Mapping[str, str]) -> Columns:
         """Returns the rows of the nodes of one graph as columns."""
@@ -342,7 +342,9 @@ class ExecutedGraphs:
             ],
             "device_name": [device or None for device in devices],
             "interface_index": interface_indexes,
-            "output_dtypes": [None if each is None else _dtypes_json(tuple(each)) for each in dtypes],
+            "output_dtypes": [
+                None if node_dtypes is None else _dtypes_json(tuple(node_dtypes)) for node_dtypes in dtypes
+            ],
         }
 
 
@@ -403,14 +405,14 @@ def _nearest_user(
     node_name: str, graph_ids: Mapping[str, int], op_names: Mapping[str, str], users: Mapping[str, list[str]]
 ) -> str | None:
     """Returns the nearest op that is computed from a node, in the node's graph."""
-    waiting, seen = deque([node_name]), {node_name}
-    while waiting and len(seen) < _MAX_USERS:
-        for user in users.get(waiting.popleft(), ()):
+    unvisited, seen = deque([node_name]), {node_name}
+    while unvisited and len(seen) < _MAX_USERS:
+        for user in users.get(unvisited.popleft(), ()):
             if op_names[user] and graph_ids[user] == graph_ids[node_name]:
                 return op_names[user]
             if not op_names[user] and user not in seen:
                 seen.add(user)
-                waiting.append(user)
+                unvisited.append(user)
     return None
 
 
@@ -476,13 +478,13 @@ class FailingOps:
             graph: The graph.
             state: The state of the graph.
         """
-        found = {key[0]: False for key, callee in state.callees.items() if callee in self._graphs}
+        failing = {key[0]: False for key, callee in state.callees.items() if callee in self._graphs}
         for op in graph.get_operations():
-            if op.name not in found and not is_own(op.type, op.name) and can_fail(op):
-                found[op.name] = op.type in _ON_HOST or op.type.startswith(_ON_HOST_PREFIXES)
-        if found:
+            if op.name not in failing and not is_own(op.type, op.name) and can_fail(op):
+                failing[op.name] = op.type in _ON_HOST or op.type.startswith(_ON_HOST_PREFIXES)
+        if failing:
             self._graphs.add(state.graph_id)
-        return found
+        return failing
 
 
 def can_fail(op: Any) -> bool:
@@ -503,15 +505,15 @@ def can_fail(op: Any) -> bool:
 
 def _is_of_shapes(tensor: Any) -> bool:
     """Returns True if a tensor is computed only from constants and the shapes of tensors."""
-    waiting, seen = [tensor.op], set()
-    while waiting:
-        op = waiting.pop()
+    unvisited, seen = [tensor.op], set()
+    while unvisited:
+        op = unvisited.pop()
         if op.name in seen or op.type in _OF_SHAPES:
             continue
         if op.type not in _OF_INTEGERS:
             return False
         seen.add(op.name)
-        waiting += [each.op for each in op.inputs]
+        unvisited += [source.op for source in op.inputs]
     return True
 
 
@@ -519,9 +521,9 @@ def _keeps_size(before: Any, after: Any) -> bool:
     """Returns True if two static shapes have the same number of elements, assuming equal unknown dimensions."""
     if before.rank is None or after.rank is None:
         return False
-    known = [[dim for dim in shape.as_list() if dim is not None] for shape in (before, after)]
-    unknown = [shape.rank - len(dims) for shape, dims in zip((before, after), known, strict=True)]
-    sizes = [math.prod(dims) for dims in known]
+    known_dims = [[dim for dim in shape.as_list() if dim is not None] for shape in (before, after)]
+    unknown = [shape.rank - len(dims) for shape, dims in zip((before, after), known_dims, strict=True)]
+    sizes = [math.prod(dims) for dims in known_dims]
     return bool(sizes[0] == sizes[1] and unknown[0] == unknown[1] <= 1)
 
 

@@ -184,8 +184,8 @@ def replace_function(node: Any, old: str, new: str, attribute: str | None = None
             continue
         kind = value.WhichOneof("value")
         functions = [value.func] if kind == "func" else list(value.list.func) if kind == "list" else []
-        for place, function in enumerate(functions):
-            if function.name == old and (attribute is None or place == index):
+        for position, function in enumerate(functions):
+            if function.name == old and (attribute is None or position == index):
                 function.name = new
 
 
@@ -210,17 +210,17 @@ class PlainFunctions:
         self._on_error = on_error
         self._lock = threading.RLock()
         self._plain: dict[bytes, bytes] = {}
-        self._made: set[str] = set()
+        self._copies: set[str] = set()
 
     def name_of(self, function_name: bytes) -> bytes:
         """Returns the name of the copy of a function; its own name if it cannot be copied."""
-        known = self._plain.get(function_name)
-        if known is None:
+        copy_name = self._plain.get(function_name)
+        if copy_name is None:
             with self._lock:
-                known = self._plain.get(function_name)
-                if known is None:
-                    known = self._plain[function_name] = self._copy(function_name.decode()).encode()
-        return known
+                copy_name = self._plain.get(function_name)
+                if copy_name is None:
+                    copy_name = self._plain[function_name] = self._copy(function_name.decode()).encode()
+        return copy_name
 
     def _copy(self, function_name: str) -> str:
         try:
@@ -228,10 +228,10 @@ class PlainFunctions:
             if stripped is None:
                 return function_name
             for name, function_def in stripped.items():
-                if name + SUFFIX not in self._made:
+                if name + SUFFIX not in self._copies:
                     _rename(function_def, set(stripped))
                     self._library.add_function_def(function_def)
-                    self._made.add(name + SUFFIX)
+                    self._copies.add(name + SUFFIX)
         except Exception as error:
             self._on_error(function_name, error)
             return function_name
@@ -242,16 +242,16 @@ class PlainFunctions:
 
         Returns None if one of them keeps a state, or if none of them has ops of ours.
         """
-        found: dict[str, Any] = {}
+        definitions: dict[str, Any] = {}
         has_own = False
         for function_def in definitions_within(function_name, read=self._library.function_def, inline=True):
-            found[function_def.signature.name] = function_def
+            definitions[function_def.signature.name] = function_def
             has_own |= self._library.strip_function(function_def)
             if "api_implements" in function_def.attr:  # TensorFlow may replace it by another function
                 return None
             if any(may_keep_state(node.op) and self._library.keeps_state(node.op) for node in function_def.node_def):
                 return None
-        return found if has_own else None
+        return definitions if has_own else None
 
 
 def may_keep_state(op_type: str) -> bool:

@@ -73,15 +73,15 @@ def runs_inline(op_type: str) -> bool:
 
 def functions_of(node_def: Any) -> list[tuple[str, int, str]]:
     """Returns the functions in the attributes of a NodeDef: (attribute, index in a list, function name)."""
-    found: list[tuple[str, int, str]] = []
+    functions: list[tuple[str, int, str]] = []
     for key in node_def.attr:
         value = node_def.attr[key]
         kind = value.WhichOneof("value")
         if kind == "func":
-            found.append((key, 0, value.func.name))
+            functions.append((key, 0, value.func.name))
         elif kind == "list" and value.list.func:
-            found += [(key, index, func.name) for index, func in enumerate(value.list.func)]
-    return found
+            functions += [(key, index, func.name) for index, func in enumerate(value.list.func)]
+    return functions
 
 
 def definitions_within(function_name: str, *, read: Callable[[str], Any], inline: bool = False) -> Iterator[Any]:
@@ -92,14 +92,14 @@ def definitions_within(function_name: str, *, read: Callable[[str], Any], inline
         read: `(function_name)`: returns a FunctionDef.
         inline: Whether to omit functions that do not run within the function's own step.
     """
-    waiting, seen = [function_name], {function_name}
-    while waiting:
-        function_def = read(waiting.pop())
+    unvisited, seen = [function_name], {function_name}
+    while unvisited:
+        function_def = read(unvisited.pop())
         yield function_def
         for node in function_def.node_def:
             if runs_inline(node.op) or not inline:
                 callees = {name for _, _, name in functions_of(node)} - seen
-                waiting += callees
+                unvisited += callees
                 seen |= callees
 
 
@@ -116,9 +116,9 @@ def _attribute_value(value: Any) -> object:
     content = getattr(value, kind)
     if kind == "list":
         for name in ("s", "i", "f", "b", "type", "shape", "tensor", "func"):
-            items = getattr(content, name)
-            if items:
-                return [_scalar_attribute(name, item) for item in items]
+            elements = getattr(content, name)
+            if elements:
+                return [_scalar_attribute(name, element) for element in elements]
         return []
     return _scalar_attribute(kind, content)
 

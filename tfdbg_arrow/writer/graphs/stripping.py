@@ -10,9 +10,9 @@ from tfdbg_arrow.writer.graphs.node_defs import MARK, is_own
 
 def strip_function(function_def: Any) -> bool:
     """Removes all of our ops and marks from a FunctionDef; returns True if there were any."""
-    marked = [each for each in (*function_def.node_def, *function_def.arg_attr.values()) if MARK in each.attr]
-    for each in marked:
-        del each.attr[MARK]
+    marked = [owner for owner in (*function_def.node_def, *function_def.arg_attr.values()) if MARK in owner.attr]
+    for owner in marked:
+        del owner.attr[MARK]
     names = strip_own_nodes(function_def.node_def)
     for key in [key for key, node in function_def.control_ret.items() if node in names]:
         del function_def.control_ret[key]

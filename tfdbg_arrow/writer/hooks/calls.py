@@ -153,8 +153,8 @@ def hook_failed_ops(observation: Observation, patches: Patches) -> None:
                 leave_out_own_frames(error)
                 raise
             with own_frames_left_out:
-                for each in callbacks:
-                    each(op_name, tuple(inputs), attrs, tensors, name)
+                for callback in callbacks:
+                    callback(op_name, tuple(inputs), attrs, tensors, name)
             return tensors
 
         return execute_with_callbacks
@@ -178,12 +178,12 @@ def hook_failed_ops(observation: Observation, patches: Patches) -> None:
 
 def _arguments(frame: FrameType) -> list[Any]:
     """Returns the eager tensors among the arguments of a running function, in order."""
-    found: list[Any] = []
+    tensors: list[Any] = []
     for name in frame.f_code.co_varnames[: frame.f_code.co_argcount]:
         value = frame.f_locals.get(name)
         values = value if isinstance(value, (list, tuple)) else [value]
-        found += [each for each in values if type(each) is framework_ops.EagerTensor]
-    return found
+        tensors += [element for element in values if type(element) is framework_ops.EagerTensor]
+    return tensors
 
 
 def stop_error(observation: Observation, text: str) -> Exception | None:

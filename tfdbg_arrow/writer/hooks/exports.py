@@ -68,9 +68,9 @@ def _as_registered(context: Any, function_def: Any) -> Any:
         return function_def
     registered = context.get_function_def(name)
     copies = []
-    for each in (registered, function_def):
+    for definition in (registered, function_def):
         copy = type(registered)()
-        copy.ParseFromString(each.SerializeToString())
+        copy.ParseFromString(definition.SerializeToString())
         strip_function(copy)
         copies.append(copy)
     return registered if copies[0] == copies[1] else function_def
@@ -124,9 +124,9 @@ _clean_copies: dict[str, str] = {}
 
 def clean_copy(context: Any, name: str) -> str:
     """Returns the name of a copy of a function without our ops; the function's own name if it has none."""
-    known = _clean_copies.get(name)
-    if known is not None:
-        return known
+    copied_name = _clean_copies.get(name)
+    if copied_name is not None:
+        return copied_name
     original = context.get_function_def(name)
     copy = type(original)()
     copy.CopyFrom(original)

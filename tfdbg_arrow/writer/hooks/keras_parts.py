@@ -205,11 +205,11 @@ def _put_in_all(
     """Replaces methods in all places where Keras defines them: in a class, its bases and its subclasses."""
     package = base.__module__.partition(".")[0]
     classes = [c for c in dict.fromkeys([*base.__mro__, *_subclasses(base)]) if c.__module__.startswith(f"{package}.")]
-    found = [(class_, name) for class_ in classes for name in names if name in vars(class_)]
-    if not found:
+    definitions = [(class_, name) for class_ in classes for name in names if name in vars(class_)]
+    if not definitions:
         missing = f"{base.__module__}.{base.__qualname__} has none of {', '.join(names)}"
         observation.observer.note_failure("following layers and roles", missing)
-    for class_, name in found:
+    for class_, name in definitions:
         patches.put(class_, name, make)
 
 

@@ -172,8 +172,8 @@ def hook_op_callbacks(observation: Observation, patches: Patches) -> None:
         def should_invoke_op_callbacks() -> bool:
             # TensorFlow asks this for ops of graphs only, and prepares costly arguments if the answer is yes.
             # It asks for every op, so this is a loop rather than any().
-            for each in eager_context.context().op_callbacks:
-                if each is not callback:
+            for other in eager_context.context().op_callbacks:
+                if other is not callback:
                     return bool(original())
             return False
 

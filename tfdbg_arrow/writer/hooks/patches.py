@@ -95,8 +95,8 @@ class AfterImport(importlib.abc.MetaPathFinder):
         if fullname not in self._names:
             return None
         others = [finder for finder in sys.meta_path if not isinstance(finder, AfterImport)]
-        found = (finder.find_spec(fullname, path, target) for finder in others)
-        spec = next((spec for spec in found if spec is not None), None)
+        specs = (finder.find_spec(fullname, path, target) for finder in others)
+        spec = next((spec for spec in specs if spec is not None), None)
         if spec is None or spec.loader is None or spec.loader in self._loaders:
             return spec  # other finders may return the same loader several times
         loader = spec.loader

@@ -58,7 +58,7 @@ def library_paths() -> tuple[str, str, str]:
         RecordingError: They are not where the supported versions of TensorFlow have them.
     """
     root = os.path.dirname(tf.__file__)
-    found: list[str] = []
+    libraries: list[str] = []
     for patterns in (
         ("libtensorflow_framework.so.2", "libtensorflow_framework*.dylib"),
         ("libtensorflow_cc.so.2", "libtensorflow_cc*.dylib"),
@@ -70,8 +70,8 @@ def library_paths() -> tuple[str, str, str]:
                 f"TensorFlow {tf.__version__} in {root} has no library {patterns[0]}; recording supports "
                 f"TensorFlow {SUPPORTED_TENSORFLOW}"
             )
-        found.append(paths[0])
-    return found[0], found[1], found[2]
+        libraries.append(paths[0])
+    return libraries[0], libraries[1], libraries[2]
 
 
 def serialized_graph(graph: Any) -> bytes:

@@ -137,11 +137,11 @@ class _ModuleScope(framework_ops.name_scope_v2):  # type: ignore[misc]
 
 def _make_name_scope(observation: Observation, original: Any) -> Any:
     def name_scope(module: tf.Module) -> Any:
-        found = original.fget(module)
+        scope = original.fget(module)
         # The type differs in graph mode without TensorFlow 2's behavior, and if a subclass overrides name_scope.
-        if not observation.is_active or type(found) is not framework_ops.name_scope_v2:
-            return found
-        return _ModuleScope(found.name, module=module, observation=observation)
+        if not observation.is_active or type(scope) is not framework_ops.name_scope_v2:
+            return scope
+        return _ModuleScope(scope.name, module=module, observation=observation)
 
     return property(name_scope, doc=original.__doc__)
 

@@ -152,7 +152,9 @@ class SessionHooks:
             plain = (options, feed_dict, fetch_list, target_list, run_metadata)
             if not self.is_active or is_unobserved():
                 return original(session, *plain)
-            feeds = sorted(((_output_name(feed), value) for feed, value in feed_dict.items()), key=lambda item: item[0])
+            feeds = sorted(
+                ((_output_name(feed), value) for feed, value in feed_dict.items()), key=lambda named_feed: named_feed[0]
+            )
             request = RunRequest(
                 feeds=tuple(name for name, _ in feeds),
                 fetches=tuple(map(_output_name, fetch_list)),
@@ -243,8 +245,8 @@ def attach(owner: Any, generation: int, value: object) -> None:
 
 def attached(owner: Any, generation: int) -> Any:
     """Returns the value that a recording attached to a graph or a session; None if there is none."""
-    known = getattr(owner, _ATTRIBUTE, None)
-    return known[1] if known is not None and known[0] == generation else None
+    attachment = getattr(owner, _ATTRIBUTE, None)
+    return attachment[1] if attachment is not None and attachment[0] == generation else None
 
 
 def extend_session(session: Any) -> None:

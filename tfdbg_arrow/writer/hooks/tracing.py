@@ -185,7 +185,7 @@ def _drop_older_traces(cache: Any, function_type: Any, context: Any) -> None:
         is_replaced = key[:2] == new[:2] and older.scope_type == context.scope_type
         if is_replaced and dict(other.parameters) == parameters:
             cache.delete(other, older)
-            if not any(each == older for each, _ in cache._primary):
+            if not any(cached == older for cached, _ in cache._primary):
                 cache._dispatch_dict.pop(older, None)
 
 
@@ -227,13 +227,13 @@ def hook_compiled_calls(observation: Observation, patches: Patches) -> None:
         is_compiled: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
 
         def call_flat(function: Any, *args: Any, **kwargs: Any) -> Any:
-            known = is_compiled.get(function)
-            if known is None:
-                known = is_compiled[function] = must_compile(function.function_def.attr)
+            stays_compiled = is_compiled.get(function)
+            if stays_compiled is None:
+                stays_compiled = is_compiled[function] = must_compile(function.function_def.attr)
             choice = observation.observer.xla_choice()
             is_remote = reason_unobserved(function.graph) == "remote"
             with own_frames_left_out:
-                if not known or not observation.is_active or choice == "observe" or is_remote:
+                if not stays_compiled or not observation.is_active or choice == "observe" or is_remote:
                     return original(function, *args, **kwargs)
                 reason = INSIDE if choice == "inside" else "xla"
                 unobserved_graphs[function.graph] = reason

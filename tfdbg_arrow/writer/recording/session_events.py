@@ -84,11 +84,11 @@ def add_followers(
             record["dims"] = shape[:NUM_INLINE_DIMS]
         pieces.append(record.view(_RAW))
         for start in range(NUM_INLINE_DIMS, len(shape), PAYLOAD_LENGTH):
-            more = np.zeros(1, RECORD_DTYPE)
-            more["kind"] = Kind.DIMS
+            follower = np.zeros(1, RECORD_DTYPE)
+            follower["kind"] = Kind.DIMS
             dims = shape[start : start + PAYLOAD_LENGTH]
-            more.view(PAYLOAD_DTYPE)["payload"][0, : len(dims)] = dims
-            pieces.append(more.view(_RAW))
+            follower.view(PAYLOAD_DTYPE)["payload"][0, : len(dims)] = dims
+            pieces.append(follower.view(_RAW))
         if histograms is not None and (histogram := histograms[index]) is not None:
             pieces += _histogram_records(record, histogram)
     joined: Records = np.concatenate(pieces).view(RECORD_DTYPE)
@@ -102,12 +102,12 @@ def _histogram_records(record: Records, histogram: reference.HistogramSummary) -
     counts = np.array([histogram.negative, histogram.positive]).T.astype(f"<u{width}").tobytes()
     pieces = []
     for start in range(0, len(counts), PAYLOAD_BYTES):
-        more = np.zeros(1, RECORD_DTYPE)
-        more["kind"] = Kind.HISTOGRAM
-        more["slot"] = histogram.exponent
+        follower = np.zeros(1, RECORD_DTYPE)
+        follower["kind"] = Kind.HISTOGRAM
+        follower["slot"] = histogram.exponent
         piece = counts[start : start + PAYLOAD_BYTES].ljust(PAYLOAD_BYTES, b"\0")
-        more.view(PAYLOAD_DTYPE)["payload"][0] = np.frombuffer(piece, "<i8")
-        pieces.append(more.view(_RAW))
+        follower.view(PAYLOAD_DTYPE)["payload"][0] = np.frombuffer(piece, "<i8")
+        pieces.append(follower.view(_RAW))
     return pieces
 
 
@@ -320,11 +320,11 @@ def _histogram(tensor: Any) -> reference.HistogramSummary | None:
 def _place_bad(records: Records, tensors: Sequence[FedArray]) -> None:
     """Stores where the bad elements of tensors are, in the records of those that have some."""
     for index in np.flatnonzero(records["flags"] & Flag.BAD).tolist():
-        place = reference.find_bad(np.asarray(tensors[index].numpy()))
-        if place is not None:
+        bad = reference.find_bad(np.asarray(tensors[index].numpy()))
+        if bad is not None:
             records["flags"][index] |= Flag.PLACED
-            records["first_bad_index"][index] = place.first_index
-            records["num_bad_slices"][index] = NO_VALUE if place.num_slices is None else place.num_slices
+            records["first_bad_index"][index] = bad.first_index
+            records["num_bad_slices"][index] = NO_VALUE if bad.num_slices is None else bad.num_slices
 
 
 def _elements(tensor: Any) -> npt.NDArray[Any]:

@@ -179,9 +179,9 @@ class SessionRuns:
         if self._events.is_paused:
             return None
         try:
-            known: _SessionRecord | None = attached(session, self._generation)
-            if known is not None and request in known.plans:
-                return known.plans[request]
+            session_record: _SessionRecord | None = attached(session, self._generation)
+            if session_record is not None and request in session_record.plans:
+                return session_record.plans[request]
             with self._lock:
                 return self._plan_anew(session, request)
         except Exception as error:
@@ -237,20 +237,20 @@ class SessionRuns:
         return FedArray(array, dtype, new_tensor_id())
 
     def _plan_anew(self, session: Any, request: RunRequest) -> RunPlan | None:
-        known: _SessionRecord | None = attached(session, self._generation)
-        if known is None:
-            known = _SessionRecord(session_index=next(self._session_indexes))
-            attach(session, self._generation, known)
+        session_record: _SessionRecord | None = attached(session, self._generation)
+        if session_record is None:
+            session_record = _SessionRecord(session_index=next(self._session_indexes))
+            attach(session, self._generation, session_record)
             self._note_what_is_unobservable(session)
-        if request not in known.plans:
+        if request not in session_record.plans:
             try:
-                plan = None if _is_remote(session) else self._make_plan(session, request, known.session_index)
+                plan = None if _is_remote(session) else self._make_plan(session, request, session_record.session_index)
             except Exception as error:
                 pass_on(error)
-                known.plans[request] = None  # after a failure, do not try again
+                session_record.plans[request] = None  # after a failure, do not try again
                 raise
-            known.plans[request] = plan
-        return known.plans[request]
+            session_record.plans[request] = plan
+        return session_record.plans[request]
 
     def _note_what_is_unobservable(self, session: Any) -> None:
         if _is_remote(session):
@@ -343,11 +343,13 @@ def computed_tensors(graph: Any, request: RunRequest) -> set[TensorName]:
     fed = set(request.feeds)
     fed_ops = {name for name, _ in request.feeds}
     used = {name for name in request.fetches if name in fed}
-    waiting = [graph.get_operation_by_name(name) for name in request.targets]
-    waiting += [graph.get_operation_by_name(op_name) for op_name, slot in request.fetches if (op_name, slot) not in fed]
+    unvisited = [graph.get_operation_by_name(name) for name in request.targets]
+    unvisited += [
+        graph.get_operation_by_name(op_name) for op_name, slot in request.fetches if (op_name, slot) not in fed
+    ]
     reached: dict[str, Any] = {}
-    while waiting:
-        op = waiting.pop()
+    while unvisited:
+        op = unvisited.pop()
         if op.name in reached:
             continue
         reached[op.name] = op
@@ -356,8 +358,8 @@ def computed_tensors(graph: Any, request: RunRequest) -> set[TensorName]:
             if name in fed:
                 used.add(name)
             else:
-                waiting.append(tensor.op)
-        waiting += [
+                unvisited.append(tensor.op)
+        unvisited += [
             source for source in op.control_inputs if not (source.name in fed_ops and source.type in _PLACEHOLDERS)
         ]
     return used.union((op.name, slot) for op in reached.values() for slot in range(len(op.outputs)))

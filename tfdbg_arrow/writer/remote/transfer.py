@@ -103,11 +103,11 @@ class Transfer:
 
     def _publish(self) -> bool:
         with self._lock:
-            made = self._run.manifest()
-        if made is None:
+            manifest = self._run.manifest()
+        if manifest is None:
             self._published_s = time.monotonic()
             return False
-        text, named = made
+        text, named = manifest
         try:
             self._remote.write_bytes(manifest_path(self._run_id), text.encode())
         except BaseException:

@@ -59,11 +59,11 @@ def upload_logdir(
     """
     _check_local(local)
     with locked_directory(local):
-        for left in recover(local):
-            if left.state != "recovered":
+        for spooled in recover(local):
+            if spooled.state != "recovered":
                 raise LogdirError(
-                    f"{local} holds the run {left.run_id}, which {_WHY_NOT.get(left.state, left.state)}"
-                    f"{'' if left.reason is None else f': {left.reason}'}; see: tfdbg-arrow recover {local}"
+                    f"{local} holds the run {spooled.run_id}, which {_WHY_NOT.get(spooled.state, spooled.state)}"
+                    f"{'' if spooled.reason is None else f': {spooled.reason}'}; see: tfdbg-arrow recover {local}"
                 )
         runs = run_ids(local)
         if not runs:
@@ -112,8 +112,8 @@ def _upload_run(
     manifest = local / manifest_path(run_id)
     text = manifest.read_text(encoding="utf-8", errors="replace")
     changes = list(manifest_changes(text, run_id=run_id, path=manifest))
-    known = {entry.path: entry for change in changes for entry in change.added}
-    strange = [entry.path for entry in there if known.get(entry.path) != entry]
+    entry_of_path = {entry.path: entry for change in changes for entry in change.added}
+    strange = [entry.path for entry in there if entry_of_path.get(entry.path) != entry]
     if strange:
         raise LogdirError(
             f"{remote} holds another state of the run {run_id}, with {strange[0]}, which is not in {manifest}; "
@@ -122,14 +122,14 @@ def _upload_run(
     run = RemoteRun(there)
     for change in changes:
         run.change(change.removed, change.added)
-    waiting = {entry.path: entry for entry in run.unsent()}
-    for entry in waiting.values():
+    unsent = {entry.path: entry for entry in run.unsent()}
+    for entry in unsent.values():
         _check_part(local, entry, remote=remote)
     transfer = Transfer(run, run_id=run_id, local=local, remote=remote)
     while _repeated(remote, transfer.step):
-        left = {entry.path for entry in run.unsent()}
-        for path in [path for path in waiting if path not in left]:
-            entry = waiting.pop(path)
+        still_unsent = {entry.path for entry in run.unsent()}
+        for path in [path for path in unsent if path not in still_unsent]:
+            entry = unsent.pop(path)
             if on_part is not None:
                 on_part(entry)
     live = live_parts(text, run_id=run_id, path=manifest)
@@ -164,12 +164,12 @@ def _check_part(local: Path, entry: ManifestEntry, *, remote: RemoteDirectory) -
 
 def _remove_strays(remote: RemoteDirectory, live: tuple[ManifestEntry, ...], *, run_id: str) -> None:
     """Removes parts that the manifest does not name, which an interrupted upload left."""
-    kept = {entry.path for entry in live}
+    live_paths = {entry.path for entry in live}
     for table in {entry.table for entry in live} | {table.name for table in TABLES}:
         directory = part_directory(table, run_id=run_id)
         for name in remote.names(directory):
             path = f"{directory}/{name}"
-            if is_part_name(name.removesuffix(".tmp")) and path not in kept:
+            if is_part_name(name.removesuffix(".tmp")) and path not in live_paths:
                 remote.remove(path)
 
 

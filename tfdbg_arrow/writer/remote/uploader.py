@@ -255,8 +255,8 @@ class Uploader:
         if self._thread.is_alive() and timeout_s > first_s:
             if on_wait is not None:
                 with self._condition:
-                    left = len(self._run.unsent())
-                on_wait(left, timeout_s - first_s)
+                    num_left = len(self._run.unsent())
+                on_wait(num_left, timeout_s - first_s)
             self._thread.join(timeout_s - first_s)
         with self._condition:
             self._is_stopped = True

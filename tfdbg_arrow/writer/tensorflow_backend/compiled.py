@@ -51,7 +51,7 @@ class CompiledSummaries(RuntimeFunctions):
     def __init__(self, mode: TensorDebugMode, *, host_calls: tuple[str, str] | None) -> None:
         self._mode = mode
         self._host_calls = host_calls
-        self._made: dict[object, Any] = {}
+        self._functions: dict[object, Any] = {}
         self._lock = threading.Lock()
 
     def output_names(self, node_def: Any) -> list[str]:
@@ -147,11 +147,11 @@ class CompiledSummaries(RuntimeFunctions):
 
     def _function(self, key: object, python_function: Callable[..., Any], *specs: tf.TensorSpec) -> str:
         with self._lock:
-            if key not in self._made:
+            if key not in self._functions:
                 with tf.init_scope(), tf.device(None), unobserved():
                     function = tf.function(python_function, autograph=False)
-                    self._made[key] = function.get_concrete_function(*specs)
-            return str(self._made[key].function_def.signature.name)
+                    self._functions[key] = function.get_concrete_function(*specs)
+            return str(self._functions[key].function_def.signature.name)
 
 
 def _row(tensor: Any, *, mode: TensorDebugMode) -> Any:
@@ -165,11 +165,11 @@ def _row(tensor: Any, *, mode: TensorDebugMode) -> Any:
     if mode is TensorDebugMode.FULL_NUMERICS:
         counts = columns[-1]
         columns += [magnitudes(flat, without_loss(flat)), tf.reduce_sum(counts[3:], keepdims=True)]
-    found = tf.concat(columns, axis=0)
+    measured = tf.concat(columns, axis=0)
     width = {True: summary.NUM_FINITE_COLUMN + 1, False: 14}[mode is TensorDebugMode.FULL_NUMERICS]
     width = width if mode.measures_health else 8
     rest = tf.constant([0.0] * (summary.NUM_COLUMNS - width) + _NO_LOOPS, tf.float64)
-    return tf.concat([found, rest], axis=0)[None]
+    return tf.concat([measured, rest], axis=0)[None]
 
 
 class _Kinds:
@@ -234,9 +234,9 @@ def _count_all(masks: Sequence[Any]) -> Any:
 
 def _labelled(rows: Any, iteration: Any) -> Any:
     """Returns the rows with the iteration of a loop added after those of the loops inside it."""
-    known = rows[:, summary.NUM_COLUMNS :]
-    is_next = tf.concat([tf.fill([tf.shape(rows)[0], 1], True), known[:, :-1] >= 0], axis=1) & (known < 0)
-    labels = tf.where(is_next, tf.cast(iteration, tf.float64), known)
+    inner_labels = rows[:, summary.NUM_COLUMNS :]
+    is_next = tf.concat([tf.fill([tf.shape(rows)[0], 1], True), inner_labels[:, :-1] >= 0], axis=1) & (inner_labels < 0)
+    labels = tf.where(is_next, tf.cast(iteration, tf.float64), inner_labels)
     return tf.concat([rows[:, : summary.NUM_COLUMNS], labels], axis=1)
 
 
