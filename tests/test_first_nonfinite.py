@@ -126,6 +126,22 @@ def test_the_lines_of_other_bugs_in_the_same_call_are_named(tmp_path: Path) -> N
     assert [line.lineno for line in first.also_bad] == [line_of("# the second bug")]
 
 
+def test_another_bug_on_the_same_line_is_named_by_its_part(tmp_path: Path) -> None:
+    weight = tf.Variable([0.0, 0.0])
+
+    @tf.function
+    def step(p: tf.Tensor) -> None:
+        weight.assign(tf.math.log(p) + tf.math.log(1.0 - p) - weight)
+
+    with tfdbg_arrow.capture(tmp_path):
+        step(tf.constant([0.0, 1.0]))
+
+    first = tfdbg_arrow.first_nonfinite(tmp_path)
+    assert first is not None
+    assert first.headline.startswith("`tf.math.log(p)`")
+    assert [line.code for line in first.also_bad] == ["tf.math.log(1.0 - p)"]
+
+
 def test_a_nan_made_from_infinities_is_the_first_nan(tmp_path: Path) -> None:
     with tfdbg_arrow.capture(tmp_path):
         infinite = tf.math.exp(tf.constant(1000.0))

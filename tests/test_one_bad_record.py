@@ -264,7 +264,7 @@ def step_of(forward: Callable[[Any], Any], *, is_function: bool = True) -> Calla
 
     def step(x: Any, y: Any) -> None:
         with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(tf.square(forward(x) @ weight - y))
+            loss = tf.reduce_mean(tf.square(forward(x) @ weight - tf.cast(y, tf.float32)))
         weight.assign_sub(0.01 * tape.gradient(loss, weight))
 
     return tf.function(step) if is_function else step
@@ -279,6 +279,44 @@ def loop_with_a_function() -> None:
 def eager_loop() -> None:
     data = tf.data.Dataset.from_tensor_slices((features(), labels())).batch(BATCH)
     loop(data, step_of(tf.math.log, is_function=False))
+
+
+def pixels() -> Any:
+    """Returns images as bytes, of which one is blank."""
+    images = np.random.default_rng(5).integers(1, 256, (NUM, 5, 4), dtype=np.uint8)
+    images[BAD] = 0
+    return images
+
+
+class PerImageContrast(keras.layers.Layer):  # type: ignore[misc]
+    def call(self, x: Any) -> Any:
+        x = tf.cast(x, tf.float32) / 255.0
+        return (x - tf.reduce_mean(x, axis=[1, 2], keepdims=True)) / tf.math.reduce_std(x, axis=[1, 2], keepdims=True)
+
+
+@program()
+def blank_image_of_bytes() -> None:
+    layers = [keras.Input((5, 4), dtype="uint8"), PerImageContrast(), keras.layers.Flatten(), keras.layers.Dense(3)]
+    classes = np.arange(NUM) % 3
+    trained(keras.Sequential(layers), pixels(), classes, loss=keras.losses.SparseCategoricalCrossentropy(True))
+
+
+@program()
+def blank_image_of_bytes_in_a_loop() -> None:
+    contrast = PerImageContrast()
+    data = tf.data.Dataset.from_tensor_slices((pixels(), np.arange(NUM)[:, None] % 3)).batch(BATCH)
+    loop(data, step_of(lambda x: contrast(x)[:, :, 0]))
+
+
+@program()
+def zero_in_a_column_of_integers() -> None:
+    clicks, age = keras.Input((1,), name="clicks", dtype="int64"), keras.Input((1,), name="age")
+    logarithm = LogLayer()(keras.ops.cast(clicks, "float32"))
+    both = keras.ops.concatenate([logarithm, age], axis=-1)
+    model = keras.Model({"clicks": clicks, "age": age}, keras.layers.Dense(1)(both))
+    counts = np.arange(1, NUM + 1)
+    counts[BAD] = 0
+    trained(model, {"clicks": counts, "age": features()[:, 0]}, labels())
 
 
 @program(LOOP)

@@ -7,6 +7,7 @@ the graph leaves the size of that axis open, or if no other axis has the same si
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -16,6 +17,7 @@ from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.keras_graphs import user_names
 from tfdbg_arrow.query.outside_tensors import OutsideTensors
 from tfdbg_arrow.query.recorded import (
+    EagerValue,
     GraphTensor,
     Place,
     TensorEvent,
@@ -23,7 +25,7 @@ from tfdbg_arrow.query.recorded import (
     health_facts,
     read_events,
 )
-from tfdbg_arrow.query.source_arrays import GETS_ELEMENT, SourceArrays
+from tfdbg_arrow.query.source_arrays import GETS_ELEMENT, SourceArrays, SourceRow
 from tfdbg_arrow.query.stacks import StackReader
 from tfdbg_arrow.safe_text import parse_json
 from tfdbg_arrow.schema.op_traits import READER, Trait, types_with
@@ -103,6 +105,8 @@ class SampleFinder:
         self._outside = OutsideTensors(flow)
         self._sources: dict[int, frozenset[int]] = {}
         self._rows: dict[int, TensorEvent] = {}
+        self._taken_in: dict[int, int] = {}
+        """For tensors that were computed from a component of the batch without a row, the execution that took it."""
         self._open_axes = lru_cache(maxsize=100)(self._read_open_axes)
         self._arguments = lru_cache(maxsize=100)(self._read_arguments)
         self._attributes = lru_cache(maxsize=1000)(self._read_attributes)
@@ -116,7 +120,7 @@ class SampleFinder:
         sources = [] if data_name is not None else self._batch_sources(event)
         if data_name is None and not sources:
             return None
-        rows = {self._arrays.row(source, first_bad[0]) for source in sources}
+        rows = {self._row(source, first_bad[0]) for source in sources}
         row = rows.pop() if len(rows) == 1 else None
         inputs = self._inputs_beside(sources[0], event.execution_index) if sources else {}
         own = inputs.get(event.event_index)
@@ -137,6 +141,12 @@ class SampleFinder:
             row=None if row is None else row.number,
             is_row_of_arrays=row is not None and row.is_of_arrays,
         )
+
+    def _row(self, source: TensorEvent, sample: int) -> SourceRow | None:
+        taken_in = self._taken_in.get(source.event_index)
+        if taken_in is None and source.op_type in GETS_ELEMENT:
+            taken_in = source.execution_index
+        return None if taken_in is None else self._arrays.row(source, sample, taken_in=taken_in)
 
     def has_calls_in_order(self, element: TensorEvent) -> bool:
         """Returns whether the functions of the data set of an element were called in the order of its records."""
@@ -161,7 +171,7 @@ class SampleFinder:
                 num_followed += 1
                 if num_followed > _MAX_TENSORS:
                     return []
-                if self._is_batch_input(row):
+                if self._is_batch_input(row) or self._takes_integers(row):
                     self._rows[index] = row
                     self._sources[index] = frozenset([index])
                     continue
@@ -244,40 +254,89 @@ class SampleFinder:
     def _behind_integers(self, row: TensorEvent, start: GraphTensor | None, *, num_axes: int) -> list[TensorEvent]:
         """Returns a recorded component of the batch if an op computes from another one that has no row.
 
-        Tensors of integers and booleans, such as token numbers and masks, have no rows.
+        Args:
+            row: The output of the op.
+            start: The output or an input, from which ops are followed back.
+            num_axes: Number of axes of `start`.
+        """
+        component = self._component_behind(row, start, num_axes=num_axes)
+        siblings = [] if component is None else self._siblings_of(component)
+        return [each for each in siblings if each.shape and each.shape[0] == (row.shape or (0,))[0]][:1]
+
+    def _takes_integers(self, row: TensorEvent) -> bool:
+        """Returns whether a tensor has the samples of a batch of which no component has a row."""
+        own = row.graph_tensor
+        if row.op_type not in _ELEMENTWISE | _RESHAPING or own is None or row.execution_index is None:
+            return False
+        component = self._component_behind(row, own, num_axes=_num_axes(row))
+        if component is None or self._siblings_of(component):
+            return False
+        taken_in: int | None = row.execution_index
+        if isinstance(component, EagerValue):
+            taken_in = self._flow.events.eager(component.tensor_id).execution_index
+        if taken_in is None or not (self._is_of_keras or self._is_batched(taken_in)):
+            return False
+        self._taken_in[row.event_index] = taken_in
+        return True
+
+    def _is_batched(self, execution_index: int | None) -> bool:
+        return execution_index is not None and self._arrays.is_batched(execution_index)
+
+    def _siblings_of(self, component: GraphTensor | EagerValue) -> list[TensorEvent]:
+        """Returns the recorded components of the element to which another component belongs."""
+        if isinstance(component, EagerValue):
+            maker = self._flow.events.eager(component.tensor_id).execution_index
+            condition = "scope = 'execution' AND execution_index = ?"
+            return read_events(self._logdir, f"{condition} ORDER BY output_slot", [self._run_id, maker])
+        return read_events(
+            self._logdir,
+            "graph_id = ? AND op_name = ? AND step_id IS NOT DISTINCT FROM ? AND iteration IS NOT DISTINCT FROM ? "
+            "ORDER BY output_slot",
+            [
+                *(self._run_id, component.graph_id, component.op_name),
+                *(component.context.step_id, component.context.iteration),
+            ],
+        )
+
+    def _component_behind(
+        self, row: TensorEvent, start: GraphTensor | None, *, num_axes: int
+    ) -> GraphTensor | EagerValue | None:
+        """Returns the component of the batch from which an op computes through tensors without rows, or None.
+
+        Tensors of integers and booleans, such as pixels, token numbers and masks, have no rows.
 
         Args:
             row: The output of the op.
-            start: The output or an input, from which elementwise ops are followed back.
+            start: The output or an input, from which ops that keep the first axis are followed back.
             num_axes: Number of axes of `start`.
         """
-        if start is None:
-            return []
-        waiting: list[Place] = [start]
+        to_follow: list[tuple[Place, int]] = [] if start is None else [(start, num_axes)]
         for _ in range(_MAX_UNRECORDED):
-            if not waiting:
-                return []
-            trace = self._flow.trace(waiting.pop(), how="graph", near=row.event_index)
+            if not to_follow:
+                return None
+            place, num_axes = to_follow.pop()
+            trace = self._flow.trace(place, how="graph", near=row.event_index)
             place = trace.place
-            if not isinstance(place, GraphTensor) or (trace.row is not None and place != start):
+            if trace.row is not None and place != start:
+                continue
+            argument = next((passed for passed in reversed(trace.path) if isinstance(passed, GraphTensor)), None)
+            shape = None if argument is None else self._static_shape(argument)
+            if isinstance(place, EagerValue):
+                if self._flow.events.eager(place.tensor_id).op_type in GETS_ELEMENT:
+                    return place if len(shape or ()) == num_axes else None
                 continue
             op = self._flow.graphs.op(place.graph_id, place.op_name)
             if op is not None and op.op_type in GETS_ELEMENT:
-                if len(self._static_shape(place) or ()) != num_axes:
-                    return []  # the component was broadcast, and its first axis became another one
-                siblings = read_events(
-                    self._logdir,
-                    "op_type = ? AND graph_id = ? AND op_name = ? AND step_id IS NOT DISTINCT FROM ? "
-                    "AND iteration IS NOT DISTINCT FROM ? ORDER BY output_slot",
-                    [
-                        *(self._run_id, op.op_type, place.graph_id, place.op_name),
-                        *(place.context.step_id, place.context.iteration),
-                    ],
-                )
-                return [each for each in siblings if each.shape and each.shape[0] == (row.shape or (0,))[0]][:1]
+                # A component that was broadcast has another first axis.
+                return place if len(shape or ()) == num_axes else None
+            sources = () if op is None else self._flow.borders.executed.inputs(place, op)
             if op is not None and op.op_type in _ELEMENTWISE:
-                waiting += [place.of_op(*source) for source in op.inputs]
-        return []
+                to_follow += [(source, num_axes) for source in sources]
+            elif op is not None and op.op_type in _RESHAPING and sources:
+                source_shape = self._static_shape(sources[0])
+                if _has_same_slices(source_shape, row.shape if place == start else shape):
+                    to_follow.append((sources[0], len(source_shape or ())))
+        return None
 
     def _is_open(self, row: TensorEvent, axis: int) -> bool:
         """Returns whether the graph leaves the size of an axis open until it runs; True for an eager tensor."""
@@ -302,7 +361,7 @@ class SampleFinder:
         user = row.execution_index
         if row.op_type in GETS_ELEMENT:
             sizes = {each.shape[0] for each in self._siblings(row) if each.shape}
-            if sizes != {size} or self._is_of_keras or self._arrays.is_batched(row):
+            if sizes != {size} or self._is_of_keras or self._is_batched(row.execution_index):
                 return sizes == {size}
             # A distributed data set hands its elements through a function.
             uses = () if row.tensor_id is None else self._flow.events.uses(row.tensor_id)
@@ -408,6 +467,13 @@ class SampleFinder:
         if self._library_functions(event if is_batch else self._first_element(event)) >= {"fit", "evaluate"}:
             return "the batch of the validation" if is_batch else "the validation data"
         return "the batch" if is_batch else "the data"
+
+
+def _has_same_slices(before: tuple[int, ...] | None, after: tuple[int, ...] | None) -> bool:
+    """Returns whether the slices along the first axis have the same elements after a change of the shape."""
+    if not before or not after or -1 in before[1:] or -1 in after[1:]:
+        return False
+    return math.prod(before[1:]) == math.prod(after[1:])  # then the first axis has the same size, too
 
 
 def _num_axes(row: TensorEvent) -> int:

@@ -23,7 +23,7 @@ from tfdbg_arrow.query.keras_graphs import user_names
 from tfdbg_arrow.query.nonfinite_tensor import FunctionCall, InputTensor, NonFinite, Producer, TensorContext
 from tfdbg_arrow.query.outside_tensors import OutsideTensors
 from tfdbg_arrow.query.recorded import EagerValue, Execution, TensorEvent, TensorHealth, health_facts, read_events
-from tfdbg_arrow.query.stacks import Frame, source_text
+from tfdbg_arrow.query.stacks import Frame, executed_span, source_text
 from tfdbg_arrow.query.user_places import UserPlaces
 from tfdbg_arrow.schema.op_traits import PIPELINE_ENDS
 
@@ -110,10 +110,20 @@ class BadTensorReader:
             return replace(described, also_bad=self._lines_of(rivals, beside=described))
 
     def _lines_of(self, rivals: Sequence[TensorEvent], *, beside: NonFinite) -> tuple[Frame, ...]:
-        """Returns the first lines of other origins, except those that the answer names already."""
-        named = {line.line for line in (beside.source, *beside.equal_lines) if line is not None}
-        sources = (self.places.place(rival).source for rival in islice(rivals, _MAX_RIVALS))
-        lines = {source.line: source for source in sources if source is not None and source.line not in named}
+        """Returns the first lines of other origins, except those that the answer names already.
+
+        For another part of a line that is named, the code is that part alone.
+        """
+        named = [line for line in (beside.source, *beside.equal_lines) if line is not None]
+        parts = {(line.line, line.colno, line.end_colno) for line in named}
+        lines: dict[object, Frame] = {}
+        for source in (self.places.place(rival).source for rival in islice(rivals, _MAX_RIVALS)):
+            if source is None or (part := (source.line, source.colno, source.end_colno)) in parts:
+                continue
+            if source.line not in {line.line for line in named}:
+                lines.setdefault(source.line, source)
+            elif (text := self._line(source)) is not None and (span := executed_span(source, text)) is not None:
+                lines.setdefault(part, replace(source, code=text[slice(*span)]))
         return tuple(lines.values())
 
     def _describe(self, event: TensorEvent, effect: Effect) -> NonFinite:

@@ -68,9 +68,9 @@ class SourceArrays:
         """Returns whether a data set of this type, which takes an array, has its rows as records."""
         return op_type == "TensorSliceDataset" or (op_type == "TensorDataset" and self._has_arrays_of_keras)
 
-    def is_batched(self, row: TensorEvent) -> bool:
-        """Returns whether the data set has batches from which an op took a tensor."""
-        made = self._maker(row)
+    def is_batched(self, execution_index: int) -> bool:
+        """Returns whether an execution took an element of a data set that has batches."""
+        made = self._maker(execution_index)
         dataset_id = None if made is None else self._flow.events.execution_inputs(made).get(0)
         while dataset_id is not None:
             maker = self._flow.events.eager(dataset_id)
@@ -83,7 +83,7 @@ class SourceArrays:
 
     def element_component(self, source: TensorEvent) -> tuple[int | str, ...] | None:
         """Returns the path to an output of an op that gets an element; None if the elements have no names."""
-        made = self._maker(source)
+        made = None if source.execution_index is None else self._maker(source.execution_index)
         dataset_id = None if made is None else self._flow.events.execution_inputs(made).get(0)
         return self._component(dataset_id, source.output_slot)
 
@@ -106,54 +106,60 @@ class SourceArrays:
         data_set = None if dataset_id is None else self._data_sets.get(dataset_id)
         return None if data_set is None or index is None else dict(enumerate(data_set.paths)).get(index)
 
-    def row(self, source: TensorEvent, sample: int) -> SourceRow | None:
-        """Returns where the batches took a sample from, or None if the order of the records is not known."""
-        index, made = source.execution_index, self._maker(source)
-        records = self._records(source)
+    def row(self, source: TensorEvent, sample: int, *, taken_in: int) -> SourceRow | None:
+        """Returns where the batches took a sample from, or None if the order of the records is not known.
+
+        Args:
+            source: A component of the batch, or a tensor that each step computes with its samples in the same order.
+            sample: The sample.
+            taken_in: The execution that took the batch from the data set.
+        """
+        index, made = source.execution_index, self._maker(taken_in)
+        records = self._records(taken_in)
         if index is None or made is None or records is None:
             return None
+        is_component = source.op_type in GETS_ELEMENT
         # With `steps_per_execution`, an execution takes a batch in each iteration of a loop.
         ((num_executions, are_known, num_taken),) = self._logdir.rows(
             "SELECT count(*), bool_and(num_batches = num_iterations), CAST(sum(num_samples) AS BIGINT) FROM ("
             "SELECT count(*) AS num_batches, max(coalesce(iteration, 0)) + 1 AS num_iterations, "
             "sum(shape[1]) AS num_samples FROM tensor_health "
             "WHERE run_id = ? AND scope = ? AND op_type = ? AND output_slot = ? AND execution_index > ? "
+            "AND (? OR op_name IS NOT DISTINCT FROM ?) "
             "AND (execution_index < ? OR execution_index = ? AND coalesce(iteration, 0) <= ?) "
             "GROUP BY execution_index) AS executions",
             [
                 *(self._run_id, source.scope, source.op_type, source.output_slot, made),
-                *(index, index, source.iteration or 0),
+                *(is_component, source.op_name, index, index, source.iteration or 0),
             ],
         )
-        if source.shape is None or not are_known or num_executions != len(self._users(source)):
+        if source.shape is None or not are_known or num_executions != len(self._users(taken_in)):
             return None  # the first user made the iterator, and each other one must have taken batches
         row = num_taken - source.shape[0] + sample
         return SourceRow(row, records.are_rows) if row < records.number else None
 
     def calls_in_order(self, source: TensorEvent) -> bool:
         """Returns whether the functions of the data set that made a tensor were called in the order of its records."""
-        records = self._records(source)
+        records = None if source.execution_index is None else self._records(source.execution_index)
         return records is not None and not records.are_made_in_parallel
 
-    def _maker(self, source: TensorEvent) -> int | None:
-        """Returns the execution that gave a data set to the iterator that made a tensor, or None if it is not known."""
-        made = [user.execution_index for user in self._users(source) if user.op_type == "MakeIterator"]
+    def _maker(self, taken_in: int) -> int | None:
+        """Returns the execution that gave a data set to the iterator that another one used; None if it is not known."""
+        made = [user.execution_index for user in self._users(taken_in) if user.op_type == "MakeIterator"]
         return made[0] if len(made) == 1 else None
 
-    def _users(self, source: TensorEvent) -> list[Execution]:
-        """Returns the executions that used an iterator before the one in which it made a tensor; none if not known."""
-        events, index = self._flow.events, source.execution_index
-        if source.op_type not in GETS_ELEMENT or index is None:
-            return []
-        inputs = events.execution_inputs(index).values()
+    def _users(self, taken_in: int) -> list[Execution]:
+        """Returns the executions that used an iterator before a given one did; none if it used none or several."""
+        events = self._flow.events
+        inputs = events.execution_inputs(taken_in).values()
         iterators = [each for each in inputs if (events.eager(each).op_type or "").startswith("AnonymousIterator")]
         if len(iterators) != 1:
             return []
-        return [use.execution for use in events.uses(iterators[0]) if use.execution.execution_index < index]
+        return [use.execution for use in events.uses(iterators[0]) if use.execution.execution_index < taken_in]
 
-    def _records(self, source: TensorEvent) -> _Records | None:
-        """Returns the records that the data set of an element has in their order, or None if that is not known."""
-        made = self._maker(source)
+    def _records(self, taken_in: int) -> _Records | None:
+        """Returns the records, in their order, of the data set that an execution used; None if that is not known."""
+        made = self._maker(taken_in)
         dataset_id = None if made is None else self._flow.events.execution_inputs(made).get(0)
         data_set = None if dataset_id is None else self._data_sets.get(dataset_id)
         if data_set is None or not data_set.is_deterministic:
@@ -187,8 +193,10 @@ class SourceArrays:
         if not is_of_keras or not self._has_arrays_of_keras or self._shuffles:
             return None
         arrays = list(self._pipeline(self._flow.events.execution_inputs(path[1][1]).get(1)))
-        length = self._length_of(arrays[-1][1]) if arrays and arrays[-1][0] == "TensorDataset" else None
-        return None if length is None else _Records(length, are_rows=True, are_made_in_parallel=False)
+        if not arrays or arrays[-1][0] != "TensorDataset":
+            return None
+        length = self._length_of(arrays[-1][1])
+        return _Records(_MANY if length is None else length, are_rows=True, are_made_in_parallel=False)
 
     def _pipeline(self, dataset_id: int | None) -> Iterator[tuple[str, int]]:
         """Yields the type and the execution of each data set, last one first, up to one that is made of no other."""

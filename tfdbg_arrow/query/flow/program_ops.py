@@ -142,11 +142,20 @@ class ProgramOps:
         if (event.op_type or "").startswith(_FUSED):
             # The sum with the bias overflows only next to the largest number, so the product did.
             return makers[0]
-        singular = [(at, op) for at, op in makers if op.op_type in _SINGULAR]
+        singular = [
+            (at, op) for at, op in makers if op.op_type in _SINGULAR and not self._is_factor(op, at.graph_id, event)
+        ]
         only = next((ops[0] for ops in (makers, singular) if len(ops) == 1), None)
         if only is not None:
             return only
         return own_op if own_op in makers else makers[-1]
+
+    def _is_factor(self, op: Op, graph_id: int, event: TensorEvent) -> bool:
+        """Returns whether a division ran as a product with the reciprocal of a constant, which is another tensor."""
+        if op.op_type not in _DIVISIONS or event.op_type in _DIVISIONS or len(op.inputs) != 2:
+            return False
+        divisor = self._graphs.op(graph_id, op.inputs[1][0])
+        return divisor is not None and divisor.op_type == "Const"
 
     def _bad_constant(self, computed: Sequence[tuple[GraphTensor, Op]]) -> tuple[GraphTensor, Op] | None:
         """Returns the constant of the program from which ops that TensorFlow computed in advance took a bad value."""
