@@ -17,7 +17,7 @@ def _data(rows: int = 8) -> tuple[Any, Any]:
     return features, features.sum(axis=1, keepdims=True)
 
 
-@bug(op_type="Mul", effect="variable")
+@bug(op_type="Square", effect="result")
 def learning_rate_far_too_large() -> None:
     """A linear model with a learning rate of 1e12 overflows in the loss of its second or third step."""
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
@@ -25,9 +25,9 @@ def learning_rate_far_too_large() -> None:
     model.fit(*_data(), batch_size=8, epochs=5, verbose=0)  # culprit
 
 
-@bug(op_type="Mul", effect="variable")
+@bug(op_type="Square", effect="result")
 def learning_rate_far_too_large_in_a_loop() -> None:
-    """The same in a custom training loop. The loss overflows too, and the update overflows in the weights."""
+    """The same in a custom training loop. The loss overflows first, and then the update overflows in the weights."""
     features, targets = _data()
     weights = tf.Variable(tf.ones([4, 1]))
 
@@ -35,8 +35,8 @@ def learning_rate_far_too_large_in_a_loop() -> None:
     def train_step() -> Any:
         with tf.GradientTape() as tape:
             error = features @ weights - targets
-            loss = tf.reduce_mean(tf.square(error))
-        weights.assign_sub(1e12 * tape.gradient(loss, weights))  # culprit
+            loss = tf.reduce_mean(tf.square(error))  # culprit
+        weights.assign_sub(1e12 * tape.gradient(loss, weights))
         return loss
 
     weights.assign_add(tf.ones([4, 1]))
