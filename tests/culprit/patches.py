@@ -200,6 +200,9 @@ PATCHES: dict[str, Patch] = {
     "precision.squares_of_float16_activations": Patch(
         _SCALE, (("tf.square(values)", "tf.square(tf.cast(values, tf.float32))"),)
     ),
+    "precision.loss_scale_beyond_float16": Patch(
+        "Scale the inputs and the loss down", (("32768.0\n", "8.0\n"), ("/ 32768.0", "/ 8.0"))
+    ),
     "precision.sum_of_two_large_numbers": Patch(_SCALE, (("tf.constant(3e38)", "tf.constant(1e-3 * 3e38)"),)),
     "reinforcement.entropy_of_masked_actions": Patch(
         "Use a large finite number", (("observations @ weights, -np.inf)", "observations @ weights, -1e9)"),)

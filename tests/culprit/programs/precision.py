@@ -191,3 +191,22 @@ def sum_of_two_large_numbers() -> Any:
     cost = tf.constant(3e38)
     total = cost + cost  # culprit
     return tf.constant(1.0) / (total - total)
+
+
+@bug(op_type="Mul", effect="variable", role="gradient", forward="Square")
+def loss_scale_beyond_float16() -> None:
+    """A scaled gradient overflows in the product with factors of which TensorFlow's optimizer makes one constant."""
+    features = np.random.default_rng(28).normal(size=(8, 4)).astype("float32")
+    weights = tf.Variable(0.2 * tf.ones([4, 1]))
+
+    @tf.function
+    def train_step(x: Any, y: Any) -> Any:
+        with tf.GradientTape() as tape:
+            error = tf.cast(x, tf.float16) @ tf.cast(weights, tf.float16) - tf.cast(y, tf.float16)
+            loss = tf.reduce_mean(tf.cast(tf.square(error), tf.float32))  # culprit
+            scaled = loss * 32768.0
+        weights.assign_sub(0.01 * tape.gradient(scaled, weights) / 32768.0)
+        return loss
+
+    for _ in range(3):
+        train_step(tf.constant(features), tf.constant(30.0 * features[:, :1]))
