@@ -146,6 +146,7 @@ class TestProgress:
     def test_what_could_not_be_read_in_time_is_that_of_the_round_before(self, tmp_path: Path) -> None:
         with open_logdir(harmful(tmp_path / "logdir")) as logdir:
             before = read_progress(logdir, seconds=SECONDS)
+            logdir.forget()
             cut = read_progress(logdir, seconds=0.0, before=before)
             alone = read_progress(logdir, seconds=0.0)
         assert before is not None

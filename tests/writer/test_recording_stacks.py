@@ -520,7 +520,7 @@ def test_each_distinct_stack_is_stored_once(tmp_path: Path) -> None:
             tf.sin(X)
     executions = rows(tmp_path, "execution")
     assert len(executions) == 50
-    assert len({row["stack_trace_id"] for row in executions}) == 1
+    assert len({row["stack_trace_id"] for row in executions}) == 1, rows(tmp_path, "stack_frame")
     assert capture.run_id == executions[0]["run_id"]
 
 
