@@ -39,6 +39,11 @@ SCALE = (
     "Scale the operands (data or weights) down, or compute in a wider dtype. In training, lower the learning rate or "
     "clip the gradients."
 )
+NEGATIVE_VARIANCE = (
+    "The variance is negative, and an epsilon does not repair that. If it is a moving variance, check what was "
+    "assigned to it or loaded, and that the momentum is from 0 to 1. If it is computed as E[x^2] - E[x]^2, use "
+    "tf.nn.moments: that difference can be negative by rounding."
+)
 JITTER = (
     "Add jitter to the diagonal, for example matrix + 1e-4 * tf.eye(n). A matrix with large elements needs more, and "
     "float64 less."
@@ -441,6 +446,16 @@ def test_a_sum_of_exponentials_that_underflowed(tmp_path: Path) -> None:
     )
 
 
+def test_a_division_by_the_sum_of_products_of_exponentials_is_no_softmax(tmp_path: Path) -> None:
+    step = Step().takes(CLEAN).op("exp", "Exp", ["x"], ALL_0).op("weighted", "Mul", ["x", "exp"], ALL_0)
+    step.op("sum", "Sum", ["weighted"], ALL_0).op("ratio", "RealDiv", ["weighted", "sum"], NAN)
+    assert step.reason("ratio", tmp_path, result="ratio") == Explanation(
+        "0 / 0: the divisor has 2 zeros, the dividend 2 zeros, and 0 / 0 is NaN. The divisor is 0 because Exp "
+        "underflowed: 2 of 2 elements are 0 in its result.",
+        UNDERFLOW,
+    )
+
+
 @pytest.mark.parametrize(
     ("taken", "kernel"),
     [(CLEAN, counts(zero=3, pos=1)), (counts(neg_inf=4), counts(zero=4))],
@@ -585,6 +600,20 @@ SIGNED = "Use tf.linalg.slogdet: it returns the sign of the determinant and the 
             NAN,
             CANCELLED,
             ORIGIN,
+        ),
+        (
+            "FusedBatchNormV3",
+            [*[numbers(1.0, 2.0, pos=2)] * 4, numbers(-1.0, 2.0, neg=1, pos=1)],
+            NAN,
+            "FusedBatchNorm: 1 of 2 elements is negative in the variance, and its root is NaN.",
+            NEGATIVE_VARIANCE,
+        ),
+        (
+            "FusedBatchNormV3",
+            [*[numbers(1.0, 2.0, pos=2)] * 4, numbers(0.0, 2.0, zero=1, pos=1)],
+            NAN,
+            "FusedBatchNorm: 1 of 2 elements is 0 in the variance, and the epsilon is 0 or rounds to 0.",
+            "Use an epsilon above 0.",
         ),
         ("UnsortedSegmentMax", [CLEAN], CLEAN, None, None),
         ("Svd", [NAN], NAN, None, None),

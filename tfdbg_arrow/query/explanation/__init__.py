@@ -20,7 +20,7 @@ from pathlib import Path
 from tfdbg_arrow.query.bad_tensor import run_and_row
 from tfdbg_arrow.query.displayed import Displayed
 from tfdbg_arrow.query.engine import Engine
-from tfdbg_arrow.query.explanation.computed import Computed, Explanation
+from tfdbg_arrow.query.explanation.computed import Computed, Explanation, infs
 from tfdbg_arrow.query.explanation.kinds import BEFORE_TRAINING
 from tfdbg_arrow.query.explanation.library import repair_of_call
 from tfdbg_arrow.query.explanation.rules import explain
@@ -187,7 +187,8 @@ def explain_event(
     explanation = explain(as_run) if explanation is None else explanation
     if explanation is None or explanation.repair is None:
         return explanation
-    repair = repair_of_call(*around.op_to_change())
+    is_negative = forward is None and bool(event.num_nan) and not infs(event)
+    repair = repair_of_call(*around.op_to_change(), is_negative=is_negative)
     if repair is None and explanation.repair in BEFORE_TRAINING and around.is_before_training():
         repair = BEFORE_TRAINING[explanation.repair]
     return explanation if repair is None else replace(explanation, repair=repair)

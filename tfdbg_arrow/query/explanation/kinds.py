@@ -52,6 +52,12 @@ _OVERFLOW_OF_NORM = (
     "Clip by value (tf.clip_by_value, or clipvalue in Keras), which takes no squares, or scale the inputs and the loss "
     "down. Clipping by a norm does not help, as the norm itself overflows."
 )
+NEGATIVE_VARIANCE = (
+    "The variance is negative, and an epsilon does not repair that. If it is a moving variance, check what was "
+    "assigned to it or loaded, and that the momentum is from 0 to 1. If it is computed as E[x^2] - E[x]^2, use "
+    "tf.nn.moments: that difference can be negative by rounding."
+)
+"""The fix for a normalization by the root of a negative number."""
 BEFORE_TRAINING = {
     OVERFLOW: "Scale the operands (data or weights) down, or compute in a wider dtype.",
     _OVERFLOW_OF_GRADIENT: (

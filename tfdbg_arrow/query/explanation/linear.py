@@ -134,7 +134,11 @@ def _by_zero(computed: Computed, sentence: str) -> Explanation:
     if exponential is None:
         return with_lost_epsilon(Explanation(sentence, _NO_NAN), computed, index=1)
     terms = computed.made_from(divisor).get(0) if divisor.op_type == "Sum" else None
-    is_softmax = terms is not None and terms.event_index == dividend.event_index
+    is_softmax = (
+        terms is not None
+        and terms.event_index == dividend.event_index
+        and dividend.op_type == computed.made_by(dividend) == "Exp"
+    )
     return Explanation(f"{sentence} {exponential}", SOFTMAX if is_softmax else _UNDERFLOW)
 
 

@@ -19,6 +19,7 @@ from tfdbg_arrow.query.explanation.computed import (
     zeros,
 )
 from tfdbg_arrow.query.explanation.kinds import (
+    NEGATIVE_VARIANCE,
     OVERFLOW,
     PLUS_CONSTANT,
     SOFTMAX,
@@ -92,7 +93,7 @@ _CHECK_DATA = (
 _CHECK_SCALAR = "Check where the program got it, such as a schedule, NumPy code or a division in Python."
 _GAMMA = "Keep the arguments in the domain with tf.clip_by_value or tf.maximum."
 _ALPHA = "Keep the parameters above 0, for example with tf.nn.softplus."
-_DENOMINATOR = "Use an epsilon above 0, and a variance that is not negative."
+_EPSILON = "Use an epsilon above 0."
 _FACTORS = "Scale the matrix down, or compute in float64."
 _FUSED_WITH_PRODUCTS = frozenset({
     "Add", "AddV2", "BiasAdd", "Conv2D", "DepthwiseConv2dNative", "Elu", "LeakyRelu", "MatMul", "Pad", "Relu", "Relu6",
@@ -222,16 +223,17 @@ def _batch_norm(computed: Computed) -> Explanation | None:
         return None
     if any(event.max_abs_finite is None or event.max_abs_finite > 1e6 for event in known):
         return None
-    variance = computed.inputs.get(4)
+    variance, repair = computed.inputs.get(4), _EPSILON
     if variance is None or not variance.size:
         reason = "a channel has variance 0 and the epsilon is 0 or rounds to 0, so the op divides by 0."
     elif variance.num_neg_finite and not zeros(variance):
         reason = f"{elements_are(variance.num_neg_finite, variance)} negative in the variance, and its root is NaN."
+        repair = NEGATIVE_VARIANCE
     elif zeros(variance) and not variance.num_neg_finite:
         reason = f"{elements_are(variance.num_zero, variance)} 0 in the variance, and the epsilon is 0 or rounds to 0."
     else:
         return None
-    return Explanation(f"{computed.op}: {reason}", _DENOMINATOR)
+    return Explanation(f"{computed.op}: {reason}", repair)
 
 
 def _read(computed: Computed) -> Explanation | None:
