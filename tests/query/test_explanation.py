@@ -39,6 +39,12 @@ SCALE = (
     "Scale the operands (data or weights) down, or compute in a wider dtype. In training, lower the learning rate or "
     "clip the gradients."
 )
+BEFORE_TRAINING = "Scale the operands (data or weights) down, or compute in a wider dtype."
+OVER_BATCH = (
+    "Lower the learning rate or clip the gradients: as all samples of the batch overflow, the weights are the likely "
+    "cause. Otherwise, scale the operands (data or weights) down, or compute in a wider dtype."
+)
+FAR_LARGER = "a number in {} data or label may be far larger than in the others. If none is:"
 NEGATIVE_VARIANCE = (
     "The variance is negative, and an epsilon does not repair that. If it is a moving variance, check what was "
     "assigned to it or loaded, and that the momentum is from 0 to 1. If it is computed as E[x^2] - E[x]^2, use "
@@ -241,12 +247,140 @@ def test_before_the_first_update_the_learning_rate_is_no_cause(tmp_path: Path) -
         step.op("product", "Mul", ["square", "x"], INF).gradient("slope", "MatMul", ["x", "square"], INF, "square")
         found = [step.reason(name, tmp_path / f"{is_first} {name}") for name in ("product", "slope")]
         repairs.append([None if each is None else each.repair for each in found])
-    of_operands = "Scale the operands (data or weights) down, or compute in a wider dtype."
     of_loss = (
         "Scale the inputs and the loss down (if the program multiplies the loss by a scale, lower the scale), or "
         "compute in a wider dtype. Clipping this gradient comes too late, as it is not finite any more."
     )
-    assert repairs == [[of_operands, of_loss], [SCALE, OF_GRADIENT]]
+    assert repairs == [[BEFORE_TRAINING, of_loss], [SCALE, OF_GRADIENT]]
+
+
+BOUND_STATE = (
+    "Keep the state of the loop from growing with each iteration: use a smaller step size or gain (such as smaller "
+    "recurrent weights), or bound the state, for example with tf.tanh or tf.clip_by_value."
+)
+
+
+def loop(*before: Mapping[str, Any], taken: str = "state", calls: int = 1, is_training: bool = False) -> RunBuilder:
+    """Returns the last call of `f(x)`: a loop over state = taken * taken, whose iterations are finite before the last.
+
+    Args:
+        before: The health of the product in the iterations before it overflows.
+        taken: `state`, which is the last product, or `x`.
+        calls: The number of calls.
+        is_training: Whether each iteration computes a gradient. In any case, a part of one is computed before the loop.
+    """
+    run = RunBuilder("run-a")
+    outer = run.graph("f").op("x", "Placeholder").op("one_by_n", "DivNoNan", ["x"], role="gradient")
+    body = run.graph("body").op("state", "Placeholder").op("x", "Placeholder").op("square", "Square", [taken])
+    body.op("slope", "Mul", ["x"], role="gradient")
+    outer.op("while", "StatelessWhile", ["x", "x"], dtypes=("float32", "float32"))
+    outer.calls("while", "body_1", body, attribute="body").function("f", ["x"], ["while"])
+    body.function("body_1", ["state", "x"], ["square", "x"])
+    for _ in range(calls):
+        call = run.execution("f", inputs=[1], outputs={2: "float32"}, graph=outer)
+    run.external(1, CLEAN, execution=call)
+    run.tensor(outer, "x", CLEAN, execution=call)
+    run.tensor(outer, "one_by_n", CLEAN, execution=call)
+    for iteration, health in enumerate((*before, INF)):
+        for name in ("slope", "square") if is_training else ("square",):
+            of_op = CLEAN if name == "slope" else health
+            run.tensor(body, name, of_op, execution=call, site="while/body", frame=5, iteration=iteration)
+    return run
+
+
+def reason_of_last(run: RunBuilder, tmp_path: Path) -> Explanation | None:
+    return read_reasons(run.write(tmp_path), run.next_event_index - 1, run_id="run-a").explanation
+
+
+def test_an_overflow_of_what_a_loop_makes_of_its_own_result_asks_for_a_bound(tmp_path: Path) -> None:
+    over = f"Overflow in Square: its inputs are finite, and {OVER}"
+    assert reason_of_last(loop(CLEAN, CLEAN, CLEAN), tmp_path / "counted") == Explanation(
+        f"{over} Each iteration of the loop computes it from the one before, and it was finite for 3 iterations.",
+        BOUND_STATE,
+    )
+    measured = [numbers(1.0, largest, pos=2) for largest in (3.0, 9.0, 1e10, 1e20)]
+    assert reason_of_last(loop(*measured), tmp_path / "measured") == Explanation(
+        "Overflow in Square: the largest magnitude in its inputs is 1e+20, and 1 of 2 elements is beyond the largest "
+        "float32, 3.40282e+38. It grew from 3 to 1e+20 over 4 iterations of the loop.",
+        BOUND_STATE,
+    )
+    assert reason_of_last(loop(CLEAN, CLEAN, CLEAN, calls=2), tmp_path / "later call") == Explanation(
+        f"{over} Each iteration of the loop computes it from the one before, and it was finite for 3 iterations.",
+        f"{BOUND_STATE} If it grew only after some steps of training, lower the learning rate or clip the gradients.",
+    )
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        loop(CLEAN, CLEAN, CLEAN, taken="x"),
+        loop(CLEAN, CLEAN),
+        loop(NAN, CLEAN, CLEAN),
+        loop(*[numbers(1.0, largest, pos=2) for largest in (3.0, 9e20, 5.0, 1e20)]),
+        loop(*[numbers(1.0, largest, pos=2) for largest in (1.0, 2.0, 3.0)]),
+    ],
+    ids=["computed from other values", "too short", "bad before", "not the largest", "small"],
+)
+def test_another_overflow_in_a_loop_is_no_growth(run: RunBuilder, tmp_path: Path) -> None:
+    found = reason_of_last(run, tmp_path)
+    assert found is not None
+    assert (found.sentence.endswith(OVER), found.repair) == (True, BEFORE_TRAINING)
+
+
+@pytest.mark.parametrize(("before", "repair"), [([], BEFORE_TRAINING), ([CLEAN], SCALE)])
+def test_the_second_iteration_of_a_training_is_not_before_it(
+    before: list[Mapping[str, Any]], repair: str, tmp_path: Path
+) -> None:
+    found = reason_of_last(loop(*before, taken="x", is_training=True), tmp_path)
+    assert found is not None
+    assert found.repair == repair
+
+
+def reason_of_batch(
+    tmp_path: Path, *, num_bad: int, is_first: bool = False, has_gradient: bool = True
+) -> Explanation | None:
+    """Returns why the squares of a batch overflow in some of 20 samples, in the first or a later step."""
+    run = RunBuilder("run-a")
+    batch = counts(pos=20)
+    bad = {**counts(pos_inf=num_bad, pos=20 - num_bad), "first_bad_index": 0, "num_bad_slices": num_bad}
+    graph = run.graph("f").op("x", "Placeholder").op("label", "Placeholder").op("error", "Sub", ["x", "label"])
+    graph.op("square", "Square", ["error"]).op("slope", "Mul", ["error"], role="gradient" if has_gradient else None)
+    graph.function("f", ["x", "label"], ["square"])
+    for is_last in (True,) if is_first else (False, True):
+        call = run.execution("f", inputs=[1, 2], outputs={3: "float32"}, graph=graph)
+        if call == 0:
+            run.external(1, batch, execution=call)
+            run.external(2, batch, execution=call)
+        for name in ("x", "label", "error", "slope"):
+            run.tensor(graph, name, batch, execution=call, step=call)
+        run.tensor(graph, "square", bad if is_last else batch, execution=call, step=call)
+    return reason_of_last(run, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("num_bad", "is_first", "repair"),
+    [
+        (20, False, OVER_BATCH),
+        (20, True, BEFORE_TRAINING),
+        (19, False, SCALE),
+        (3, False, SCALE),
+        (2, False, f"Look at these samples first: {FAR_LARGER.format('their')} {SCALE}"),
+        (1, False, f"Look at this sample first: {FAR_LARGER.format('its')} {SCALE}"),
+        (1, True, f"Look at this sample first: {FAR_LARGER.format('its')} {BEFORE_TRAINING}"),
+    ],
+)
+def test_the_repair_of_an_overflow_depends_on_how_many_samples_overflow(
+    num_bad: int, is_first: bool, repair: str, tmp_path: Path
+) -> None:
+    found = reason_of_batch(tmp_path, num_bad=num_bad, is_first=is_first)
+    assert found is not None
+    assert found.repair == repair
+
+
+def test_samples_that_overflow_where_nothing_is_trained_are_no_sign_of_the_learning_rate(tmp_path: Path) -> None:
+    found = reason_of_batch(tmp_path, num_bad=20, has_gradient=False)
+    assert found is not None
+    assert found.repair == SCALE
 
 
 def test_a_gradient_that_overflows_cannot_be_clipped_any_more(tmp_path: Path) -> None:

@@ -69,6 +69,11 @@ BEFORE_TRAINING = {
     ),
 }
 """The same fixes before the first update of the weights, when the learning rate had no effect yet."""
+OVERFLOW_OF_BATCH = (
+    "Lower the learning rate or clip the gradients: as all samples of the batch overflow, the weights are the likely "
+    "cause. Otherwise, scale the operands (data or weights) down, or compute in a wider dtype."
+)
+"""The fix for an overflow in a training, if every sample of the batch is bad."""
 _KEEPS_ZEROS = frozenset({
     "BatchMatMulV2", "BatchMatMulV3", "BroadcastTo", "Cast", "Einsum", "ExpandDims", "GatherV2", "Identity", "MatMul",
     "Mean", "Mul", "Neg", "Reshape", "Squeeze", "StridedSlice", "Sum", "Transpose",
