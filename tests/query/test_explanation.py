@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -391,6 +392,13 @@ def test_a_gradient_that_overflows_cannot_be_clipped_any_more(tmp_path: Path) ->
     )
 
 
+def test_the_gradient_of_an_op_may_be_an_op_of_its_own_type() -> None:
+    computed = Computed(output=row("MatMul", INF), inputs={0: row("Mul", CLEAN)}, forward_type="MatMul")
+    assert explain(computed) == Explanation(
+        f"The gradient of MatMul overflowed: its inputs are finite, and {OVER}", OF_GRADIENT
+    )
+
+
 @pytest.mark.parametrize("scale", [2.0**100, 2.0])
 def test_a_gradient_that_overflows_because_of_a_scaled_loss(scale: float, tmp_path: Path) -> None:
     step = Step(is_first=False).takes(CLEAN).op("loss", "Mul", ["x", "x"], numbers(1.0, 1.0, pos=1))
@@ -621,6 +629,7 @@ BEFORE_ROOT = (
     "Before the root, add an epsilon that is not 0 in the dtype. A norm, a standard deviation and a power of 0.5 take "
     "a root, too."
 )
+POWER = "Keep the base away from 0: add an epsilon or use tf.maximum."
 FACTORS = "Scale the matrix down, or compute in float64."
 FINITE_MASK = (
     "Mask with a large negative number such as -1e9 in place of -Inf. If no mask is -Inf: Look for the op that "
@@ -860,6 +869,92 @@ def test_a_logarithm_of_a_negative_determinant_is_of_its_magnitude() -> None:
     assert explain(Computed(output=row("Log", NAN), inputs=taken)) == Explanation(
         "Log of a negative number: 1 of 2 elements is below 0, and the result is NaN.", SIGNED
     )
+
+
+BY_ONE_0 = "Division by 0: the divisor is 0, and the quotient is infinite."
+STEP_COUNTER = "The counter of steps begins at 0. Use step + 1, or tf.maximum(step, 1)."
+ONE_0 = {**counts(zero=1), "rank": 0, "shape": []}
+ONE = {**counts(pos=1), "rank": 0, "shape": []}
+
+
+@pytest.mark.parametrize(
+    ("base", "step", "repair"),
+    [("Pow", ONE_0, STEP_COUNTER), ("Pow", ONE, NO_NAN), ("Pow", counts(zero=1), NO_NAN), ("Mul", ONE_0, NO_NAN)],
+)
+def test_a_bias_correction_in_step_0(base: str, step: Mapping[str, Any], repair: str, tmp_path: Path) -> None:
+    program = Step().takes(CLEAN).op("step", "ReadVariableOp", [], step).op("one", "Const", [], ONE)
+    program.op("power", base, ["one", "step"], ONE).op("correction", "Sub", ["one", "power"], ONE_0)
+    program.op("ratio", "RealDiv", ["x", "correction"], INF)
+    assert program.reason("ratio", tmp_path, result="ratio") == Explanation(BY_ONE_0, repair)
+
+
+OF_ONE_SAMPLE = " Dividend and divisor are computed from a single sample."
+LEAVE_OUT = (
+    "Use tf.math.divide_no_nan, or leave out batches of one sample (such as with drop_remainder=True): their "
+    "variance is 0."
+)
+
+
+@pytest.mark.parametrize(
+    ("shape", "square", "is_of_one"),
+    [
+        ([1], "SquaredDifference", True),
+        ([1, 3], "SquaredDifference", True),
+        ([3, 1], "SquaredDifference", False),  # another axis
+        ([3, 3], "SquaredDifference", False),
+        ([1], "Cast", False),  # a mask
+    ],
+)
+def test_the_standard_deviation_of_a_single_sample(
+    shape: list[int], square: str, is_of_one: bool, tmp_path: Path
+) -> None:
+    size = max(shape)
+    zero = {**counts(zero=prod(shape)), "rank": len(shape), "shape": shape}
+    step = Step().takes(zero).op("square", square, ["x", "x"], zero).op("mean", "Mean", ["square"], counts(zero=size))
+    step.op("variance", "Squeeze", ["mean"], counts(zero=size)).op("root", "Sqrt", ["variance"], counts(zero=size))
+    step.op("ratio", "RealDiv", ["x", "root"], {**counts(nan=prod(shape)), "shape": shape})
+    found = step.reason("ratio", tmp_path, result="ratio")
+    assert found is not None
+    assert found.sentence.endswith(OF_ONE_SAMPLE) == is_of_one
+    assert found.repair == (LEAVE_OUT if is_of_one else NO_NAN)
+
+
+@pytest.mark.parametrize(("shape", "count"), [([1, 1], "Cast"), ([2, 1], "Cast"), ([1, 1], "Sum")])
+def test_the_number_of_samples_minus_1(shape: list[int], count: str, tmp_path: Path) -> None:
+    zero = {**counts(zero=prod(shape)), "rank": 2, "shape": shape}
+    step = Step().takes(zero).op("sum", "Sum", ["x"], counts(zero=1)).op("count", count, [], ONE)
+    step.op("one", "Const", [], ONE).op("less", "Sub", ["count", "one"], ONE_0)
+    step.op("ratio", "RealDiv", ["sum", "less"], counts(nan=1))
+    found = step.reason("ratio", tmp_path, result="ratio")
+    assert found is not None
+    assert found.sentence.endswith(OF_ONE_SAMPLE) == (shape == [1, 1] and count == "Cast")
+
+
+@pytest.mark.parametrize(
+    ("program_ops", "forward_type", "sentence", "repair"),
+    [
+        (("Pow",), None, "Pow of 0: 1 of 2 elements is 0, and 0 to a negative power is infinite.", POWER),
+        (
+            ("Sub", "Pow"),
+            "Pow",
+            "The gradient of Pow at 0: 1 of 2 elements is 0, and 0 to a negative power is infinite.",
+            POWER,
+        ),
+        (("RealDiv", "Sqrt"), None, "Rsqrt of 0: 1 of 2 elements is 0, and 1 / sqrt(0) is infinite.", BEFORE_ROOT),
+    ],
+)
+def test_a_power_that_ran_as_an_inverse_root(
+    program_ops: tuple[str, ...], forward_type: str | None, sentence: str, repair: str
+) -> None:
+    found = explain(
+        Computed(
+            output=row("Rsqrt", INF),
+            inputs={0: row("Sum", ZERO)},
+            program_ops=program_ops,
+            forward_type=forward_type,
+        )
+    )
+    assert found == Explanation(sentence, repair)
 
 
 @pytest.mark.parametrize(

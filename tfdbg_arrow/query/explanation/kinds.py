@@ -80,7 +80,7 @@ _KEEPS_ZEROS = frozenset({
 })  # fmt: skip
 """Types of ops that return 0 for zeros, and for zeros times finite numbers."""
 _MATRIX_PRODUCTS = ("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "MatMul")
-_RESHAPES = ("ExpandDims", "Identity", "Reshape", "Squeeze")
+RESHAPES = ("ExpandDims", "Identity", "Reshape", "Squeeze")
 """Types of ops that return the elements of their input in another shape."""
 _MAX_STEPS = 20
 """Maximum number of tensors behind a divisor that are examined for an exponential that underflowed."""
@@ -221,7 +221,7 @@ def underflow(computed: Computed, zero: TensorEvent) -> str | None:
 def _underflow_of_products(computed: Computed, zero: TensorEvent) -> str | None:
     """Returns the sentence for a sum of products of exponentials with positive numbers, or None."""
     total: TensorEvent | None = zero
-    while total is not None and computed.made_by(total) in _RESHAPES:
+    while total is not None and computed.made_by(total) in RESHAPES:
         total = computed.made_from(total).get(0)
     if total is None or not zero.num_zero or computed.made_by(total) not in _MATRIX_PRODUCTS:
         return None

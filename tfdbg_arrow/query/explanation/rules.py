@@ -34,7 +34,17 @@ from tfdbg_arrow.query.explanation.kinds import (
     Reduction,
     with_mask,
 )
-from tfdbg_arrow.query.explanation.linear import CrossEntropy, Division, Power, Sums, ZeroTimes, remainder, softmax
+from tfdbg_arrow.query.explanation.linear import (
+    STEP_COUNTER,
+    CrossEntropy,
+    Division,
+    Power,
+    Sums,
+    ZeroTimes,
+    inverse_root_of_power,
+    remainder,
+    softmax,
+)
 from tfdbg_arrow.query.flow.extremes import largest_of
 from tfdbg_arrow.query.recorded import TensorEvent
 from tfdbg_arrow.schema.op_traits import OPTIMIZERS, READER, Trait, types_with
@@ -333,6 +343,7 @@ RULES: dict[str, Rule] = {
     "Sqrt": _ROOT,
     "Rsqrt": FirstOf(
         rules=(
+            inverse_root_of_power,
             Pole(value="1 / sqrt(0) is infinite", repair=_BEFORE_ROOT),
             _ROOT,
         )
@@ -533,9 +544,6 @@ def _of_infinite_loss(computed: Computed) -> Explanation | None:
     )
 
 
-_STEP_COUNTER = "The counter of steps begins at 0. Use step + 1, or tf.maximum(step, 1)."
-
-
 def _of_optimizer(found: Explanation, computed: Computed) -> Explanation:
     """Returns the explanation of a division. An optimizer divides by the root of its variable plus an epsilon."""
     root, divisor = computed.inputs.get(0), computed.inputs.get(1)
@@ -543,7 +551,7 @@ def _of_optimizer(found: Explanation, computed: Computed) -> Explanation:
     is_by_zero = computed.op == "RealDiv" and divisor is not None and zeros(divisor) > 0
     zero = divisor if computed.op in ("Div", "RealDiv") else root
     if zero is not None and zero.op_type == "Cast" and zero.shape == () and zeros(zero) > 0:
-        return replace(found, repair=_STEP_COUNTER)
+        return replace(found, repair=STEP_COUNTER)
     if is_by_variable or (is_by_zero and divisor is not None and _is_of_optimizer(computed, divisor)):
         return replace(found, repair=_OPTIMIZER_EPSILON)
     return found
@@ -610,10 +618,14 @@ def _of_gradient(computed: Computed, found: Explanation) -> Explanation:
     if found.sentence.startswith("The gradient of") or forward_type in _OF_CUSTOM_GRADIENTS:
         return found
     sentence = found.sentence.removeprefix("In a gradient, ")
-    if _NO_NAME.match(sentence):
-        sentence = sentence[0].lower() + sentence[1:]
+    what, _, facts = sentence.partition(": ")
+    if what == f"Overflow in {type_without_version(forward_type)}":
+        sentence = f"The gradient of {forward_type} overflowed: {facts}"
+    else:
+        start = sentence[0].lower() if _NO_NAME.match(sentence) else sentence[0]
+        sentence = f"In the gradient of {forward_type}, {start}{sentence[1:]}"
     repair = GRADIENTS.get(forward_type, found.repair)
     if found.repair == _DIVISOR and forward_type in ("Log", "Log1p"):
         # The division is one of TensorFlow's; the program has none.
         repair = _repair_of_log(computed, computed.inputs[0]) if forward_type == "Log" else _ABOVE_MINUS_1
-    return Explanation(f"In the gradient of {forward_type}, {sentence}", repair)
+    return Explanation(sentence, repair)
