@@ -233,11 +233,11 @@ def _growth_in_loop(magnitudes: Sequence[float | None]) -> str | None:
     over = number_of(len(magnitudes), "iteration")
     known = [magnitude for magnitude in magnitudes if magnitude is not None]
     if len(known) < len(magnitudes):
-        return f"Each iteration of the loop computes it from the one before, and it was finite for {over}."
+        return f"Each iteration of the loop computes it from that of the one before, which was finite for {over}."
     first = next((magnitude for magnitude in known if magnitude > 0), None)
     if first is None or known[-1] < max(*known, _MIN_LAST, first * _MIN_GROWTH):
         return None
-    return f"It grew from {first:.3g} to {known[-1]:.3g} over {over} of the loop."
+    return f"The result grew from {first:.3g} to {known[-1]:.3g} over {over} of the loop."
 
 
 def _in_program(flow: DataFlow, made: ProgramOp, as_run: Computed, *, is_origin: bool) -> Computed | None:
