@@ -296,8 +296,7 @@ def reason_of_last(run: RunBuilder, tmp_path: Path) -> Explanation | None:
 def test_an_overflow_of_what_a_loop_makes_of_its_own_result_asks_for_a_bound(tmp_path: Path) -> None:
     over = f"Overflow in Square: its inputs are finite, and {OVER}"
     assert reason_of_last(loop(CLEAN, CLEAN, CLEAN), tmp_path / "counted") == Explanation(
-        f"{over} Each iteration of the loop computes it from that of the one before, which was finite for 3 "
-        "iterations.",
+        f"{over} The loop computes each result from the one before, and stayed finite for 3 iterations.",
         BOUND_STATE,
     )
     measured = [numbers(1.0, largest, pos=2) for largest in (3.0, 9.0, 1e10, 1e20)]
@@ -307,8 +306,7 @@ def test_an_overflow_of_what_a_loop_makes_of_its_own_result_asks_for_a_bound(tmp
         BOUND_STATE,
     )
     assert reason_of_last(loop(CLEAN, CLEAN, CLEAN, calls=2), tmp_path / "later call") == Explanation(
-        f"{over} Each iteration of the loop computes it from that of the one before, which was finite for 3 "
-        "iterations.",
+        f"{over} The loop computes each result from the one before, and stayed finite for 3 iterations.",
         f"{BOUND_STATE} If it grew only after some steps of training, lower the learning rate or clip the gradients.",
     )
 

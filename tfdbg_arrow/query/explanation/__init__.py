@@ -233,7 +233,7 @@ def _growth_in_loop(magnitudes: Sequence[float | None]) -> str | None:
     over = number_of(len(magnitudes), "iteration")
     known = [magnitude for magnitude in magnitudes if magnitude is not None]
     if len(known) < len(magnitudes):
-        return f"Each iteration of the loop computes it from that of the one before, which was finite for {over}."
+        return f"The loop computes each result from the one before, and stayed finite for {over}."
     first = next((magnitude for magnitude in known if magnitude > 0), None)
     if first is None or known[-1] < max(*known, _MIN_LAST, first * _MIN_GROWTH):
         return None
