@@ -29,6 +29,15 @@ def multiscale_similarity(images: Any) -> Any:
     return tf.reduce_mean(tf.image.ssim_multiscale(images, 1.0 - STRIPES, 1.0, (0.4, 0.6), filter_size=3))
 
 
+def slope_of_the_slope_of_the_norm() -> None:
+    x = tf.Variable(tf.zeros([3]))
+    with tf.GradientTape() as outer:
+        with tf.GradientTape() as inner:
+            norm = tf.norm(x)
+        slope = inner.gradient(norm, x, output_gradients=tf.zeros([]))
+    x.assign_sub(outer.gradient(slope, x))
+
+
 PROGRAMS: dict[str, tuple[Callable[[], object], str]] = {
     "standard deviation": (
         lambda: gradient(tf.math.reduce_std, tf.Variable(tf.ones([4]))),
@@ -60,6 +69,27 @@ PROGRAMS: dict[str, tuple[Callable[[], object], str]] = {
         lambda: tf.nn.batch_normalization(tf.ones([2, 3]), tf.ones([3]), tf.zeros([3]), None, None, 0.0),
         "Give the normalization an epsilon above 0",
     ),
+    "normalization by a negative variance": (
+        lambda: tf.nn.batch_normalization(tf.ones([2, 3]), tf.ones([3]), -tf.ones([3]), None, None, 1e-3),
+        "The variance is negative",
+    ),
+    "layer normalization": (
+        lambda: keras.layers.LayerNormalization(epsilon=0.0)(tf.ones([2, 3])),
+        "Give the normalization an epsilon above 0",
+    ),
+    "group normalization": (
+        lambda: keras.layers.GroupNormalization(groups=1, epsilon=0.0)(tf.ones([2, 3])),
+        "Give the normalization an epsilon above 0",
+    ),
+    "RMS normalization": (
+        lambda: keras.layers.RMSNormalization(epsilon=0.0)(tf.zeros([2, 3])),
+        "Give the normalization an epsilon above 0",
+    ),
+    "Adam": (
+        lambda: keras.optimizers.Adam(beta_2=1.999).apply([tf.ones([2])], [keras.Variable([1.0, 2.0])]),
+        "The root is the optimizer's, not yours: construct it with a beta_2",
+    ),
+    "slope of the slope of the norm": (slope_of_the_slope_of_the_norm, "The norm is a root."),
 }
 
 

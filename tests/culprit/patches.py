@@ -32,6 +32,7 @@ _OPTIMIZER = "Give the optimizer an epsilon"
 _ROOT = "Before the root, add an epsilon"
 _SCALE = "Scale the operands (data or weights) down, or compute in a wider dtype"
 _SOFTMAX = "Use tf.nn.softmax"
+_STATE = "Keep the state of the loop from growing"
 
 PATCHES: dict[str, Patch] = {
     "data.argument_of_a_function": Patch(_CHECK_DATA, (("np.array([np.nan, 1.0]", "np.array([0.0, 1.0]"),)),
@@ -214,10 +215,7 @@ PATCHES: dict[str, Patch] = {
             ("tf.math.log1p(alpha) * 2.0", "tf.nn.softplus(log_alpha) * 2.0  # culprit"),
         ),
     ),
-    "reinforcement.returns_that_are_not_discounted": Patch(
-        _SCALE,
-        (("initializer=0.0", "initializer=tf.constant(0.0, tf.float64)"), ("tf.ones([8])", "tf.ones([8], tf.float64)")),
-    ),
+    "reinforcement.returns_that_are_not_discounted": Patch(_STATE, (("1e9 * total", "0.9 * total"),)),
     "scientific.convolution_that_overflows": Patch(_SCALE, (("conv2d(image,", "conv2d(1e-10 * image,"),)),
     "scientific.determinant_that_overflows": Patch(
         "Use tf.linalg.slogdet", (("tf.math.log(tf.linalg.det(matrix))", "tf.linalg.slogdet(matrix)[1]"),)
@@ -255,9 +253,7 @@ PATCHES: dict[str, Patch] = {
         "Use tf.nn.log_softmax",
         (("        probs = tf.nn.softmax(logits)\n", ""), ("tf.math.log(probs)", "tf.nn.log_softmax(logits)")),
     ),
-    "sequences.exploding_recurrence": Patch(
-        _SCALE, (("tf.eye(3) *", "tf.eye(3, dtype=tf.float64) *"), ("tf.ones([2, 3])", "tf.ones([2, 3], tf.float64)"))
-    ),
+    "sequences.exploding_recurrence": Patch(_STATE, (("tf.eye(3) * 30.0", "tf.eye(3) * 0.9"),)),
     "sequences.mask_times_infinity": Patch(_FINITE, (('(1.0 - keep) * float("-inf")', "(1.0 - keep) * -1e9"),)),
     "sequences.pooling_of_keras_over_padding": Patch(
         _DIVIDE, (("[[1, 2, 0, 0], [0, 0, 0, 0]]), np.ones((2, 1)", "[[1, 2, 0, 0]]), np.ones((1, 1)"),)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,17 @@ UNDERFLOW = (
 SCALE = (
     "Scale the operands (data or weights) down, or compute in a wider dtype. In training, lower the learning rate or "
     "clip the gradients."
+)
+BEFORE_TRAINING = "Scale the operands (data or weights) down, or compute in a wider dtype."
+OVER_BATCH = (
+    "Lower the learning rate or clip the gradients: as all samples of the batch overflow, the weights are the likely "
+    "cause. Otherwise, scale the operands (data or weights) down, or compute in a wider dtype."
+)
+FAR_LARGER = "a number in {} data or label may be far larger than in the others. If none is:"
+NEGATIVE_VARIANCE = (
+    "The variance is negative, and an epsilon does not repair that. If it is a moving variance, check what was "
+    "assigned to it or loaded, and that the momentum is from 0 to 1. If it is computed as E[x^2] - E[x]^2, use "
+    "tf.nn.moments: that difference can be negative by rounding."
 )
 JITTER = (
     "Add jitter to the diagonal, for example matrix + 1e-4 * tf.eye(n). A matrix with large elements needs more, and "
@@ -236,12 +248,140 @@ def test_before_the_first_update_the_learning_rate_is_no_cause(tmp_path: Path) -
         step.op("product", "Mul", ["square", "x"], INF).gradient("slope", "MatMul", ["x", "square"], INF, "square")
         found = [step.reason(name, tmp_path / f"{is_first} {name}") for name in ("product", "slope")]
         repairs.append([None if each is None else each.repair for each in found])
-    of_operands = "Scale the operands (data or weights) down, or compute in a wider dtype."
     of_loss = (
         "Scale the inputs and the loss down (if the program multiplies the loss by a scale, lower the scale), or "
         "compute in a wider dtype. Clipping this gradient comes too late, as it is not finite any more."
     )
-    assert repairs == [[of_operands, of_loss], [SCALE, OF_GRADIENT]]
+    assert repairs == [[BEFORE_TRAINING, of_loss], [SCALE, OF_GRADIENT]]
+
+
+BOUND_STATE = (
+    "Keep the state of the loop from growing with each iteration: use a smaller step size or gain (such as smaller "
+    "recurrent weights), or bound the state, for example with tf.tanh or tf.clip_by_value."
+)
+
+
+def loop(*before: Mapping[str, Any], taken: str = "state", calls: int = 1, is_training: bool = False) -> RunBuilder:
+    """Returns the last call of `f(x)`: a loop over state = taken * taken, whose iterations are finite before the last.
+
+    Args:
+        before: The health of the product in the iterations before it overflows.
+        taken: `state`, which is the last product, or `x`.
+        calls: The number of calls.
+        is_training: Whether each iteration computes a gradient. In any case, a part of one is computed before the loop.
+    """
+    run = RunBuilder("run-a")
+    outer = run.graph("f").op("x", "Placeholder").op("one_by_n", "DivNoNan", ["x"], role="gradient")
+    body = run.graph("body").op("state", "Placeholder").op("x", "Placeholder").op("square", "Square", [taken])
+    body.op("slope", "Mul", ["x"], role="gradient")
+    outer.op("while", "StatelessWhile", ["x", "x"], dtypes=("float32", "float32"))
+    outer.calls("while", "body_1", body, attribute="body").function("f", ["x"], ["while"])
+    body.function("body_1", ["state", "x"], ["square", "x"])
+    for _ in range(calls):
+        call = run.execution("f", inputs=[1], outputs={2: "float32"}, graph=outer)
+    run.external(1, CLEAN, execution=call)
+    run.tensor(outer, "x", CLEAN, execution=call)
+    run.tensor(outer, "one_by_n", CLEAN, execution=call)
+    for iteration, health in enumerate((*before, INF)):
+        for name in ("slope", "square") if is_training else ("square",):
+            of_op = CLEAN if name == "slope" else health
+            run.tensor(body, name, of_op, execution=call, site="while/body", frame=5, iteration=iteration)
+    return run
+
+
+def reason_of_last(run: RunBuilder, tmp_path: Path) -> Explanation | None:
+    return read_reasons(run.write(tmp_path), run.next_event_index - 1, run_id="run-a").explanation
+
+
+def test_an_overflow_of_what_a_loop_makes_of_its_own_result_asks_for_a_bound(tmp_path: Path) -> None:
+    over = f"Overflow in Square: its inputs are finite, and {OVER}"
+    assert reason_of_last(loop(CLEAN, CLEAN, CLEAN), tmp_path / "counted") == Explanation(
+        f"{over} The loop computes each result from the one before, and stayed finite for 3 iterations.",
+        BOUND_STATE,
+    )
+    measured = [numbers(1.0, largest, pos=2) for largest in (3.0, 9.0, 1e10, 1e20)]
+    assert reason_of_last(loop(*measured), tmp_path / "measured") == Explanation(
+        "Overflow in Square: the largest magnitude in its inputs is 1e+20, and 1 of 2 elements is beyond the largest "
+        "float32, 3.40282e+38. The result grew from 3 to 1e+20 over 4 iterations of the loop.",
+        BOUND_STATE,
+    )
+    assert reason_of_last(loop(CLEAN, CLEAN, CLEAN, calls=2), tmp_path / "later call") == Explanation(
+        f"{over} The loop computes each result from the one before, and stayed finite for 3 iterations.",
+        f"{BOUND_STATE} If it grew only after some steps of training, lower the learning rate or clip the gradients.",
+    )
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        loop(CLEAN, CLEAN, CLEAN, taken="x"),
+        loop(CLEAN, CLEAN),
+        loop(NAN, CLEAN, CLEAN),
+        loop(*[numbers(1.0, largest, pos=2) for largest in (3.0, 9e20, 5.0, 1e20)]),
+        loop(*[numbers(1.0, largest, pos=2) for largest in (1.0, 2.0, 3.0)]),
+    ],
+    ids=["computed from other values", "too short", "bad before", "not the largest", "small"],
+)
+def test_another_overflow_in_a_loop_is_no_growth(run: RunBuilder, tmp_path: Path) -> None:
+    found = reason_of_last(run, tmp_path)
+    assert found is not None
+    assert (found.sentence.endswith(OVER), found.repair) == (True, BEFORE_TRAINING)
+
+
+@pytest.mark.parametrize(("before", "repair"), [([], BEFORE_TRAINING), ([CLEAN], SCALE)])
+def test_the_second_iteration_of_a_training_is_not_before_it(
+    before: list[Mapping[str, Any]], repair: str, tmp_path: Path
+) -> None:
+    found = reason_of_last(loop(*before, taken="x", is_training=True), tmp_path)
+    assert found is not None
+    assert found.repair == repair
+
+
+def reason_of_batch(
+    tmp_path: Path, *, num_bad: int, is_first: bool = False, has_gradient: bool = True
+) -> Explanation | None:
+    """Returns why the squares of a batch overflow in some of 20 samples, in the first or a later step."""
+    run = RunBuilder("run-a")
+    batch = counts(pos=20)
+    bad = {**counts(pos_inf=num_bad, pos=20 - num_bad), "first_bad_index": 0, "num_bad_slices": num_bad}
+    graph = run.graph("f").op("x", "Placeholder").op("label", "Placeholder").op("error", "Sub", ["x", "label"])
+    graph.op("square", "Square", ["error"]).op("slope", "Mul", ["error"], role="gradient" if has_gradient else None)
+    graph.function("f", ["x", "label"], ["square"])
+    for is_last in (True,) if is_first else (False, True):
+        call = run.execution("f", inputs=[1, 2], outputs={3: "float32"}, graph=graph)
+        if call == 0:
+            run.external(1, batch, execution=call)
+            run.external(2, batch, execution=call)
+        for name in ("x", "label", "error", "slope"):
+            run.tensor(graph, name, batch, execution=call, step=call)
+        run.tensor(graph, "square", bad if is_last else batch, execution=call, step=call)
+    return reason_of_last(run, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("num_bad", "is_first", "repair"),
+    [
+        (20, False, OVER_BATCH),
+        (20, True, BEFORE_TRAINING),
+        (19, False, SCALE),
+        (3, False, SCALE),
+        (2, False, f"Look at these samples first: {FAR_LARGER.format('their')} {SCALE}"),
+        (1, False, f"Look at this sample first: {FAR_LARGER.format('its')} {SCALE}"),
+        (1, True, f"Look at this sample first: {FAR_LARGER.format('its')} {BEFORE_TRAINING}"),
+    ],
+)
+def test_the_repair_of_an_overflow_depends_on_how_many_samples_overflow(
+    num_bad: int, is_first: bool, repair: str, tmp_path: Path
+) -> None:
+    found = reason_of_batch(tmp_path, num_bad=num_bad, is_first=is_first)
+    assert found is not None
+    assert found.repair == repair
+
+
+def test_samples_that_overflow_where_nothing_is_trained_are_no_sign_of_the_learning_rate(tmp_path: Path) -> None:
+    found = reason_of_batch(tmp_path, num_bad=20, has_gradient=False)
+    assert found is not None
+    assert found.repair == SCALE
 
 
 def test_a_gradient_that_overflows_cannot_be_clipped_any_more(tmp_path: Path) -> None:
@@ -249,6 +389,13 @@ def test_a_gradient_that_overflows_cannot_be_clipped_any_more(tmp_path: Path) ->
     step.gradient("gradient", "MatMul", ["x", "square"], INF, "square")
     assert step.reason("gradient", tmp_path, result="gradient") == Explanation(
         f"In the gradient of Square, overflow in MatMul: its inputs are finite, and {OVER}", OF_GRADIENT
+    )
+
+
+def test_the_gradient_of_an_op_may_be_an_op_of_its_own_type() -> None:
+    computed = Computed(output=row("MatMul", INF), inputs={0: row("Mul", CLEAN)}, forward_type="MatMul")
+    assert explain(computed) == Explanation(
+        f"The gradient of MatMul overflowed: its inputs are finite, and {OVER}", OF_GRADIENT
     )
 
 
@@ -441,6 +588,16 @@ def test_a_sum_of_exponentials_that_underflowed(tmp_path: Path) -> None:
     )
 
 
+def test_a_division_by_the_sum_of_products_of_exponentials_is_no_softmax(tmp_path: Path) -> None:
+    step = Step().takes(CLEAN).op("exp", "Exp", ["x"], ALL_0).op("weighted", "Mul", ["x", "exp"], ALL_0)
+    step.op("sum", "Sum", ["weighted"], ALL_0).op("ratio", "RealDiv", ["weighted", "sum"], NAN)
+    assert step.reason("ratio", tmp_path, result="ratio") == Explanation(
+        "0 / 0: the divisor has 2 zeros, the dividend 2 zeros, and 0 / 0 is NaN. The divisor is 0 because Exp "
+        "underflowed: 2 of 2 elements are 0 in its result.",
+        UNDERFLOW,
+    )
+
+
 @pytest.mark.parametrize(
     ("taken", "kernel"),
     [(CLEAN, counts(zero=3, pos=1)), (counts(neg_inf=4), counts(zero=4))],
@@ -472,6 +629,7 @@ BEFORE_ROOT = (
     "Before the root, add an epsilon that is not 0 in the dtype. A norm, a standard deviation and a power of 0.5 take "
     "a root, too."
 )
+POWER = "Keep the base away from 0: add an epsilon or use tf.maximum."
 FACTORS = "Scale the matrix down, or compute in float64."
 FINITE_MASK = (
     "Mask with a large negative number such as -1e9 in place of -Inf. If no mask is -Inf: Look for the op that "
@@ -586,6 +744,20 @@ SIGNED = "Use tf.linalg.slogdet: it returns the sign of the determinant and the 
             CANCELLED,
             ORIGIN,
         ),
+        (
+            "FusedBatchNormV3",
+            [*[numbers(1.0, 2.0, pos=2)] * 4, numbers(-1.0, 2.0, neg=1, pos=1)],
+            NAN,
+            "FusedBatchNorm: 1 of 2 elements is negative in the variance, and its root is NaN.",
+            NEGATIVE_VARIANCE,
+        ),
+        (
+            "FusedBatchNormV3",
+            [*[numbers(1.0, 2.0, pos=2)] * 4, numbers(0.0, 2.0, zero=1, pos=1)],
+            NAN,
+            "FusedBatchNorm: 1 of 2 elements is 0 in the variance, and the epsilon is 0 or rounds to 0.",
+            "Use an epsilon above 0.",
+        ),
         ("UnsortedSegmentMax", [CLEAN], CLEAN, None, None),
         ("Svd", [NAN], NAN, None, None),
         ("CumulativeLogsumexp", [NAN], NAN, None, None),
@@ -697,6 +869,92 @@ def test_a_logarithm_of_a_negative_determinant_is_of_its_magnitude() -> None:
     assert explain(Computed(output=row("Log", NAN), inputs=taken)) == Explanation(
         "Log of a negative number: 1 of 2 elements is below 0, and the result is NaN.", SIGNED
     )
+
+
+BY_ONE_0 = "Division by 0: the divisor is 0, and the quotient is infinite."
+STEP_COUNTER = "The counter of steps begins at 0. Use step + 1, or tf.maximum(step, 1)."
+ONE_0 = {**counts(zero=1), "rank": 0, "shape": []}
+ONE = {**counts(pos=1), "rank": 0, "shape": []}
+
+
+@pytest.mark.parametrize(
+    ("base", "step", "repair"),
+    [("Pow", ONE_0, STEP_COUNTER), ("Pow", ONE, NO_NAN), ("Pow", counts(zero=1), NO_NAN), ("Mul", ONE_0, NO_NAN)],
+)
+def test_a_bias_correction_in_step_0(base: str, step: Mapping[str, Any], repair: str, tmp_path: Path) -> None:
+    program = Step().takes(CLEAN).op("step", "ReadVariableOp", [], step).op("one", "Const", [], ONE)
+    program.op("power", base, ["one", "step"], ONE).op("correction", "Sub", ["one", "power"], ONE_0)
+    program.op("ratio", "RealDiv", ["x", "correction"], INF)
+    assert program.reason("ratio", tmp_path, result="ratio") == Explanation(BY_ONE_0, repair)
+
+
+OF_ONE_SAMPLE = " Dividend and divisor are computed from a single sample."
+LEAVE_OUT = (
+    "Use tf.math.divide_no_nan, or leave out batches of one sample (such as with drop_remainder=True): their "
+    "variance is 0."
+)
+
+
+@pytest.mark.parametrize(
+    ("shape", "square", "is_of_one"),
+    [
+        ([1], "SquaredDifference", True),
+        ([1, 3], "SquaredDifference", True),
+        ([3, 1], "SquaredDifference", False),  # another axis
+        ([3, 3], "SquaredDifference", False),
+        ([1], "Cast", False),  # a mask
+    ],
+)
+def test_the_standard_deviation_of_a_single_sample(
+    shape: list[int], square: str, is_of_one: bool, tmp_path: Path
+) -> None:
+    size = max(shape)
+    zero = {**counts(zero=prod(shape)), "rank": len(shape), "shape": shape}
+    step = Step().takes(zero).op("square", square, ["x", "x"], zero).op("mean", "Mean", ["square"], counts(zero=size))
+    step.op("variance", "Squeeze", ["mean"], counts(zero=size)).op("root", "Sqrt", ["variance"], counts(zero=size))
+    step.op("ratio", "RealDiv", ["x", "root"], {**counts(nan=prod(shape)), "shape": shape})
+    found = step.reason("ratio", tmp_path, result="ratio")
+    assert found is not None
+    assert found.sentence.endswith(OF_ONE_SAMPLE) == is_of_one
+    assert found.repair == (LEAVE_OUT if is_of_one else NO_NAN)
+
+
+@pytest.mark.parametrize(("shape", "count"), [([1, 1], "Cast"), ([2, 1], "Cast"), ([1, 1], "Sum")])
+def test_the_number_of_samples_minus_1(shape: list[int], count: str, tmp_path: Path) -> None:
+    zero = {**counts(zero=prod(shape)), "rank": 2, "shape": shape}
+    step = Step().takes(zero).op("sum", "Sum", ["x"], counts(zero=1)).op("count", count, [], ONE)
+    step.op("one", "Const", [], ONE).op("less", "Sub", ["count", "one"], ONE_0)
+    step.op("ratio", "RealDiv", ["sum", "less"], counts(nan=1))
+    found = step.reason("ratio", tmp_path, result="ratio")
+    assert found is not None
+    assert found.sentence.endswith(OF_ONE_SAMPLE) == (shape == [1, 1] and count == "Cast")
+
+
+@pytest.mark.parametrize(
+    ("program_ops", "forward_type", "sentence", "repair"),
+    [
+        (("Pow",), None, "Pow of 0: 1 of 2 elements is 0, and 0 to a negative power is infinite.", POWER),
+        (
+            ("Sub", "Pow"),
+            "Pow",
+            "The gradient of Pow at 0: 1 of 2 elements is 0, and 0 to a negative power is infinite.",
+            POWER,
+        ),
+        (("RealDiv", "Sqrt"), None, "Rsqrt of 0: 1 of 2 elements is 0, and 1 / sqrt(0) is infinite.", BEFORE_ROOT),
+    ],
+)
+def test_a_power_that_ran_as_an_inverse_root(
+    program_ops: tuple[str, ...], forward_type: str | None, sentence: str, repair: str
+) -> None:
+    found = explain(
+        Computed(
+            output=row("Rsqrt", INF),
+            inputs={0: row("Sum", ZERO)},
+            program_ops=program_ops,
+            forward_type=forward_type,
+        )
+    )
+    assert found == Explanation(sentence, repair)
 
 
 @pytest.mark.parametrize(

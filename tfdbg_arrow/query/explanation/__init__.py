@@ -5,8 +5,8 @@
 * `rules.py`: the rule for each type of op.
 * `library.py`: fixes for ops inside functions of libraries.
 
-This module reads the facts for a rule from a recording, and finds tensors that grew from step to step until an op
-overflowed.
+This module reads the facts for a rule from a recording. It finds tensors that grew from step to step, or in a loop from
+iteration to iteration, until an op overflowed.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from pathlib import Path
 from tfdbg_arrow.query.bad_tensor import run_and_row
 from tfdbg_arrow.query.displayed import Displayed
 from tfdbg_arrow.query.engine import Engine
-from tfdbg_arrow.query.explanation.computed import Computed, Explanation
-from tfdbg_arrow.query.explanation.kinds import BEFORE_TRAINING
+from tfdbg_arrow.query.explanation.computed import Computed, Explanation, infs
+from tfdbg_arrow.query.explanation.kinds import BEFORE_TRAINING, OVERFLOW, OVERFLOW_OF_BATCH
 from tfdbg_arrow.query.explanation.library import repair_of_call
 from tfdbg_arrow.query.explanation.rules import explain
 from tfdbg_arrow.query.explanation.surroundings import Surroundings
@@ -45,6 +45,13 @@ _MAX_SPREAD = 4.0
 """The largest allowed ratio of the greatest to the smallest growth factor for a growth to count as steady."""
 _MIN_LAST = 1000.0
 """Minimum last value. A variable that starts at 0 also grows many times over in its first steps, but stays small."""
+_STATE = (
+    "Keep the state of the loop from growing with each iteration: use a smaller step size or gain (such as smaller "
+    "recurrent weights), or bound the state, for example with tf.tanh or tf.clip_by_value."
+)
+_STATE_IN_TRAINING = "If it grew only after some steps of training, lower the learning rate or clip the gradients."
+_MAX_SHARE_OF_OUTLIERS = 0.1
+"""The largest share of the samples that counts as few of them."""
 _MAX_ANCESTORS = 300
 _MAX_TENSORS = 40
 
@@ -187,10 +194,50 @@ def explain_event(
     explanation = explain(as_run) if explanation is None else explanation
     if explanation is None or explanation.repair is None:
         return explanation
-    repair = repair_of_call(*around.op_to_change())
-    if repair is None and explanation.repair in BEFORE_TRAINING and around.is_before_training():
-        repair = BEFORE_TRAINING[explanation.repair]
+    is_negative = forward is None and bool(event.num_nan) and not infs(event)
+    repair = repair_of_call(*around.op_to_change(), is_negative=is_negative)
+    if repair is None and explanation.repair in BEFORE_TRAINING:
+        return _of_overflow(explanation.sentence, explanation.repair, around)
     return explanation if repair is None else replace(explanation, repair=repair)
+
+
+def _of_overflow(sentence: str, repair: str, around: Surroundings) -> Explanation:
+    """Returns the explanation of an overflow, with the fix for its loop, for its samples, or for its step."""
+    is_before_training = around.is_before_training()
+    growth = _growth_in_loop(around.magnitudes_before())
+    if growth is not None:
+        return Explanation(f"{sentence} {growth}", _STATE if is_before_training else f"{_STATE} {_STATE_IN_TRAINING}")
+    samples = around.bad_samples()
+    share = 0.0 if samples is None or samples.num_bad is None else samples.num_bad / samples.num_samples
+    if is_before_training:
+        repair = BEFORE_TRAINING[repair]
+    elif repair == OVERFLOW and share == 1 and around.is_after_gradient():
+        repair = OVERFLOW_OF_BATCH
+    if samples is not None and 0 < share <= _MAX_SHARE_OF_OUTLIERS:
+        which, their = ("this sample", "its") if samples.num_bad == 1 else ("these samples", "their")
+        repair = (
+            f"Look at {which} first: a number in {their} data or label may be far larger than in the others. If none "
+            f"is: {repair}"
+        )
+    return Explanation(sentence, repair)
+
+
+def _growth_in_loop(magnitudes: Sequence[float | None]) -> str | None:
+    """Returns how a tensor grew in a loop until it overflowed, or None if it did not grow or the loop is short.
+
+    Args:
+        magnitudes: Its largest magnitude in each iteration before, with None for one that was not recorded.
+    """
+    if len(magnitudes) < _MIN_RATIOS:
+        return None
+    over = number_of(len(magnitudes), "iteration")
+    known = [magnitude for magnitude in magnitudes if magnitude is not None]
+    if len(known) < len(magnitudes):
+        return f"The loop computes each result from the one before, and stayed finite for {over}."
+    first = next((magnitude for magnitude in known if magnitude > 0), None)
+    if first is None or known[-1] < max(*known, _MIN_LAST, first * _MIN_GROWTH):
+        return None
+    return f"The result grew from {first:.3g} to {known[-1]:.3g} over {over} of the loop."
 
 
 def _in_program(flow: DataFlow, made: ProgramOp, as_run: Computed, *, is_origin: bool) -> Computed | None:

@@ -52,6 +52,12 @@ _OVERFLOW_OF_NORM = (
     "Clip by value (tf.clip_by_value, or clipvalue in Keras), which takes no squares, or scale the inputs and the loss "
     "down. Clipping by a norm does not help, as the norm itself overflows."
 )
+NEGATIVE_VARIANCE = (
+    "The variance is negative, and an epsilon does not repair that. If it is a moving variance, check what was "
+    "assigned to it or loaded, and that the momentum is from 0 to 1. If it is computed as E[x^2] - E[x]^2, use "
+    "tf.nn.moments: that difference can be negative by rounding."
+)
+"""The fix for a normalization by the root of a negative number."""
 BEFORE_TRAINING = {
     OVERFLOW: "Scale the operands (data or weights) down, or compute in a wider dtype.",
     _OVERFLOW_OF_GRADIENT: (
@@ -63,13 +69,18 @@ BEFORE_TRAINING = {
     ),
 }
 """The same fixes before the first update of the weights, when the learning rate had no effect yet."""
+OVERFLOW_OF_BATCH = (
+    "Lower the learning rate or clip the gradients: as all samples of the batch overflow, the weights are the likely "
+    "cause. Otherwise, scale the operands (data or weights) down, or compute in a wider dtype."
+)
+"""The fix for an overflow in a training, if every sample of the batch is bad."""
 _KEEPS_ZEROS = frozenset({
     "BatchMatMulV2", "BatchMatMulV3", "BroadcastTo", "Cast", "Einsum", "ExpandDims", "GatherV2", "Identity", "MatMul",
     "Mean", "Mul", "Neg", "Reshape", "Squeeze", "StridedSlice", "Sum", "Transpose",
 })  # fmt: skip
 """Types of ops that return 0 for zeros, and for zeros times finite numbers."""
 _MATRIX_PRODUCTS = ("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "MatMul")
-_RESHAPES = ("ExpandDims", "Identity", "Reshape", "Squeeze")
+RESHAPES = ("ExpandDims", "Identity", "Reshape", "Squeeze")
 """Types of ops that return the elements of their input in another shape."""
 _MAX_STEPS = 20
 """Maximum number of tensors behind a divisor that are examined for an exponential that underflowed."""
@@ -210,7 +221,7 @@ def underflow(computed: Computed, zero: TensorEvent) -> str | None:
 def _underflow_of_products(computed: Computed, zero: TensorEvent) -> str | None:
     """Returns the sentence for a sum of products of exponentials with positive numbers, or None."""
     total: TensorEvent | None = zero
-    while total is not None and computed.made_by(total) in _RESHAPES:
+    while total is not None and computed.made_by(total) in RESHAPES:
         total = computed.made_from(total).get(0)
     if total is None or not zero.num_zero or computed.made_by(total) not in _MATRIX_PRODUCTS:
         return None

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import PurePath
 
+from tfdbg_arrow.query.explanation.kinds import NEGATIVE_VARIANCE
 from tfdbg_arrow.query.stacks import Frame
 
 
@@ -19,12 +20,20 @@ class _Function:
         name: Its name, as in a stack.
         op_type: The type of the op that makes the bad value, or whose gradient does.
         repair: What to write in place of the call.
+        is_negative: Whether the repair is that for a negative argument of the op; None if it is that for any argument.
     """
 
     module: str
     name: str
     op_type: str
     repair: str
+    is_negative: bool | None = None
+
+
+_NORMALIZATION_EPSILON = (
+    "Give the normalization an epsilon above 0: the epsilon of the Keras layer, or the variance_epsilon of "
+    "tf.nn.batch_normalization."
+)
 
 
 _FUNCTIONS = (
@@ -57,23 +66,33 @@ _FUNCTIONS = (
         "nn_impl", "l2_normalize", "Rsqrt",
         "Pass an epsilon to tf.math.l2_normalize that is not 0 in the dtype.",
     ),
+    _Function("nn_impl", "batch_normalization", "Rsqrt", _NORMALIZATION_EPSILON, is_negative=False),
+    _Function("nn_impl", "batch_normalization", "Rsqrt", NEGATIVE_VARIANCE, is_negative=True),
+    _Function("nn", "_layer_normalization", "Rsqrt", _NORMALIZATION_EPSILON),
+    _Function("nn", "_rms_normalization", "Rsqrt", _NORMALIZATION_EPSILON),
+    _Function("group_normalization", "GroupNormalization._apply_normalization", "Rsqrt", _NORMALIZATION_EPSILON),
     _Function(
-        "nn_impl", "batch_normalization", "Rsqrt",
-        "Give the normalization an epsilon above 0: the epsilon of the Keras layer, or the variance_epsilon of "
-        "tf.nn.batch_normalization. Its variance must not be negative.",
+        "adam", "Adam.update_step", "Sqrt",
+        "The root is the optimizer's, not yours: construct it with a beta_2 that is at least 0 and below 1.",
+        is_negative=True,
     ),
 )  # fmt: skip
 
 
-def repair_of_call(stack: Iterable[Frame], op_type: str | None) -> str | None:
+def repair_of_call(stack: Iterable[Frame], op_type: str | None, *, is_negative: bool = False) -> str | None:
     """Returns the fix for an op that a function of a library created, or None if it is the same as for the op.
 
     Args:
         stack: The stack that created the op, or for an op of a gradient the op whose gradient it computes, innermost
             frame first.
-        op_type: The type of that op.
+        op_type: The type of that op. The gradient of a gradient has the type of a fused gradient, such as SqrtGrad.
+        is_negative: Whether the op is bad because its argument is negative.
     """
     inside = takewhile(lambda frame: not frame.is_user, stack)
     names = {(PurePath(frame.file_path).stem, frame.func) for frame in inside}
-    of_type = (function for function in _FUNCTIONS if function.op_type == op_type)
+    of_type = (
+        function
+        for function in _FUNCTIONS
+        if op_type in (function.op_type, f"{function.op_type}Grad") and function.is_negative in (None, is_negative)
+    )
     return next((function.repair for function in of_type if (function.module, function.name) in names), None)

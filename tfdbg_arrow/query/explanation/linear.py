@@ -17,7 +17,7 @@ from tfdbg_arrow.query.explanation.computed import (
     num_infs,
     zeros,
 )
-from tfdbg_arrow.query.explanation.kinds import SOFTMAX, Overflow, overflow, underflow, with_lost_epsilon
+from tfdbg_arrow.query.explanation.kinds import RESHAPES, SOFTMAX, Overflow, overflow, underflow, with_lost_epsilon
 from tfdbg_arrow.query.flow.extremes import largest_of
 from tfdbg_arrow.query.recorded import TensorEvent
 from tfdbg_arrow.safe_text import number_of
@@ -31,6 +31,12 @@ _NO_NAN = "Use tf.math.divide_no_nan, or a divisor that is never 0."
 _UNDERFLOW = (
     "Compute with logarithms (tf.reduce_logsumexp in place of sums of exponentials), or scale the argument of the "
     "exponential down."
+)
+STEP_COUNTER = "The counter of steps begins at 0. Use step + 1, or tf.maximum(step, 1)."
+"""The fix for a division by 0 in the first step of an optimizer or a schedule."""
+_ONE_SAMPLE = (
+    "Use tf.math.divide_no_nan, or leave out batches of one sample (such as with drop_remainder=True): their "
+    "variance is 0."
 )
 _POWER = "Keep the base away from 0: add an epsilon or use tf.maximum."
 
@@ -104,7 +110,8 @@ class Division:
         if self.is_zero_safe:
             return Overflow(repair=self.repair)(computed)
         if y.num_zero:
-            sentence = f"Division by 0: {elements_are(y.num_zero, y)} 0 in the divisor, and the quotient is infinite."
+            what = "the divisor is 0" if y.size == 1 else f"{elements_are(y.num_zero, y)} 0 in the divisor"
+            sentence = f"Division by 0: {what}, and the quotient is infinite."
             return _by_zero(computed, _or_nan(sentence, y))
         sentence = (
             f"Overflow in {computed.op}: no divisor is 0, but a divisor near 0 or a large dividend makes "
@@ -132,10 +139,49 @@ def _by_zero(computed: Computed, sentence: str) -> Explanation:
     dividend, divisor = computed.inputs[0], computed.inputs[1]
     exponential = underflow(computed, divisor)
     if exponential is None:
+        if _is_bias_correction_of_step_0(computed, divisor):
+            return Explanation(sentence, STEP_COUNTER)
+        if _is_of_one_sample(computed):
+            return Explanation(f"{sentence} Dividend and divisor are computed from a single sample.", _ONE_SAMPLE)
         return with_lost_epsilon(Explanation(sentence, _NO_NAN), computed, index=1)
     terms = computed.made_from(divisor).get(0) if divisor.op_type == "Sum" else None
-    is_softmax = terms is not None and terms.event_index == dividend.event_index
+    is_softmax = (
+        terms is not None
+        and terms.event_index == dividend.event_index
+        and dividend.op_type == computed.made_by(dividend) == "Exp"
+    )
     return Explanation(f"{sentence} {exponential}", SOFTMAX if is_softmax else _UNDERFLOW)
+
+
+def _is_bias_correction_of_step_0(computed: Computed, divisor: TensorEvent) -> bool:
+    """Returns whether a divisor is 1 - beta ** step, and the step is 0."""
+    power = computed.made_from(divisor).get(1) if computed.made_by(divisor) == "Sub" else None
+    step = None if power is None or computed.made_by(power) != "Pow" else computed.made_from(power).get(1)
+    return step is not None and step.shape == () and zeros(step) > 0
+
+
+def _is_of_one_sample(computed: Computed) -> bool:
+    """Returns whether a quotient is 0 / 0 because its batch has one sample.
+
+    The divisor is then the variance of the sample or its root, or the number of samples minus 1.
+    """
+    dividend, divisor = computed.inputs[0], computed.inputs[1]
+    if computed.made_by(divisor) == "Sub":
+        count = computed.made_from(divisor).get(0)
+        is_count = count is not None and computed.made_by(count) == "Cast" and count.shape == ()
+        return is_count and computed.made_by(dividend) == "Sum" and _combines_nothing(computed, dividend)
+    mean: TensorEvent | None = divisor
+    while mean is not None and computed.made_by(mean) in ("Sqrt", *RESHAPES):
+        mean = computed.made_from(mean).get(0)
+    if mean is None or computed.made_by(mean) != "Mean" or not _combines_nothing(computed, mean):
+        return False
+    return computed.made_by(computed.made_from(mean)[0]) in ("SquaredDifference", "Square")
+
+
+def _combines_nothing(computed: Computed, reduced: TensorEvent) -> bool:
+    """Returns whether a reduction over the first axis combines no elements, as that axis has only one."""
+    terms = computed.made_from(reduced).get(0)
+    return terms is not None and terms.shape is not None and terms.shape[:1] == (1,) and terms.size == reduced.size
 
 
 def _or_nan(sentence: str, y: TensorEvent) -> str:
@@ -181,9 +227,7 @@ class Power:
         if not is_finite(x) or not is_finite(y):
             return None
         if x.num_zero and y.size and y.num_neg_finite == y.size:
-            what = "The gradient of Pow at 0" if computed.is_gradient else "Pow of 0"
-            sentence = f"{what}: {elements_are(x.num_zero, x)} 0, and 0 to a negative power is infinite."
-            return Explanation(sentence, _POWER)
+            return _negative_power_of_0(computed, x)
         if not may_be_zero(x) or not y.num_neg_finite:
             return Overflow(repair=self.repair)(computed)
         return None
@@ -196,6 +240,20 @@ class Power:
             "to a power that is not an integer is NaN.",
             "Keep the base above 0, for example with tf.maximum(x, 1e-7), or use an integer exponent.",
         )
+
+
+def inverse_root_of_power(computed: Computed) -> Explanation | None:
+    """Explains x ** -0.5, which TensorFlow runs as Rsqrt."""
+    known = computed.counted(0)
+    if known is None or "Pow" not in computed.program_ops or not infs(computed.output) or not known[0].num_zero:
+        return None
+    return _negative_power_of_0(computed, known[0])
+
+
+def _negative_power_of_0(computed: Computed, x: TensorEvent) -> Explanation:
+    what = "The gradient of Pow at 0" if computed.is_gradient else "Pow of 0"
+    sentence = f"{what}: {elements_are(x.num_zero, x)} 0, and 0 to a negative power is infinite."
+    return with_lost_epsilon(Explanation(sentence, _POWER), computed, index=0)
 
 
 @dataclass(frozen=True, kw_only=True)

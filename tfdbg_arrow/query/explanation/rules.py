@@ -19,6 +19,7 @@ from tfdbg_arrow.query.explanation.computed import (
     zeros,
 )
 from tfdbg_arrow.query.explanation.kinds import (
+    NEGATIVE_VARIANCE,
     OVERFLOW,
     PLUS_CONSTANT,
     SOFTMAX,
@@ -33,7 +34,17 @@ from tfdbg_arrow.query.explanation.kinds import (
     Reduction,
     with_mask,
 )
-from tfdbg_arrow.query.explanation.linear import CrossEntropy, Division, Power, Sums, ZeroTimes, remainder, softmax
+from tfdbg_arrow.query.explanation.linear import (
+    STEP_COUNTER,
+    CrossEntropy,
+    Division,
+    Power,
+    Sums,
+    ZeroTimes,
+    inverse_root_of_power,
+    remainder,
+    softmax,
+)
 from tfdbg_arrow.query.flow.extremes import largest_of
 from tfdbg_arrow.query.recorded import TensorEvent
 from tfdbg_arrow.schema.op_traits import OPTIMIZERS, READER, Trait, types_with
@@ -92,7 +103,7 @@ _CHECK_DATA = (
 _CHECK_SCALAR = "Check where the program got it, such as a schedule, NumPy code or a division in Python."
 _GAMMA = "Keep the arguments in the domain with tf.clip_by_value or tf.maximum."
 _ALPHA = "Keep the parameters above 0, for example with tf.nn.softplus."
-_DENOMINATOR = "Use an epsilon above 0, and a variance that is not negative."
+_EPSILON = "Use an epsilon above 0."
 _FACTORS = "Scale the matrix down, or compute in float64."
 _FUSED_WITH_PRODUCTS = frozenset({
     "Add", "AddV2", "BiasAdd", "Conv2D", "DepthwiseConv2dNative", "Elu", "LeakyRelu", "MatMul", "Pad", "Relu", "Relu6",
@@ -222,16 +233,17 @@ def _batch_norm(computed: Computed) -> Explanation | None:
         return None
     if any(event.max_abs_finite is None or event.max_abs_finite > 1e6 for event in known):
         return None
-    variance = computed.inputs.get(4)
+    variance, repair = computed.inputs.get(4), _EPSILON
     if variance is None or not variance.size:
         reason = "a channel has variance 0 and the epsilon is 0 or rounds to 0, so the op divides by 0."
     elif variance.num_neg_finite and not zeros(variance):
         reason = f"{elements_are(variance.num_neg_finite, variance)} negative in the variance, and its root is NaN."
+        repair = NEGATIVE_VARIANCE
     elif zeros(variance) and not variance.num_neg_finite:
         reason = f"{elements_are(variance.num_zero, variance)} 0 in the variance, and the epsilon is 0 or rounds to 0."
     else:
         return None
-    return Explanation(f"{computed.op}: {reason}", _DENOMINATOR)
+    return Explanation(f"{computed.op}: {reason}", repair)
 
 
 def _read(computed: Computed) -> Explanation | None:
@@ -331,6 +343,7 @@ RULES: dict[str, Rule] = {
     "Sqrt": _ROOT,
     "Rsqrt": FirstOf(
         rules=(
+            inverse_root_of_power,
             Pole(value="1 / sqrt(0) is infinite", repair=_BEFORE_ROOT),
             _ROOT,
         )
@@ -531,9 +544,6 @@ def _of_infinite_loss(computed: Computed) -> Explanation | None:
     )
 
 
-_STEP_COUNTER = "The counter of steps begins at 0. Use step + 1, or tf.maximum(step, 1)."
-
-
 def _of_optimizer(found: Explanation, computed: Computed) -> Explanation:
     """Returns the explanation of a division. An optimizer divides by the root of its variable plus an epsilon."""
     root, divisor = computed.inputs.get(0), computed.inputs.get(1)
@@ -541,7 +551,7 @@ def _of_optimizer(found: Explanation, computed: Computed) -> Explanation:
     is_by_zero = computed.op == "RealDiv" and divisor is not None and zeros(divisor) > 0
     zero = divisor if computed.op in ("Div", "RealDiv") else root
     if zero is not None and zero.op_type == "Cast" and zero.shape == () and zeros(zero) > 0:
-        return replace(found, repair=_STEP_COUNTER)
+        return replace(found, repair=STEP_COUNTER)
     if is_by_variable or (is_by_zero and divisor is not None and _is_of_optimizer(computed, divisor)):
         return replace(found, repair=_OPTIMIZER_EPSILON)
     return found
@@ -608,10 +618,14 @@ def _of_gradient(computed: Computed, found: Explanation) -> Explanation:
     if found.sentence.startswith("The gradient of") or forward_type in _OF_CUSTOM_GRADIENTS:
         return found
     sentence = found.sentence.removeprefix("In a gradient, ")
-    if _NO_NAME.match(sentence):
-        sentence = sentence[0].lower() + sentence[1:]
+    what, _, facts = sentence.partition(": ")
+    if what == f"Overflow in {type_without_version(forward_type)}":
+        sentence = f"The gradient of {forward_type} overflowed: {facts}"
+    else:
+        start = sentence[0].lower() if _NO_NAME.match(sentence) else sentence[0]
+        sentence = f"In the gradient of {forward_type}, {start}{sentence[1:]}"
     repair = GRADIENTS.get(forward_type, found.repair)
     if found.repair == _DIVISOR and forward_type in ("Log", "Log1p"):
         # The division is one of TensorFlow's; the program has none.
         repair = _repair_of_log(computed, computed.inputs[0]) if forward_type == "Log" else _ABOVE_MINUS_1
-    return Explanation(f"In the gradient of {forward_type}, {sentence}", repair)
+    return Explanation(sentence, repair)

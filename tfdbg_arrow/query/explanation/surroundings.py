@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 
+from tfdbg_arrow.query.bad_samples import BadSamples, SampleFinder
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.explanation.computed import Computed, Inputs
 from tfdbg_arrow.query.explanation.kinds import ADDS, PLUS_CONSTANT
@@ -16,7 +17,7 @@ from tfdbg_arrow.query.flow.sinks import Sinks
 from tfdbg_arrow.query.flow.walk import CannotTellError, OutOfSightError, UnrecordedEndError, Walk, WalkedTensor
 from tfdbg_arrow.query.recorded import KINDS, GraphTensor, Op, TensorEvent, bad_condition, read_events
 from tfdbg_arrow.query.stacks import Frame, StackReader, short_place, user_source
-from tfdbg_arrow.schema.op_traits import Trait, types_with
+from tfdbg_arrow.schema.op_traits import READER, Trait, types_with
 
 _GETS_ELEMENT = f"{tuple(sorted(types_with(Trait.GETS_ELEMENT)))}"
 _SELECTS = ("Select", "SelectV2")
@@ -114,13 +115,64 @@ class Surroundings:
         )
         if earlier_calls or not self.event.loop_iteration:
             return not earlier_calls
+        return not self.is_after_gradient()
+
+    def is_after_gradient(self) -> bool:
+        """Returns whether an earlier call of the function, or an earlier iteration of a loop, computed a gradient."""
+        execution = self.flow.events.execution(self.event.execution_index)
+        if execution is None:
+            return False
+        # In one iteration, the ops of a gradient that take no result of the forward pass run at any time.
         gradients = self.logdir.rows(
             "SELECT 1 FROM tensor_health AS h JOIN graph_op AS o "
             "ON o.run_id = h.run_id AND o.graph_id = h.graph_id AND o.op_name = h.op_name "
-            "WHERE h.run_id = ? AND h.execution_index = ? AND h.event_index < ? AND o.role = 'gradient' LIMIT 1",
-            [self.run_id, execution.execution_index, self.event.event_index],
+            "JOIN execution AS e ON e.run_id = h.run_id AND e.execution_index = h.execution_index "
+            "WHERE h.run_id = ? AND e.op_type = ? AND h.event_index < ? AND o.role = 'gradient' "
+            "AND (h.execution_index < ? OR (h.frame_id != 0 AND (h.frame_id != ? OR h.iteration < ?))) LIMIT 1",
+            [
+                *(self.run_id, execution.op_type, self.event.event_index),
+                *(execution.execution_index, self.event.frame_id, self.event.iteration),
+            ],
         )
-        return not gradients
+        return bool(gradients)
+
+    def bad_samples(self) -> BadSamples | None:
+        """Returns the samples of the batch that are bad in the tensor, or None if it is not known to have samples."""
+        return SampleFinder(self.logdir, self.flow, run_id=self.run_id).of(self.event)
+
+    def magnitudes_before(self) -> list[float | None]:
+        """Returns the largest magnitudes of the tensor in the earlier iterations of its loop, None if not recorded.
+
+        The list is empty if the tensor was not computed from that of the iteration before, or if that was bad, too.
+        """
+        if not self.event.loop_iteration or not self._takes_earlier_iteration():
+            return []
+        rows = self.logdir.rows(
+            "SELECT has_inf_or_nan, coalesce(max_abs_finite, abs(scalar_value)) FROM tensor_health "
+            "WHERE run_id = ? AND execution_index = ? AND frame_id = ? AND call_site = ? AND graph_id = ? "
+            "AND op_name = ? AND output_slot = ? AND iteration < ? ORDER BY iteration",
+            [
+                *(self.run_id, self.event.execution_index, self.event.frame_id, self.event.call_site),
+                *(self.event.graph_id, self.event.op_name, self.event.output_slot, self.event.iteration),
+            ],
+        )
+        return [] if any(is_bad for is_bad, _ in rows) else [magnitude for _, magnitude in rows]
+
+    def _takes_earlier_iteration(self) -> bool:
+        """Returns whether the tensor was computed from the same output of its op in an earlier iteration."""
+        own = self.event
+        seen = {own.event_index}
+        waiting = [*self.inputs_of(own).values()]
+        while waiting and len(seen) < _MAX_BEHIND:
+            row = waiting.pop(0)
+            # What is read from a variable depends on the loop only by writes, such as the updates of a training.
+            if row.event_index in seen or row.frame_id != own.frame_id or row.op_type == READER:
+                continue
+            if (row.graph_id, row.op_name, row.output_slot) == (own.graph_id, own.op_name, own.output_slot):
+                return True
+            seen.add(row.event_index)
+            waiting += self.inputs_of(row).values()
+        return False
 
     def op_to_change(self) -> tuple[tuple[Frame, ...], str | None]:
         """Returns the stack and the type of the program's op that made the tensor or whose gradient did."""
