@@ -36,6 +36,7 @@ RANKED = frozenset(
         "keras_training.clip_norm_that_is_infinite",
         "keras_training.learning_rate_far_too_large",
         "keras_training.learning_rate_far_too_large_in_a_loop",
+        "reinforcement.entropy_of_masked_actions",
         "reinforcement.value_of_a_state_without_actions",
         "scientific.mean_of_covariances_one_of_them_singular",
         "sequences.attention_row_without_any_key",
