@@ -151,6 +151,18 @@ def records_of_a_generator(directory: Path) -> Any:
     return tf.data.Dataset.from_generator(lambda: iter(arrays()[0]), output_signature=tf.TensorSpec([6], tf.float32))
 
 
+def test_records_of_shuffled_files_have_no_numbers(tmp_path: Path) -> None:
+    def program() -> None:
+        records_of_files(tmp_path)
+        data = tf.data.Dataset.list_files(str(tmp_path / "*[td]"), seed=1).flat_map(tf.data.TFRecordDataset)
+        data = data.map(lambda record: (tf.ensure_shape(tf.io.decode_raw(record, tf.float32), [6]), tf.ones([1])))
+        fit((data.batch(BATCH),), shuffle=False, steps_per_epoch=NUM_ROWS // BATCH)
+
+    found = first(tmp_path / "logdir", program)
+    assert found.samples is not None
+    assert (found.samples.num_bad, found.samples.row) == (1, None)
+
+
 @pytest.mark.parametrize("records_of", [records_of_files, records_of_a_generator])
 def test_records_of_files_and_generators_have_numbers(tmp_path: Path, records_of: Callable[[Path], Any]) -> None:
     def program() -> None:

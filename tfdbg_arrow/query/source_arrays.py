@@ -178,7 +178,9 @@ class SourceArrays:
         if len(types) < 2 or types[0] not in _BATCHES or not set(types[1:-1]) <= _MAPS:
             return None
         is_parallel = _MAPS_IN_PARALLEL in types
-        if types[-1] in ("RangeDataset", _READS_FILES_OR_GENERATOR) and "RepeatDataset" not in limits:
+        # The files may be shuffled.
+        is_numbered = types[-1] == "RangeDataset" or (types[-1] == _READS_FILES_OR_GENERATOR and not self._shuffles)
+        if is_numbered and "RepeatDataset" not in limits:
             return _Records(_MANY, are_rows=False, are_made_in_parallel=is_parallel)
         if types[-1] != "TensorSliceDataset" or limits == _LIMITS:
             return None  # how many records come before the first repetition is not known
