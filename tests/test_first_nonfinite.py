@@ -7,6 +7,8 @@ from pathlib import Path
 import tensorflow as tf
 
 import tfdbg_arrow
+from tfdbg_arrow.query.explanation import Reasons
+from tfdbg_arrow.query.present.tensors import verdict
 
 
 def line_of(text: str) -> int:
@@ -140,6 +142,9 @@ def test_another_bug_on_the_same_line_is_named_by_its_part(tmp_path: Path) -> No
     assert first is not None
     assert first.headline.startswith("`tf.math.log(p)`")
     assert [line.code for line in first.also_bad] == ["tf.math.log(1.0 - p)"]
+    *_, last = verdict(first, Reasons(explanation=None, growth=None))
+    place = f"test_first_nonfinite.py:{first.source.lineno if first.source else None}"
+    assert last.spans == (f"Also bad in the same call, with a cause of its own: `tf.math.log(1.0 - p)` at {place}.",)
 
 
 def test_a_nan_made_from_infinities_is_the_first_nan(tmp_path: Path) -> None:

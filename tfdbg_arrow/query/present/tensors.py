@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from tfdbg_arrow.query import wording
 from tfdbg_arrow.query.present.blocks import Blocks, Code, Facts, Heading, Line, Span
+from tfdbg_arrow.query.stacks import short_place
 from tfdbg_arrow.safe_text import number_of, printable_line
 
 if TYPE_CHECKING:
@@ -76,11 +77,14 @@ def nonfinite_in_brief(tensor: NonFinite, reasons: Reasons, *other_facts: tuple[
 
 
 def verdict(tensor: NonFinite, reasons: Reasons) -> Iterator[Line]:
-    """Yields the headline, the reasons, the effect and the samples of a bad tensor."""
+    """Yields the headline, the reasons, the effect and the samples of a bad tensor, and other bugs of its call."""
     yield _headline(tensor)
     yield from _reasons_of(tensor, reasons)
     yield from _effect(tensor)
     yield from _samples(tensor)
+    for line in tensor.also_bad:
+        code = "" if line.code is None else f"`{line.code}` at "
+        yield Line(f"Also bad in the same call, with a cause of its own: {code}{short_place(line)}.")
 
 
 def nonfinite_line(tensor: NonFinite) -> Line:
