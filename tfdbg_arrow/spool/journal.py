@@ -26,12 +26,14 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from tfdbg_arrow.safe_text import parse_json
-from tfdbg_arrow.spool.circular_buffer import Retention
 from tfdbg_arrow.storage.disk import MIN_HOLE_BYTES, lock_file, punch_hole
 from tfdbg_arrow.storage.layout import SpoolPaths
+
+if TYPE_CHECKING:
+    from tfdbg_arrow.spool.circular_buffer import Retention  # which imports NumPy
 
 MAGIC = b"\xf0TJ1"
 MAX_ENTRY_BYTES = 16 * 2**20
