@@ -291,8 +291,8 @@ def nameless_lambda(difference: Difference) -> bool:
 @explain(
     "execution",
     what="A ReadVariableOp that only we have",
-    why="TensorFlow's core reads a variable that an eager op takes, and calls no op callback for that. We read it in an "
-    "op of its own.",
+    why="TensorFlow's core reads a variable that an eager op takes, and calls no op callback for that. We read it in "
+    "an op of its own.",
 )
 def read_for_an_eager_op(difference: Difference) -> bool:
     return difference.theirs is None and difference.ours == "ReadVariableOp"
