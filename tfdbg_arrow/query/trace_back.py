@@ -16,7 +16,8 @@ from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query.bad_tensor import BadTensorReader, run_and_row
 from tfdbg_arrow.query.displayed import Displayed
 from tfdbg_arrow.query.engine import Engine
-from tfdbg_arrow.query.explanation import Growth, explain_event, find_growth
+from tfdbg_arrow.query.explanation import explain_event
+from tfdbg_arrow.query.explanation.growth import Growth, find_growth
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.logdir.opening import opened
 from tfdbg_arrow.query.nonfinite_tensor import NonFinite

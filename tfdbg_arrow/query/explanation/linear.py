@@ -244,10 +244,10 @@ class Power:
 
 def inverse_root_of_power(computed: Computed) -> Explanation | None:
     """Explains x ** -0.5, which TensorFlow runs as Rsqrt."""
-    known = computed.counted(0)
-    if known is None or "Pow" not in computed.program_ops or not infs(computed.output) or not known[0].num_zero:
+    counted = computed.counted(0)
+    if counted is None or "Pow" not in computed.program_ops or not infs(computed.output) or not counted[0].num_zero:
         return None
-    return _negative_power_of_0(computed, known[0])
+    return _negative_power_of_0(computed, counted[0])
 
 
 def _negative_power_of_0(computed: Computed, x: TensorEvent) -> Explanation:

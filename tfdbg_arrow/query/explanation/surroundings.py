@@ -162,16 +162,16 @@ class Surroundings:
         """Returns whether the tensor was computed from the same output of its op in an earlier iteration."""
         own = self.event
         seen = {own.event_index}
-        waiting = [*self.inputs_of(own).values()]
-        while waiting and len(seen) < _MAX_BEHIND:
-            row = waiting.pop(0)
+        to_follow = [*self.inputs_of(own).values()]
+        while to_follow and len(seen) < _MAX_BEHIND:
+            row = to_follow.pop(0)
             # What is read from a variable depends on the loop only by writes, such as the updates of a training.
             if row.event_index in seen or row.frame_id != own.frame_id or row.op_type == READER:
                 continue
             if (row.graph_id, row.op_name, row.output_slot) == (own.graph_id, own.op_name, own.output_slot):
                 return True
             seen.add(row.event_index)
-            waiting += self.inputs_of(row).values()
+            to_follow += self.inputs_of(row).values()
         return False
 
     def op_to_change(self) -> tuple[tuple[Frame, ...], str | None]:

@@ -1,0 +1,237 @@
+"""Growth: tensors that grew from step to step, or in a loop from iteration to iteration, until an op overflowed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise, takewhile
+from math import prod
+
+from tfdbg_arrow.query.displayed import Displayed
+from tfdbg_arrow.query.engine import Engine
+from tfdbg_arrow.query.flow.data_flow import DataFlow
+from tfdbg_arrow.query.flow.events import NO_LABEL, Label
+from tfdbg_arrow.query.recorded import TensorEvent
+from tfdbg_arrow.safe_text import number_of
+from tfdbg_arrow.schema.op_traits import READER
+
+_MIN_RATIO = 1.2
+"""The smallest growth from one call to the next that counts as growth."""
+_MIN_RATIOS = 3
+"""How many calls or iterations one after the other a growth must last."""
+_MIN_GROWTH = 100.0
+"""The smallest growth over all of them."""
+_MAX_SPREAD = 4.0
+"""The largest allowed ratio of the greatest to the smallest growth factor for a growth to count as steady."""
+_MIN_LAST = 1000.0
+"""Minimum last value. A variable that starts at 0 also grows many times over in its first steps, but stays small."""
+_MAX_ANCESTORS = 300
+_MAX_TENSORS = 40
+
+_Key = tuple[int, str, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Growth(Displayed):
+    """A variable or another tensor whose largest magnitude grew in every step up to a bad value.
+
+    Attributes:
+        sentence: What grew, how much, and since when.
+        repair: The fix.
+        graph_name: The graph of its op.
+        op_name: The op.
+        layer: The layer that made the op; None outside layers and if it is not known.
+        output_slot: Which output of the op.
+        is_variable: Whether the op reads a variable.
+        first_step: The training step, as marked, in which the growth began; None without marks.
+        last_step: The training step of the bad value.
+        num_calls: The number of consecutive calls of the graph in which it grew.
+        first_max_abs: The largest magnitude before these calls.
+        last_max_abs: The largest magnitude at the end.
+        factor: The geometric mean of the growth per call.
+    """
+
+    sentence: str
+    repair: str
+    graph_name: str | None
+    op_name: str
+    layer: str | None
+    output_slot: int
+    is_variable: bool
+    first_step: int | None
+    last_step: int | None
+    num_calls: int
+    first_max_abs: float
+    last_max_abs: float
+    factor: float
+
+
+def find_growth(logdir: Engine, flow: DataFlow, event: TensorEvent, *, run_id: str) -> Growth | None:
+    """Returns a tensor that a bad tensor was computed from in its call and that grew in every call until then.
+
+    Only considers tensors in graphs for which magnitudes were recorded (FULL_NUMERICS). Prefers variables over
+    other tensors, and then the tensor that grew most. Returns None if no tensor grew.
+
+    Args:
+        logdir: The logdir.
+        flow: The run's data flow. The caller must hold its lock.
+        event: The bad tensor.
+        run_id: The run.
+    """
+    if event.execution_index is None:
+        return None
+    keys = _candidates(flow, event)
+    histories = _read_histories(logdir, keys, event, run_id=run_id)
+    series = {key: run for key, points in histories.items() if (run := _growing(points))}
+    if not series:
+        return None
+    best = max(series, key=lambda key: (keys[key].op_type == READER, series[key][-1].max_abs / series[key][0].max_abs))
+    row = keys[best]
+    graph_name = None if row.graph_id is None else flow.graphs.names.get(row.graph_id)
+    layer = label_of_op(flow, row).layer
+    return _growth(best, series[best], graph_name=graph_name, layer=layer, is_variable=row.op_type == READER)
+
+
+def label_of_op(flow: DataFlow, event: TensorEvent) -> Label:
+    """Returns the label of the op of a tensor. A node that TensorFlow's optimizer made has none."""
+    if event.graph_id is not None and event.op_name is not None:
+        op = flow.graphs.op(event.graph_id, event.op_name)
+        if op is not None and op.made_for is not None:
+            return NO_LABEL
+    return flow.labels.of(event)
+
+
+def growth_in_loop(magnitudes: Sequence[float | None]) -> str | None:
+    """Returns how a tensor grew in a loop until it overflowed, or None if it did not grow or the loop is short.
+
+    Args:
+        magnitudes: Its largest magnitude in each iteration before, with None for one that was not recorded.
+    """
+    if len(magnitudes) < _MIN_RATIOS:
+        return None
+    over = number_of(len(magnitudes), "iteration")
+    recorded = [magnitude for magnitude in magnitudes if magnitude is not None]
+    if len(recorded) < len(magnitudes):
+        return f"The loop computes each result from the one before, and stayed finite for {over}."
+    first = next((magnitude for magnitude in recorded if magnitude > 0), None)
+    if first is None or recorded[-1] < max(*recorded, _MIN_LAST, first * _MIN_GROWTH):
+        return None
+    return f"The result grew from {first:.3g} to {recorded[-1]:.3g} over {over} of the loop."
+
+
+@dataclass(frozen=True)
+class _Point:
+    step: int | None
+    max_abs: float
+
+
+def _candidates(flow: DataFlow, event: TensorEvent) -> dict[_Key, TensorEvent]:
+    """Returns the inputs of the op, and the reads of variables before it in the same call."""
+    direct = [row for _, _, row in flow.taken_by(event)]
+    candidates = {key: row for row in direct if (key := _key(row)) is not None}
+    seen = {event.event_index}
+    to_follow = list(direct)
+    while to_follow and len(seen) < _MAX_ANCESTORS:
+        row = to_follow.pop(0)
+        if row.event_index in seen or row.execution_index != event.execution_index:
+            continue
+        seen.add(row.event_index)
+        key = _key(row)
+        if row.op_type == READER:
+            if key is not None and len(candidates) < _MAX_TENSORS:
+                candidates[key] = row
+        else:
+            to_follow += [source for _, _, source in flow.taken_by(row)]
+    return candidates
+
+
+def _key(row: TensorEvent) -> _Key | None:
+    is_measured = row.max_abs_finite is not None and not row.has_inf_or_nan
+    if not is_measured or row.graph_id is None or row.op_name is None or row.output_slot is None:
+        return None
+    return row.graph_id, row.op_name, row.output_slot
+
+
+def _read_histories(
+    logdir: Engine, keys: Iterable[_Key], event: TensorEvent, *, run_id: str
+) -> dict[_Key, list[_Point]]:
+    """Returns, by tensor, its largest magnitude in each call up to that of a bad tensor. Omits empty histories."""
+    wanted = list(keys)
+    if not wanted:
+        return {}
+    condition = " OR ".join(["(graph_id = ? AND op_name = ? AND output_slot = ?)"] * len(wanted))
+    rows = logdir.rows(
+        "SELECT graph_id, op_name, output_slot, execution_index, max(step), max(max_abs_finite) FROM tensor_health "
+        f"WHERE run_id = ? AND execution_index <= ? AND max_abs_finite IS NOT NULL AND ({condition}) "
+        "GROUP BY graph_id, op_name, output_slot, execution_index "
+        "ORDER BY graph_id, op_name, output_slot, execution_index",
+        [run_id, event.execution_index, *(value for key in wanted for value in key)],
+    )
+    histories: dict[_Key, list[_Point]] = {}
+    for graph_id, op_name, output_slot, _, step, max_abs in rows:
+        histories.setdefault((graph_id, op_name, output_slot), []).append(_Point(step, max_abs))
+    return histories
+
+
+def _ratios(points: Sequence[_Point]) -> list[float]:
+    """Returns the growth factors of the last calls, last one first, as long as the magnitude grew."""
+    ratios = []
+    for later, earlier in pairwise(reversed(points)):
+        if earlier.max_abs <= 0 or later.max_abs < earlier.max_abs * _MIN_RATIO:
+            break
+        ratios.append(later.max_abs / earlier.max_abs)
+    return ratios
+
+
+def _steady(ratios: list[float]) -> list[float]:
+    """Returns the last ratios that are about equal, or all ratios if these are too few."""
+    steady = list(takewhile(lambda ratio: max(ratio, ratios[0]) <= min(ratio, ratios[0]) * _MAX_SPREAD**0.5, ratios))
+    is_enough = len(steady) >= _MIN_RATIOS and prod(steady) >= _MIN_GROWTH
+    return steady if is_enough else ratios
+
+
+def _growing(points: Sequence[_Point]) -> Sequence[_Point]:
+    """Returns the last points, starting before the growth; none if it is short, small or interrupted."""
+    ratios = _steady(_ratios(points))
+    run = points[-1 - len(ratios) :]
+    is_large = len(ratios) >= _MIN_RATIOS and prod(ratios) >= _MIN_GROWTH and run[-1].max_abs >= _MIN_LAST
+    return run if is_large else ()
+
+
+def _growth(
+    key: _Key, run: Sequence[_Point], *, graph_name: str | None, layer: str | None, is_variable: bool
+) -> Growth:
+    _, op_name, output_slot = key
+    first, last, num_calls = run[0], run[-1], len(run) - 1
+    if is_variable:
+        what = f"A variable of the layer {layer}" if layer else f"The variable that {op_name} reads"
+    else:
+        what = f"The result of {op_name}" + (f" in the layer {layer}" if layer else "")
+    return Growth(
+        sentence=f"{what} grew {_speed(run)}: its largest magnitude rose from {first.max_abs:.3g} "
+        f"to {last.max_abs:.3g}.",
+        repair="Lower the learning rate, or clip the gradients.",
+        graph_name=graph_name,
+        op_name=op_name,
+        layer=layer,
+        output_slot=output_slot,
+        is_variable=is_variable,
+        first_step=first.step,
+        last_step=last.step,
+        num_calls=num_calls,
+        first_max_abs=first.max_abs,
+        last_max_abs=last.max_abs,
+        factor=(last.max_abs / first.max_abs) ** (1 / num_calls),
+    )
+
+
+def _speed(run: Sequence[_Point]) -> str:
+    """Returns the speed and start of the growth, such as `about 9 times a step since step 3`."""
+    first, last, num_calls = run[0], run[-1], len(run) - 1
+    has_steps = first.step is not None and last.step is not None and last.step - first.step == num_calls
+    since = f"since step {first.step}" if has_steps else f"over {number_of(num_calls, 'call')}"
+    ratios = _ratios(run)
+    if max(ratios) > min(ratios) * _MAX_SPREAD:
+        return since
+    factor = (last.max_abs / first.max_abs) ** (1 / num_calls)
+    return f"about {factor:.2g} times a {'step' if has_steps else 'call'} {since}"
