@@ -1,0 +1,341 @@
+"""BatchAxis: the inputs of a training step from which a tensor has the axis of the batch.
+
+The first axis of a tensor is taken for that of the batch only if the recording shows it. The tensor must be computed
+from an input of the training step, over ops whose output has the first axis of one of their inputs. This is certain if
+the graph leaves the size of that axis open, or if no other axis has the same size.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple
+
+from tfdbg_arrow.query.engine import Engine
+from tfdbg_arrow.query.flow.data_flow import DataFlow
+from tfdbg_arrow.query.keras_graphs import user_names
+from tfdbg_arrow.query.outside_tensors import OutsideTensors
+from tfdbg_arrow.query.recorded import EagerValue, GraphTensor, Place, TensorEvent, read_events
+from tfdbg_arrow.query.source_arrays import GETS_ELEMENT, SourceArrays
+from tfdbg_arrow.safe_text import parse_json
+from tfdbg_arrow.schema.op_traits import READER, Trait, types_with
+
+_ELEMENTWISE, _KEEPS_SLICES = types_with(Trait.ELEMENTWISE), types_with(Trait.KEEPS_SLICES)
+_RESHAPING = types_with(Trait.RESHAPED) - {"Transpose"}
+_PHASES_OF_KERAS = ("train", "test", "predict")
+"""What a recording marks as the phase in fit, evaluate and predict. Keras takes each element for a batch."""
+_REORDERING = frozenset({
+    "DynamicPartition", "DynamicStitch", "GatherNd", "ParallelDynamicStitch", "RandomShuffle",
+    "Reverse", "ReverseV2", "Roll", "ScatterNd", "TopK", "TopKV2", "Unique", "UniqueV2", "UnsortedSegmentSum",
+})  # fmt: skip
+"""Types of ops whose output can have the slices of an input in another order."""
+_LOOKUPS = frozenset({"Gather", "GatherV2", "ResourceGather"})
+"""Types of ops that take slices of a table by number, such as an embedding."""
+_MAX_TENSORS = 1_000
+"""Number of tensors that are followed back for one answer, because each takes some time."""
+_MAX_UNRECORDED = 20
+"""Number of tensors without a row that are followed back from one op."""
+
+
+class BatchSource(NamedTuple):
+    """A tensor whose slices along the first axis are the samples of a batch.
+
+    Attributes:
+        row: An input of the step, or the first recorded tensor that was computed from one.
+        taken_in: The execution that took the batch from a data set; None for an argument of a function.
+    """
+
+    row: TensorEvent
+    taken_in: int | None
+
+
+class BatchAxis:
+    """Follows tensors of one run back to the batch. The caller must hold the lock of the data flow."""
+
+    def __init__(self, logdir: Engine, flow: DataFlow, arrays: SourceArrays, *, run_id: str) -> None:
+        self._logdir = logdir
+        self._flow = flow
+        self._arrays = arrays
+        self._run_id = run_id
+        self._outside = OutsideTensors(flow)
+        self._sources: dict[int, frozenset[int]] = {}
+        self._of_batch: dict[int, BatchSource] = {}
+        self._open_axes = lru_cache(maxsize=100)(self._read_open_axes)
+        self._cached_arguments = lru_cache(maxsize=100)(self._read_arguments)
+        self._attributes = lru_cache(maxsize=1000)(self._read_attributes)
+
+    def sources(self, event: TensorEvent) -> list[BatchSource]:
+        """Returns the tensors from which a tensor has the axis of the batch; none if that is not certain."""
+        if not self._flow.records_all:
+            return []
+        num_followed = 0
+        carriers: dict[int, list[TensorEvent]] = {}
+        to_follow = [event]
+        while to_follow:
+            row = to_follow[-1]
+            index = row.event_index
+            if index in self._sources:
+                to_follow.pop()
+                continue
+            if index not in carriers:
+                num_followed += 1
+                if num_followed > _MAX_TENSORS:
+                    return []
+                source = self._source(row)
+                if source is not None:
+                    self._of_batch[index] = source
+                    self._sources[index] = frozenset([index])
+                    continue
+                carriers[index] = self._carriers(row)
+                to_follow += [carrier for carrier in carriers[index] if carrier.event_index not in carriers]
+                continue
+            to_follow.pop()
+            of_carriers = (self._sources.get(carrier.event_index, frozenset()) for carrier in carriers[index])
+            self._sources[index] = frozenset().union(*of_carriers)
+        return [self._of_batch[index] for index in sorted(self._sources[event.event_index])]
+
+    def _carriers(self, row: TensorEvent) -> list[TensorEvent]:
+        """Returns the inputs of a tensor's op from one of which it has its first axis; none if that is not certain."""
+        if row.op_type in _LOOKUPS:
+            return self._behind_indices(row)
+        if row.op_type in _REORDERING or row.op_type == READER or not row.shape:
+            return []
+        size = row.shape[0]
+        taken = [(index, each) for index, _, each in self._flow.taken_by(row) if each.shape]
+        inputs = [each for _, each in taken]
+        if row.op_type in _ELEMENTWISE:
+            # Axes are matched from the last one on, so the first axes of tensors with as many axes correspond.
+            alike = [each for each in inputs if _num_axes(each) == len(row.shape) and (each.shape or ())[0] == size]
+            return [*alike, *self._behind_integers(row, row.graph_tensor, num_axes=_num_axes(row))]
+        if self._keeps_slices(row):
+            return [each for index, each in taken if index == 0 and (each.shape or ())[0] == size]
+        others = [(each, axis) for each in inputs for axis, length in enumerate(each.shape or ()) if length == size]
+        if row.scope == "graph" and self._is_open(row, 0):
+            others = [(each, axis) for each, axis in others if self._is_open(each, axis)]
+        elif size in row.shape[1:]:
+            return []
+        return [] if any(axis != 0 for _, axis in others) else [each for each, _ in others]
+
+    def _keeps_slices(self, row: TensorEvent) -> bool:
+        """Returns whether each slice of an output is certainly computed from the same slice of the first input."""
+        if row.op_type in _RESHAPING:
+            return True  # the elements keep their order, so slice i has the same elements before and after
+        if len(row.shape or ()) < 2 or row.op_type not in (*_KEEPS_SLICES, "StridedSlice"):
+            return False
+        attributes = (
+            None if row.graph_id is None or row.op_name is None else self._attributes(row.graph_id, row.op_name)
+        )
+        if row.op_type == "StridedSlice":
+            return attributes is not None and _takes_whole_axis(attributes)
+        # A fused product has the name of the addition that follows it, so its own attributes are not known here.
+        return row.op_type != "MatMul" or (attributes is not None and not attributes.get("transpose_a", False))
+
+    def _read_attributes(self, graph_id: int, op_name: str) -> dict[str, Any] | None:
+        """Returns the attributes of an op of a graph, or None if they were not recorded."""
+        rows = self._logdir.rows(
+            "SELECT attributes FROM graph_op WHERE run_id = ? AND graph_id = ? AND op_name = ?",
+            [self._run_id, graph_id, op_name],
+        )
+        attributes = parse_json(rows[0][0]) if rows and rows[0][0] is not None else None
+        return attributes if isinstance(attributes, dict) else None
+
+    def _behind_indices(self, row: TensorEvent) -> list[TensorEvent]:
+        """Returns a recorded component of the batch if an op looks up the rows of a table for another one.
+
+        It is certain that the first axis is that of the indices if the table has another number of rows.
+        """
+        own = row.graph_tensor
+        op = None if own is None else self._flow.graphs.op(own.graph_id, own.op_name)
+        if own is None or op is None or len(op.inputs) < 2 or not row.shape:
+            return []
+        table, indices = (self._static_shape(own.of_op(*edge)) for edge in op.inputs[:2])
+        if not table or not indices or table[0] in (-1, row.shape[0]):
+            return []
+        return self._behind_integers(row, own.of_op(*op.inputs[1]), num_axes=len(indices))
+
+    def _static_shape(self, place: GraphTensor) -> tuple[int, ...] | None:
+        """Returns the shape of a tensor as far as its graph knows it, with -1 for open axes; None if it is unknown."""
+        rows = self._logdir.rows(
+            "SELECT static_shape FROM graph_op_output WHERE run_id = ? AND graph_id = ? AND op_name = ? "
+            "AND output_slot = ?",
+            [self._run_id, place.graph_id, place.op_name, place.output_slot],
+        )
+        return None if not rows or rows[0][0] is None else tuple(rows[0][0])
+
+    def _behind_integers(self, row: TensorEvent, start: GraphTensor | None, *, num_axes: int) -> list[TensorEvent]:
+        """Returns a recorded component of the batch if an op computes from another one that has no row.
+
+        Args:
+            row: The output of the op.
+            start: The output or an input, from which ops are followed back.
+            num_axes: Number of axes of `start`.
+        """
+        component = self._component_behind(row, start, num_axes=num_axes)
+        siblings = [] if component is None else self._siblings_of(component)
+        return [sibling for sibling in siblings if sibling.shape and sibling.shape[0] == (row.shape or (0,))[0]][:1]
+
+    def _source(self, row: TensorEvent) -> BatchSource | None:
+        """Returns a tensor as a source if it is an input of the step, or computed from one that has no row."""
+        if self._is_batch_input(row):
+            return BatchSource(row, row.execution_index if row.op_type in GETS_ELEMENT else None)
+        own = row.graph_tensor
+        if row.op_type not in _ELEMENTWISE | _RESHAPING or own is None:
+            return None
+        component = self._component_behind(row, own, num_axes=_num_axes(row))
+        if component is None or self._siblings_of(component):
+            return None
+        taken_in = row.execution_index
+        if isinstance(component, EagerValue):
+            taken_in = self._flow.events.eager(component.tensor_id).execution_index
+        return BatchSource(row, taken_in) if taken_in is not None and self._has_batches(taken_in) else None
+
+    def _has_batches(self, execution_index: int | None) -> bool:
+        """Returns whether the elements that an execution took from a data set are batches."""
+        return self._is_of_keras or (execution_index is not None and self._arrays.is_batched(execution_index))
+
+    def siblings(self, row: TensorEvent) -> list[TensorEvent]:
+        """Returns the recorded outputs of the run of an op that made a tensor."""
+        own = row.graph_tensor
+        return self._outputs_of(row.execution_index) if own is None else self._siblings_of(own)
+
+    def _siblings_of(self, place: GraphTensor | EagerValue) -> list[TensorEvent]:
+        """Returns the recorded outputs of the run of an op that made a tensor, which may have no row."""
+        if isinstance(place, EagerValue):
+            return self._outputs_of(self._flow.events.eager(place.tensor_id).execution_index)
+        return read_events(
+            self._logdir,
+            "graph_id = ? AND op_name = ? AND step_id IS NOT DISTINCT FROM ? AND iteration IS NOT DISTINCT FROM ? "
+            "ORDER BY output_slot",
+            [self._run_id, place.graph_id, place.op_name, place.context.step_id, place.context.iteration],
+        )
+
+    def _outputs_of(self, execution_index: int | None) -> list[TensorEvent]:
+        """Returns the recorded outputs of an eager op."""
+        condition = "scope = 'execution' AND execution_index = ? ORDER BY output_slot"
+        return read_events(self._logdir, condition, [self._run_id, execution_index])
+
+    def _component_behind(
+        self, row: TensorEvent, start: GraphTensor | None, *, num_axes: int
+    ) -> GraphTensor | EagerValue | None:
+        """Returns the component of the batch from which an op computes through tensors without rows, or None.
+
+        Tensors of integers and booleans, such as pixels, token numbers and masks, have no rows.
+
+        Args:
+            row: The output of the op.
+            start: The output or an input, from which ops that keep the first axis are followed back.
+            num_axes: Number of axes of `start`.
+        """
+        to_follow: list[tuple[Place, int]] = [] if start is None else [(start, num_axes)]
+        for _ in range(_MAX_UNRECORDED):
+            if not to_follow:
+                return None
+            place, num_axes = to_follow.pop()
+            trace = self._flow.trace(place, how="graph", near=row.event_index)
+            place = trace.place
+            if trace.row is not None and place != start:
+                continue
+            argument = next((passed for passed in reversed(trace.path) if isinstance(passed, GraphTensor)), None)
+            shape = None if argument is None else self._static_shape(argument)
+            if isinstance(place, EagerValue):
+                if self._flow.events.eager(place.tensor_id).op_type in GETS_ELEMENT:
+                    return place if len(shape or ()) == num_axes else None
+                continue
+            op = self._flow.graphs.op(place.graph_id, place.op_name)
+            if op is not None and op.op_type in GETS_ELEMENT:
+                # A component that was broadcast has another first axis.
+                return place if len(shape or ()) == num_axes else None
+            sources = () if op is None else self._flow.borders.executed.inputs(place, op)
+            if op is not None and op.op_type in _ELEMENTWISE:
+                to_follow += [(source, num_axes) for source in sources]
+            elif op is not None and op.op_type in _RESHAPING and sources:
+                source_shape = self._static_shape(sources[0])
+                if _has_same_slices(source_shape, row.shape if place == start else shape):
+                    to_follow.append((sources[0], len(source_shape or ())))
+        return None
+
+    def _is_open(self, row: TensorEvent, axis: int) -> bool:
+        """Returns whether the graph leaves the size of an axis open until it runs; True for an eager tensor."""
+        if row.scope != "graph" or row.graph_id is None or row.op_name is None or row.output_slot is None:
+            return True
+        return axis in self._open_axes(row.graph_id).get((row.op_name, row.output_slot), ())
+
+    def _read_open_axes(self, graph_id: int) -> dict[tuple[str, int], list[int]]:
+        """Returns the axes that a graph leaves open, by op and output slot."""
+        rows = self._logdir.rows(
+            "SELECT op_name, output_slot, static_shape FROM graph_op_output "
+            "WHERE run_id = ? AND graph_id = ? AND array_contains(static_shape, -1)",
+            [self._run_id, graph_id],
+        )
+        return {(name, slot): [axis for axis, size in enumerate(shape) if size < 0] for name, slot, shape in rows}
+
+    # The inputs of a step
+
+    def arguments(self, execution_index: int | None) -> dict[int, tuple[str, TensorEvent]]:
+        """Returns (name, row) of the recorded arguments of a call or feeds of a session's run, by event_index."""
+        return self._cached_arguments(execution_index)
+
+    def _read_arguments(self, execution_index: int | None) -> dict[int, tuple[str, TensorEvent]]:
+        execution = self._flow.events.execution(execution_index)
+        if execution is None or execution.graph_id is None:
+            return {}
+        arguments: dict[int, tuple[str, TensorEvent]] = {}
+        for index, tensor_id in self._flow.events.execution_inputs(execution.execution_index).items():
+            name = self._outside.argument(execution, index)
+            row = self._flow.events.eager(tensor_id).event
+            if row is not None and name is not None:
+                arguments[row.event_index] = (name, row)
+        return arguments
+
+    def _is_batch_input(self, row: TensorEvent) -> bool:
+        """Returns whether a tensor is an input of the step whose first axis is that of the batch."""
+        size = (row.shape or (0,))[0]
+        user = row.execution_index
+        if row.op_type in GETS_ELEMENT:
+            sizes = {sibling.shape[0] for sibling in self.siblings(row) if sibling.shape}
+            if sizes != {size} or self._has_batches(row.execution_index):
+                return sizes == {size}
+            # A distributed data set hands its elements through a function.
+            uses = () if row.tensor_id is None else self._flow.events.uses(row.tensor_id)
+            user = next((use.execution.execution_index for use in uses if use.execution.graph_id is not None), None)
+        inputs = self.arguments(user)
+        if row.event_index not in inputs or user is None:
+            return False
+        with_batch = [argument for _, argument in inputs.values() if argument.shape and argument.shape[0] == size]
+        return len(with_batch) > 1 and self._has_gradient(user)
+
+    @cached_property
+    def _is_of_keras(self) -> bool:
+        """Whether Keras takes the elements of data sets in the run."""
+        rows = self._logdir.rows(
+            "SELECT 1 FROM mark WHERE run_id = ? AND label = 'phase' AND value IN (?, ?, ?) LIMIT 1",
+            [self._run_id, *_PHASES_OF_KERAS],
+        )
+        return bool(rows) or bool(user_names(self._logdir, run_id=self._run_id))
+
+    def _has_gradient(self, execution_index: int) -> bool:
+        """Returns whether an execution ran ops of a gradient, as a training step does."""
+        rows = self._logdir.rows(
+            "SELECT DISTINCT t.graph_id FROM tensor_health AS t JOIN graph_op AS o ON o.run_id = t.run_id "
+            "AND o.graph_id = t.graph_id AND o.op_name = t.op_name "
+            "WHERE t.run_id = ? AND t.execution_index = ? AND o.role = 'gradient' LIMIT 1",
+            [self._run_id, execution_index],
+        )
+        return bool(rows)
+
+
+def _has_same_slices(before: tuple[int, ...] | None, after: tuple[int, ...] | None) -> bool:
+    """Returns whether the slices along the first axis have the same elements after a change of the shape."""
+    if not before or not after or -1 in before[1:] or -1 in after[1:]:
+        return False
+    return math.prod(before[1:]) == math.prod(after[1:])  # then the first axis has the same size, too
+
+
+def _num_axes(row: TensorEvent) -> int:
+    return len(row.shape or ())
+
+
+def _takes_whole_axis(attributes: dict[str, Any]) -> bool:
+    """Returns whether the subscripts of a StridedSlice begin with `:`, by the bits of its first subscript."""
+    masks = [attributes.get(f"{name}_mask") for name in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")]
+    return [mask & 1 if isinstance(mask, int) else None for mask in masks] == [1, 1, 0, 0, 0]
