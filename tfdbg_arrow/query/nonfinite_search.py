@@ -79,9 +79,9 @@ def first_nonfinite(
 def _search(logdir: Engine, asked: AskedRuns, kinds: tuple[str, ...], is_allowed: IsAllowed | None) -> NonFinite | None:
     runs = runs_by_first_bad(logdir, kinds, asked)
     search_of = lru_cache(maxsize=None)(lambda run: _RunSearch(logdir, run_id=run, kinds=kinds, is_allowed=is_allowed))
-    found = _best((search_of(run).harmful() for run in runs), _Found.harmful_rank, (0, False))
-    found = found or _best((search_of(run).harmless() for run in runs), _Found.harmless_rank, (False, False))
-    return None if found is None else found.describe()
+    first = _best((search_of(run).harmful() for run in runs), _Found.harmful_rank, (0, False))
+    first = first or _best((search_of(run).harmless() for run in runs), _Found.harmless_rank, (False, False))
+    return None if first is None else first.describe()
 
 
 def has_nan_variable(logdir: Engine, *, run_id: str) -> bool:

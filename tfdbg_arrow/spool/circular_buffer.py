@@ -190,8 +190,8 @@ def _values_of(records: Records, values: Mapping[int, bytes]) -> dict[int, bytes
     """Returns the elements, by event_index, that belong to some of the records."""
     if not values:
         return {}
-    kept = set((records["commit"].astype(np.int64) - 1).tolist())
-    return {event: value for event, value in values.items() if event in kept}
+    events = set((records["commit"].astype(np.int64) - 1).tolist())
+    return {event: value for event, value in values.items() if event in events}
 
 
 def bad_positions(batch: Batch) -> dict[str, Ints]:

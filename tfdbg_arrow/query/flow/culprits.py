@@ -149,8 +149,8 @@ class Culprits:
             is_passed_over: Returns True for origins to ignore.
         """
         for effects in self._ranks():
-            found = [(effect, next(self._roots_of_sinks(effect, is_passed_over), None)) for effect in effects]
-            first_sinks = {effect: roots for effect, roots in found if roots is not None}
+            firsts = ((effect, next(self._roots_of_sinks(effect, is_passed_over), None)) for effect in effects)
+            first_sinks = {effect: first for effect, first in firsts if first is not None}
             if first_sinks.keys() == {"variable"} and self._labels.has_roles:
                 losses = self._roots_of_losses(is_passed_over, until=first_sinks["variable"].start)
                 first_sinks |= {} if losses is None else {"result": losses}

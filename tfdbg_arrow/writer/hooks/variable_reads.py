@@ -47,9 +47,11 @@ def _takes_resource(op_type: str) -> bool:
 
 
 def _read(argument: Any) -> Any:
-    """Returns an argument of an op with the values of variables in their place."""
-    if isinstance(argument, BaseResourceVariable):
-        return argument.value()
+    """Returns an argument of an op with the values of variables in their place; an input may be a list of tensors."""
     if isinstance(argument, (list, tuple)):
-        return [_read(item) for item in argument]
-    return argument
+        return [_value(item) for item in argument]
+    return _value(argument)
+
+
+def _value(tensor: Any) -> Any:
+    return tensor.value() if isinstance(tensor, BaseResourceVariable) else tensor

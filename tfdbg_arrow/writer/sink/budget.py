@@ -126,12 +126,14 @@ class Budget:
     def _merge_small(self) -> None:
         """Merges neighbouring segments up to the size of a grain, if there are many small ones."""
         # The last segment may still get parts.
-        small = [each for each in self._segments[:-1] if not each.is_pinned and each.size_bytes < self._grain]
+        small = [
+            segment for segment in self._segments[:-1] if not segment.is_pinned and segment.size_bytes < self._grain
+        ]
         if len(small) <= _MAX_SMALL:
             return
         groups: list[list[_Segment]] = [[]]
         for segment in self._segments[:-1]:
-            size = sum(each.size_bytes for each in [*groups[-1], segment])
+            size = sum(member.size_bytes for member in [*groups[-1], segment])
             if segment not in small or size > self._grain:
                 groups.append([])
             if segment in small:
