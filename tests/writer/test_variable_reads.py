@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from tensorflow.python.ops.resource_variable_ops import UninitializedVariable
 
 import tfdbg_arrow
 
@@ -70,10 +69,14 @@ def test_ops_that_take_the_resource_itself_get_it(tmp_path: Path) -> None:
         assert bool(tf.raw_ops.VarIsInitializedOp(resource=v.handle).numpy())
 
 
-def test_the_error_of_a_read_has_no_frames_of_ours(tmp_path: Path) -> None:
+def test_the_error_of_a_read_has_no_frames_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise ValueError("the value cannot be read")
+
     with tfdbg_arrow.capture(tmp_path):
-        variable = UninitializedVariable(shape=[2], dtype=tf.float32)
-        with pytest.raises(tf.errors.OpError) as caught:
+        variable = tf.Variable([1.0, 2.0])
+        monkeypatch.setattr(variable, "value", fail)
+        with pytest.raises(ValueError, match="cannot be read") as caught:
             tf.math.log(variable)
     files = [str(entry.path) for entry in caught.traceback]
     assert not any("/tfdbg_arrow/writer/" in file for file in files)
