@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from collections import Counter
 from pathlib import Path
 
 import tensorflow as tf
@@ -145,6 +148,31 @@ def test_another_bug_on_the_same_line_is_named_by_its_part(tmp_path: Path) -> No
     *_, last = verdict(first, Reasons(explanation=None, growth=None))
     place = f"test_first_nonfinite.py:{first.source.lineno if first.source else None}"
     assert last.spans == (f"Also bad in the same call, with a cause of its own: `tf.math.log(1.0 - p)` at {place}.",)
+
+
+def test_bad_results_after_the_first_bad_variable_are_not_looked_at(tmp_path: Path) -> None:
+    logarithm = tf.function(lambda x: (tf.math.log(x), tf.square(tf.math.log(x))))
+
+    def num_steps_of_search(num_bad_steps: int) -> int:
+        logdir = tmp_path / str(num_bad_steps)
+        with tfdbg_arrow.capture(logdir):
+            weight = tf.Variable(0.0)
+            for _ in range(num_bad_steps):
+                loss, _ = logarithm(weight - 1.0)
+                weight.assign_sub(loss)
+        calls: Counter[str] = Counter()
+        with tfdbg_arrow.open_logdir(logdir) as opened:
+            sys.setprofile(lambda frame, event, argument: calls.update([frame.f_code.co_filename]))
+            try:
+                first = opened.first_nonfinite()
+            finally:
+                sys.setprofile(None)
+        assert first is not None
+        assert first.effect == "variable"
+        return sum(number for path, number in calls.items() if f"{os.sep}flow{os.sep}" in path)
+
+    # The search reads the bad tensors of some hundred steps at once.
+    assert num_steps_of_search(900) <= 1.1 * num_steps_of_search(450)
 
 
 def test_a_nan_made_from_infinities_is_the_first_nan(tmp_path: Path) -> None:

@@ -161,8 +161,7 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture
 def page(browser: Browser, served: Served) -> Iterator[Page]:
     with watched_page(browser, viewport={"width": 1280, "height": 800}) as opened:
-        # The first page starts the computation of all others, which takes long beside the tests of another process.
-        opened.goto(f"{served.url}/?token={TOKEN}", timeout=90_000)
+        opened.goto(f"{served.url}/?token={TOKEN}")
         yield opened
 
 

@@ -524,6 +524,15 @@ def test_each_distinct_stack_is_stored_once(tmp_path: Path) -> None:
     assert capture.run_id == executions[0]["run_id"]
 
 
+def test_an_instruction_that_python_specializes_has_one_stack(tmp_path: Path) -> None:
+    with tfdbg_arrow.capture(tmp_path):
+        for _ in range(50):
+            tuple(map(tf.sin, [X]))  # the calls of a built-in function become another instruction after some of them
+    executions = rows(tmp_path, "execution")
+    assert len(executions) == 50
+    assert len({row["stack_trace_id"] for row in executions}) == 1
+
+
 class TestOwners:
     @pytest.mark.parametrize(
         ("path", "owner"),
@@ -573,6 +582,19 @@ def test_generated_helpers_of_one_statement_are_one_frame() -> None:
     table.add(5, [code, code, compile("y = 1\n", "other.py", "exec")], [0, 0, 0])
     assert traces == [("stack_trace", {"stack_trace_id": [5, 5], "depth": [0, 1], "stack_frame_id": [0, 1]})]
     assert [row["file_path"] for name, row in found if name == "stack_frame"] == ["user.py", "other.py"]
+
+
+def test_equal_frames_of_other_code_objects_are_one_stack() -> None:
+    traces: list[Any] = []
+    table = StackTable(
+        lambda name, new, *notes: [note() for note in notes],
+        lambda name, columns, *notes: traces.append(columns["stack_trace_id"]),
+        original_location=lambda path, lineno: None,
+        original_span=lambda path, span: None,
+    )
+    stack_ids = [table.add(stack_id, [compile("x = 1\n", "file.py", "exec")], [0]) for stack_id in (5, 6)]
+    assert stack_ids == [5, 5]
+    assert traces == [[5]]
 
 
 def test_a_traceback_ends_before_the_command_line_that_ran_the_program() -> None:

@@ -134,7 +134,9 @@ class StackTable:
         """Instructions by (id of code, instruction), because hash() of a code object is slow; see _Instruction."""
         self._frame_ids: dict[tuple[Location, Columns], int] = {}
         self._file_ids: dict[str, int] = {}
-        self._traceback_ids: dict[tuple[Location, ...], int] = {}
+        self._stack_ids: dict[tuple[int, ...], int] = {}
+        """Stacks by the ids of their frames. Stacks of different instructions can be equal: of a function that AutoGraph
+        converts once more, or after Python specialized an instruction, which has another offset then."""
         # An ID is never used again, even if an interruption kept it from being noted.
         self._next_frame_id, self._next_file_id = itertools.count(), itertools.count()
         self._next_traceback_id = itertools.count(_FIRST_TRACEBACK_ID)
@@ -142,18 +144,18 @@ class StackTable:
         self._lines: dict[str, list[str]] = {}
         """The text of each file when it was first seen, because a file can change while the program runs."""
 
-    def add(self, stack_id: int, codes: Sequence[CodeType], instructions: Sequence[int], /) -> None:
-        """Writes the rows of a new stack.
+    def add(self, stack_id: int, codes: Sequence[CodeType], instructions: Sequence[int], /) -> int:
+        """Writes the rows of a stack unless one with the same frames was written before; returns the id of that one.
 
         Args:
-            stack_id: Its id.
+            stack_id: The id of a new stack.
             codes: The code object of each frame, innermost first.
             instructions: The byte offset of the instruction that each frame executes.
         """
         located = self._located(codes, instructions)
         new = _NewRows()
         with self._lock:
-            self._write(stack_id, self._frames(located, new), new)
+            return self._write(stack_id, self._frames(located, new), new)
 
     def add_traceback(self, traceback: Iterable[Location]) -> int:
         """Writes the rows of a stack given by its locations, innermost first; returns its id, or -1 if it is empty."""
@@ -163,22 +165,24 @@ class StackTable:
             traceback,
         )
         located = [self._original_location(path, lineno) or (path, lineno, func) for path, lineno, func in of_program]
-        locations = tuple(
+        locations = [
             self._with_source(location) for location in located if not location[0].startswith(PACKAGE_DIRECTORY)
-        )
+        ]
         if not locations:
             return -1
+        new = _NewRows()
         with self._lock:
-            stack_id = self._traceback_ids.get(locations)
-            if stack_id is None:
-                stack_id = next(self._next_traceback_id)
-                new = _NewRows()
-                self._write(stack_id, [self._frame_id(location, None, new) for location in locations], new)
-                self._traceback_ids[locations] = stack_id
-            return stack_id
+            frame_ids = [self._frame_id(location, None, new) for location in locations]
+            return self._write(next(self._next_traceback_id), frame_ids, new)
 
-    def _write(self, stack_id: int, frame_ids: Sequence[int], new: _NewRows) -> None:
-        """Writes a stack, given as the ids of its frames, after the rows that it refers to."""
+    def _write(self, stack_id: int, frame_ids: Sequence[int], new: _NewRows) -> int:
+        """Writes a stack, given as the ids of its frames, after the rows that it refers to; returns its id.
+
+        Writes nothing if the stack was written before, with another id.
+        """
+        written = self._stack_ids.get(tuple(frame_ids))
+        if written is not None:
+            return written
         if new.files:
             self._append("source_file", new.files, partial(self._file_ids.update, new.file_ids))
         if new.frames:
@@ -191,6 +195,8 @@ class StackTable:
                 "stack_frame_id": frame_ids,
             }
             self._append_columns("stack_trace", columns)
+        self._stack_ids[tuple(frame_ids)] = stack_id
+        return stack_id
 
     def _located(self, codes: Sequence[CodeType], instructions: Sequence[int]) -> list[_Instruction]:
         """Returns the instructions with their locations, innermost first, and reads the files that are new.

@@ -13,7 +13,7 @@ from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.flow.extremes import POOLS, holds_extreme
 from tfdbg_arrow.query.flow.graphs import reachable
 from tfdbg_arrow.query.flow.origins import Effect, Effects, Gradients, OrderKey, Origins
-from tfdbg_arrow.query.flow.sinks import EFFECTS, Sinks
+from tfdbg_arrow.query.flow.sinks import EFFECTS, LAST_EXECUTION, Sinks
 from tfdbg_arrow.query.recorded import Execution, TensorEvent, bad_condition, read_events
 from tfdbg_arrow.schema.op_traits import PIPELINE_ENDS, PUTS_INTO_STORE, TAKES_FROM_STORE
 
@@ -47,8 +47,15 @@ class Culprit:
 
 
 class _RootsOfSinks(NamedTuple):
-    """The origins of bad values that did harm in an execution, and the event_index of its start."""
+    """The origins of bad values that did harm in an execution.
 
+    Attributes:
+        execution_index: The execution; None for a step outside of executions.
+        start: The event_index of its start.
+        roots: The origins.
+    """
+
+    execution_index: int | None
     start: int
     roots: list[TensorEvent]
 
@@ -62,16 +69,16 @@ class _Handled:
 
     def __init__(self, origins: Origins, sinks: Sinks) -> None:
         self._origins = origins
-        self._skipped = (row for batch in sinks.batches("skipped") for row in batch)
-        self._next = next(self._skipped, None)
+        self._sinks = sinks
         self._seen: set[int] = set()
+        self._num_looked_at = 0
         self.origins: set[int] = set()
 
     def look_until(self, execution_index: int) -> None:
         """Finds the origins of the skipped tensors of all executions before one."""
-        while self._next is not None and (self._next.execution_index or 0) < execution_index:
-            self.origins.update(root.event_index for root in self._origins.roots([self._next], self._seen))
-            self._next = next(self._skipped, None)
+        for row in self._sinks.skipped(self._num_looked_at, execution_index - 1):
+            self.origins.update(root.event_index for root in self._origins.roots([row], self._seen))
+        self._num_looked_at = max(self._num_looked_at, execution_index)
 
 
 class Culprits:
@@ -152,23 +159,28 @@ class Culprits:
             firsts = ((effect, next(self._roots_of_sinks(effect, is_passed_over), None)) for effect in effects)
             first_sinks = {effect: first for effect, first in firsts if first is not None}
             if first_sinks.keys() == {"variable"} and self._labels.has_roles:
-                losses = self._roots_of_losses(is_passed_over, until=first_sinks["variable"].start)
+                losses = self._roots_of_losses(is_passed_over, before=first_sinks["variable"])
                 first_sinks |= {} if losses is None else {"result": losses}
             if first_sinks:
                 return [(effect, first.roots) for effect, first in first_sinks.items()]
         return []
 
-    def _roots_of_losses(self, is_passed_over: Callable[[TensorEvent], bool], *, until: int) -> _RootsOfSinks | None:
+    def _roots_of_losses(
+        self, is_passed_over: Callable[[TensorEvent], bool], *, before: _RootsOfSinks
+    ) -> _RootsOfSinks | None:
         """Returns the origins of the first results that belong to a loss, or None if there are none.
 
         Such a result is as harmful as a bad variable: the training is spoilt, even if the gradient was finite.
 
         Args:
             is_passed_over: Returns True for origins to ignore.
-            until: The event_index of the start of the last execution to look at.
+            before: What did harm to a variable first. Only results of the same execution or earlier ones count.
         """
-        for results in islice(self._roots_of_sinks("result", is_passed_over), _MAX_RESULTS):
-            if results.start > until:
+        if before.execution_index is None:
+            return None
+        of_results = self._roots_of_sinks("result", is_passed_over, upto=before.execution_index)
+        for results in islice(of_results, _MAX_RESULTS):
+            if results.start > before.start:
                 return None
             losses = [root for root in results.roots if self._labels.is_of_loss(root)]
             if losses:
@@ -199,7 +211,12 @@ class Culprits:
         return (("variable",), ("result",), ("metric",)) if self._labels.has_roles else (("variable", "result"),)
 
     def _roots_of_sinks(
-        self, effect: str, is_passed_over: Callable[[TensorEvent], bool], *, since: int | None = None
+        self,
+        effect: str,
+        is_passed_over: Callable[[TensorEvent], bool],
+        *,
+        since: int | None = None,
+        upto: int = LAST_EXECUTION,
     ) -> Iterator[_RootsOfSinks]:
         """Yields the origins of the sinks of an effect, in order of the sinks. Sinks without an origin are left out.
 
@@ -207,11 +224,12 @@ class Culprits:
             effect: The effect.
             is_passed_over: Returns True for origins to ignore.
             since: Only sinks of this execution and later ones; None for all.
+            upto: Only sinks of this execution and earlier ones, and of steps outside of executions.
         """
         seen: set[int] = set()
         seen_of_updates: set[int] = set()
         handled = _Handled(self._origins, self._sinks) if effect == "result" else None
-        for batch in self._sinks.batches(effect):
+        for batch in self._sinks.batches(effect, upto=upto):
             if handled is not None:
                 handled.look_until(max((row.execution_index or 0 for row in batch), default=0) + _NUM_LATER)
             late = [
@@ -230,7 +248,7 @@ class Culprits:
                 harmful = [root for root in roots if self._origins.is_literal(root)]
             harmful = [root for root in harmful if not is_passed_over(root)]
             if harmful:
-                yield _RootsOfSinks(self._origins.order(late[0])[0], harmful)
+                yield _RootsOfSinks(late[0].execution_index, self._origins.order(late[0])[0], harmful)
 
     def _place(self, root: TensorEvent) -> tuple[int, bool, OrderKey]:
         """Returns the sort key of a root. Within a call, proven origins sort before unproven ones."""

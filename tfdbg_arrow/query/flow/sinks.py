@@ -51,6 +51,8 @@ _DISCRETE_DTYPES = ", ".join(f"'{dtype}'" for dtype in sorted(DISCRETE))
 _MAX_UNITS = 256
 """Maximum number of executions or steps whose sinks are read at once."""
 _EAGER_BATCH = 2048
+LAST_EXECUTION = 2**63 - 1
+"""An index after all executions."""
 _MAX_FAILED = 100
 """Number of executions with an error that are looked at."""
 _MAX_KEPT = 100
@@ -121,26 +123,35 @@ class Sinks:
         self._last_used = lru_cache(maxsize=4096)(self._read_last_used)
         self._recorded_outputs = lru_cache(maxsize=64)(self._read_recorded_outputs)
 
-    def batches(self, effect: str) -> Iterator[list[TensorEvent]]:
+    def batches(self, effect: str, *, upto: int = LAST_EXECUTION) -> Iterator[list[TensorEvent]]:
         """Yields the sinks of an effect by execution, in the order in which the executions started.
 
         The sinks outside of executions, such as those of a function of tf.data, are in one batch for each step.
 
         Args:
-            effect: `variable`, `result` or `metric`; or `skipped` for results that the program skipped this one time.
+            effect: `variable`, `result` or `metric`.
+            upto: The last execution whose sinks are looked for. Steps outside of executions are always included.
         """
-        streams: list[Iterator[_Batch]] = []
-        if effect != "skipped":
-            written = (row for row in self._written_eagerly() if self._variable_effect(row) == effect)
-            streams += [self._in_graphs(effect, unit) for unit in (_EXECUTIONS, _STEPS)]
-            streams.append(_by_execution(written))
+        eager = itertools.takewhile(lambda row: (row.execution_index or 0) <= upto, self._written_eagerly())
+        written = (row for row in eager if self._variable_effect(row) == effect)
+        streams = [self._in_graphs(effect, unit) for unit in (_EXECUTIONS, _STEPS)]
+        streams.append(_by_execution(written))
         if effect == "result":
             streams.append(_by_execution(self._cut_off()))
         if effect != "variable":
-            streams.append(_by_execution(self._results(effect)))
+            streams.append(_by_execution(self._results(effect, 0, upto)))
         in_order = heapq.merge(*streams, key=itemgetter(0))
         for _, of_same_start in itertools.groupby(in_order, key=itemgetter(0)):
             yield [row for _, batch in of_same_start for row in batch]
+
+    def skipped(self, first: int, last: int) -> Iterator[TensorEvent]:
+        """Yields the results of some executions that the program skipped this one time.
+
+        Args:
+            first: The first execution.
+            last: The last execution.
+        """
+        return self._results("skipped", first, last)
 
     # Variables.
 
@@ -338,10 +349,10 @@ class Sinks:
     def _eager_writers(self) -> list[str]:
         return [name for name, graph_id in self._flow.events.op_types() if graph_id is None and is_writer(name)]
 
-    def _written_eagerly(self) -> list[TensorEvent]:
-        """Returns the distinct bad eager tensors that eager ops wrote to variables, without those that were moved."""
+    def _written_eagerly(self) -> Iterator[TensorEvent]:
+        """Yields the distinct bad eager tensors that eager ops wrote to variables, without those that were moved."""
         if not self._eager_writers:
-            return []
+            return
         written = read_events(
             self._logdir,
             f"{self._bad} AND scope = 'execution' AND tensor_id IN (SELECT i.tensor_id FROM execution AS e "
@@ -350,7 +361,7 @@ class Sinks:
             "ORDER BY execution_index, event_index",
             [self._run_id, self._run_id, *self._eager_writers],
         )
-        return [row for row in written if not self.is_moved(row)]
+        yield from (row for row in written if not self.is_moved(row))
 
     def is_moved(self, row: TensorEvent) -> bool:
         """Returns whether a bad tensor came from outside, and ops only moved its elements since.
@@ -383,16 +394,16 @@ class Sinks:
 
     # Results.
 
-    def _results(self, effect: str) -> Iterator[TensorEvent]:
+    def _results(self, effect: str, first: int, last: int) -> Iterator[TensorEvent]:
         """Yields the bad tensors of an effect that eager ops and calls returned: nothing or a decision takes them."""
-        after = (-1, -1)
+        after = (first, -1)
         while True:
             rows = read_events(
                 self._logdir,
-                f"{self._bad} AND scope = 'execution' AND execution_index >= ? "
+                f"{self._bad} AND scope = 'execution' AND execution_index BETWEEN ? AND ? "
                 "AND (execution_index > ? OR event_index > ?) "
                 f"ORDER BY execution_index, event_index LIMIT {_EAGER_BATCH}",
-                [self._run_id, after[0], *after],
+                [self._run_id, after[0], last, *after],
             )
             if not rows:
                 return

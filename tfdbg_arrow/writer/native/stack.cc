@@ -32,8 +32,9 @@ PyObject* g_on_new_stack = nullptr;
 
 enum class Told { kYes, kFailed, kInterrupted };
 
-// Passes a new stack to the handler, which writes its rows. Returns kInterrupted if an exception of the program came up.
-Told tell(int64_t id, const Frames& frames) {
+// Passes a new stack to the handler, which writes its rows, and replaces the ID by the one that it has there. Returns
+// kInterrupted if an exception of the program came up.
+Told tell(int64_t& id, const Frames& frames) {
   if (g_on_new_stack == nullptr) return Told::kYes;
   PyObject *type, *value, *traceback;
   PyErr_Fetch(&type, &value, &traceback);
@@ -53,7 +54,9 @@ Told tell(int64_t id, const Frames& frames) {
   PyObject* result =
       is_complete ? PyObject_CallFunction(handler, "LOO", static_cast<long long>(id), codes, instructions) : nullptr;
   Told told = Told::kYes;
-  if (result == nullptr) told = report_error("recording a stack") ? Told::kInterrupted : Told::kFailed;
+  const int64_t written = result == nullptr ? -1 : PyLong_AsLongLong(result);
+  if (PyErr_Occurred() != nullptr) told = report_error("recording a stack") ? Told::kInterrupted : Told::kFailed;
+  if (told == Told::kYes) id = written;
   Py_XDECREF(result);
   Py_XDECREF(codes);
   Py_XDECREF(instructions);

@@ -14,8 +14,9 @@ namespace tfdbg_arrow {
 int64_t intern_stack(int skip);
 
 // Sets the handler for new stacks, called as (ID, code objects, byte offsets of their instructions) before the ID is
-// returned, so that no record refers to a stack that was not written. Both lists begin with the innermost frame. None
-// removes the handler.
+// returned, so that no record refers to a stack that was not written. Both lists begin with the innermost frame. The
+// handler returns the ID under which it wrote a stack with the same rows: this one or an earlier one. None removes the
+// handler.
 void set_stack_handler(PyObject* on_new_stack);
 
 // Forgets all stacks; the next ID is 0. Each recording only has the stacks of its own events.
