@@ -172,7 +172,7 @@ def test_bad_results_after_the_first_bad_variable_are_not_looked_at(tmp_path: Pa
         return sum(number for path, number in calls.items() if f"{os.sep}flow{os.sep}" in path)
 
     # The search reads the bad tensors of some hundred steps at once.
-    assert num_steps_of_search(900) <= 1.1 * num_steps_of_search(450)
+    assert num_steps_of_search(600) <= 1.1 * num_steps_of_search(300)
 
 
 def test_a_nan_made_from_infinities_is_the_first_nan(tmp_path: Path) -> None:
