@@ -135,8 +135,8 @@ class StackTable:
         self._frame_ids: dict[tuple[Location, Columns], int] = {}
         self._file_ids: dict[str, int] = {}
         self._stack_ids: dict[tuple[int, ...], int] = {}
-        """Stacks by the ids of their frames. Stacks of different instructions can be equal: AutoGraph converts a function
-        once more, or Python specializes an instruction, which then has another offset."""
+        """Stacks by the ids of their frames. Two stacks of instructions can have the same frames: AutoGraph converts a
+        function once more, or Python specializes an instruction, which then has another offset."""
         # An ID is never used again, even if an interruption kept it from being noted.
         self._next_frame_id, self._next_file_id = itertools.count(), itertools.count()
         self._next_traceback_id = itertools.count(_FIRST_TRACEBACK_ID)

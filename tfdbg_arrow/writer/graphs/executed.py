@@ -17,7 +17,8 @@ import math
 import operator
 import threading
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from typing import Any, Protocol
 
@@ -27,7 +28,7 @@ from tfdbg_arrow.spool.names import inlined_suffix
 from tfdbg_arrow.writer.graphs.compiled_rows import RESHAPED
 from tfdbg_arrow.writer.graphs.node_defs import TensorBatch, is_own
 from tfdbg_arrow.writer.graphs.registry import GraphRegistry, GraphState
-from tfdbg_arrow.writer.hooks.graph_optimizer import is_small, is_used_by_graph, mark_ops
+from tfdbg_arrow.writer.hooks.graph_optimizer import is_small, is_used_by_graph, mark_ops, may_break
 from tfdbg_arrow.writer.hooks.runtime import refuses_counting_on_accelerators
 from tfdbg_arrow.writer.live_stop.stop import GraphJudge
 from tfdbg_arrow.writer.rows import AppendColumns, Columns
@@ -104,6 +105,9 @@ class GraphOptimizer(Protocol):
     def take_masked_outputs(self) -> list[MaskedOutput]:
         """Returns the outputs that do not stop the program, for the graphs optimized since the last call."""
 
+    def set_trying(self, is_trying: bool) -> None:
+        """Sets whether the calling thread only makes TensorFlow optimize graphs that may never run."""
+
     def take_unreadable_graphs(self) -> int:
         """Returns how many graphs it could not read since the last call."""
 
@@ -145,7 +149,10 @@ class ExecutedGraphs:
         self._append_columns = append_columns
         self._generation = generation
         self._keeps_ops = keeps_ops
-        self._small_functions: set[bytes] = set()
+        self._unchanged_functions: set[bytes] = set()
+        """Functions whose ops no pass of TensorFlow may change: TensorFlow does not optimize them by itself."""
+        self._breakable_graphs: set[int] = set()
+        self._untried_functions: set[bytes] = set()
         self._judge = judge
         self._note_failure = note_failure
         self._failing = failing
@@ -165,7 +172,11 @@ class ExecutedGraphs:
         self._note_keys(state, batches)
         self._optimizer.set_counting_on_devices(not refuses_counting_on_accelerators())
         if is_small(graph):
-            self._small_functions.add(function_name.encode())
+            self._unchanged_functions.add(function_name.encode())
+        if may_break(graph) or not self._breakable_graphs.isdisjoint(state.callees.values()):
+            self._breakable_graphs.add(state.graph_id)
+            if not self._keeps_ops:
+                self._untried_functions.add(function_name.encode())
         mark_ops(graph, self.mark(state.graph_id))
         if graph.get_operations():  # TensorFlow does not optimize an empty graph
             self._marked.add(state.graph_id)
@@ -176,8 +187,25 @@ class ExecutedGraphs:
 
     def keeps_ops(self, function_name: bytes) -> bool:
         """Returns True if no pass of TensorFlow may change the ops of a function."""
-        # TensorFlow does not optimize a function that is too small. We make it do so, but no op may change by that.
-        return self._keeps_ops or function_name in self._small_functions
+        # We make TensorFlow optimize functions that are too small or that it breaks, but no op may change by that.
+        return self._keeps_ops or function_name in self._unchanged_functions
+
+    def is_untried(self, function_name: bytes) -> bool:
+        """Returns True for a function that TensorFlow's optimizer may break, until trying() has ended for it."""
+        return function_name in self._untried_functions
+
+    @contextmanager
+    def trying(self, function_name: bytes, graph_id: int) -> Iterator[None]:
+        """Watches if TensorFlow can optimize the function of a graph, without running it."""
+        self._optimizer.set_trying(True)
+        try:
+            yield
+        finally:
+            self._optimizer.set_trying(False)
+        self.write()
+        if self.is_left_alone(graph_id):
+            self._unchanged_functions.add(function_name)
+        self._untried_functions.discard(function_name)
 
     def add_function(self, graph: Any, state: GraphState, node_names: Sequence[tuple[str, str, str]]) -> None:
         """Gives the optimizer the names that the ops of a graph have in a function.

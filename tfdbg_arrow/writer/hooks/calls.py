@@ -13,15 +13,15 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.client import session as client_session
+from tensorflow.python.eager import cancellation, execute
 from tensorflow.python.eager import context as eager_context
 from tensorflow.python.eager import core as eager_core
-from tensorflow.python.eager import execute
 from tensorflow.python.framework import ops as framework_ops
 
 from tfdbg_arrow.writer.graphs.compiled import SUFFIX as INSIDE_SUFFIX
@@ -62,6 +62,8 @@ def hook_calls(observation: Observation, patches: Patches) -> None:
             execution_index = observer.begin_call(name, copy, tensor_inputs, num_outputs)
             outputs, error_type = None, None
             try:
+                if copy == name and observer.is_untried(name) and not ctx.is_async():
+                    _try_to_optimize(observation, original, ctx, name, tensor_inputs, num_outputs)
                 with _call_options(observation, ctx, name):
                     outputs = _call_recorded(observation, original, ctx, (name, copy), tensor_inputs, num_outputs)
                 return outputs
@@ -105,6 +107,26 @@ def _call_recorded(
         outputs = original(ctx, name, tensor_inputs, num_outputs)
         observation.observer.note_refused(name, failure)
         return outputs
+
+
+def _try_to_optimize(
+    observation: Observation, original: Any, ctx: Any, name: bytes, tensor_inputs: Sequence[Any], num_outputs: int
+) -> None:
+    """Makes TensorFlow optimize a function without running it, so that it is known if TensorFlow breaks the function.
+
+    The function is called with a cancellation that has begun: TensorFlow optimizes it, and does not start it then.
+    """
+    cancellation_manager = cancellation.CancellationManager()
+    cancellation_manager.start_cancel()
+    cancelled = cancellation.CancellationManagerContext(cancellation_manager)
+    # Another error than the cancellation comes again when the function is called.
+    with (
+        observation.observer.trying(name),
+        suppress(tf.errors.OpError),
+        _call_options(observation, ctx, name),
+        cancelled,
+    ):
+        original(ctx, name, tensor_inputs, num_outputs)
 
 
 @contextmanager

@@ -24,6 +24,8 @@ _RewriterConfig = rewriter_config_pb2.RewriterConfig
 _INLINING = "function_optimization"
 _CHOOSING = ("implementation_selector", "auto_mixed_precision", "auto_mixed_precision_cpu", "auto_mixed_precision_mkl")
 """Passes that the program asks for: they choose kernels and dtypes, and fuse no ops."""
+_ACTIVATIONS = ("Elu", "LeakyRelu", "Relu", "Relu6")
+_SUMS = ("Add", "AddV2")
 _loaded_for: list[str] = []
 
 
@@ -62,6 +64,16 @@ def is_small(graph: Any) -> bool:
     is_of_session = not tf.compat.v1.executing_eagerly_outside_functions() and bool(outer.get_operations())
     is_inner = isinstance(outer, FuncGraph) or is_of_session
     return not is_inner and len(graph.get_operations()) + len(graph.outputs) < MIN_GRAPH_NODES
+
+
+def may_break(graph: Any) -> bool:
+    """Returns True if TensorFlow's optimizer may break the function of a graph.
+
+    With oneDNN, the optimizer replaces an activation of a sum of a dense layer and another tensor by a node without an
+    op type. TensorFlow then runs the function as it was before the optimizer. Whether it does so depends on shapes and
+    devices.
+    """
+    return any(op.type in _ACTIVATIONS and op.inputs[0].op.type in _SUMS for op in graph.get_operations())
 
 
 @functools.lru_cache(maxsize=64)

@@ -15,6 +15,7 @@ import contextlib
 import functools
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from tensorflow.python.eager import context as eager_context
@@ -66,6 +67,12 @@ class Observer(Protocol):
 
     def call_options(self, function_name: bytes, options: Any, /) -> Any:
         """Returns the FunctionCallOptions to call a function with; None if the program's own can be used."""
+
+    def is_untried(self, function_name: bytes, /) -> bool:
+        """Returns True if TensorFlow's optimizer may break a function and has not tried it yet."""
+
+    def trying(self, function_name: bytes, /) -> AbstractContextManager[None]:
+        """Watches if TensorFlow can optimize an untried function, without running it."""
 
     def copy_to_record(self, function_name: bytes, /) -> bytes:
         """Returns the function to run for a call, so that the part that XLA compiles is recorded."""

@@ -586,7 +586,14 @@ std::vector<MaskedOutput> ExecutedGraphs::take_masked() {
   return std::move(masked_);
 }
 
+namespace {
+thread_local bool t_is_trying = false;
+}  // namespace
+
+void ExecutedGraphs::set_trying(bool is_trying) { t_is_trying = is_trying; }
+
 void ExecutedGraphs::count_unreadable() {
+  if (t_is_trying) return;
   std::lock_guard<std::mutex> lock(mutex_);
   ++num_unreadable_;
 }

@@ -92,7 +92,10 @@ class ExecutedGraphs {
   void note_masked(std::vector<MaskedOutput> masked);
   // Returns the outputs that were noted as masked since the last call.
   std::vector<MaskedOutput> take_masked();
+  // Counts a graph that is not recorded because it could not be read, unless the calling thread only tries to optimize.
   void count_unreadable();
+  // Sets whether the calling thread only tries to optimize: what TensorFlow optimizes meanwhile may never run.
+  static void set_trying(bool is_trying);
   // Returns how many graphs were not recorded since the last call because they could not be read.
   int64_t take_unreadable();
 

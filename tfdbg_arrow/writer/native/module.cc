@@ -256,6 +256,8 @@ class Recording {
     return outputs;
   }
 
+  static void set_trying(bool is_trying) { tfdbg_arrow::ExecutedGraphs::set_trying(is_trying); }
+
   int64_t take_unreadable_graphs() { return session_->executed.take_unreadable(); }
 
   // Returns the GraphDef that the optimizer makes of another one; empty if it changes nothing. Throws RuntimeError.
@@ -427,6 +429,7 @@ NB_MODULE(_core, m) {
       .def("set_counting_on_devices", &Recording::set_counting_on_devices, nb::arg("is_allowed"))
       .def("take_executed_graphs", &Recording::take_executed_graphs)
       .def("take_masked_outputs", &Recording::take_masked_outputs)
+      .def_static("set_trying", &Recording::set_trying, nb::arg("is_trying"))
       .def("take_unreadable_graphs", &Recording::take_unreadable_graphs)
       .def("with_record_ops", &Recording::with_record_ops, nb::arg("graph_def"));
 

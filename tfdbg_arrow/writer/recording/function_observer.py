@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from tfdbg_arrow.spool.records import NO_VALUE
@@ -115,6 +116,15 @@ class FunctionObserver:
         """Returns the FunctionCallOptions to call a function with; None if the program's own can be used."""
         keeps_ops = self._executed.keeps_ops(function_name)
         return call_options(options.config_proto_serialized, options.executor_type, keeps_ops=keeps_ops)
+
+    def is_untried(self, function_name: bytes, /) -> bool:
+        """Returns True if TensorFlow's optimizer may break a function and has not tried it yet."""
+        return self._executed.is_untried(function_name)
+
+    def trying(self, function_name: bytes, /) -> AbstractContextManager[None]:
+        """Watches if TensorFlow can optimize an untried function, without running it."""
+        graph_id = self._registry.graph_id_of_function(function_name.decode())
+        return nullcontext() if graph_id is None else self._executed.trying(function_name, graph_id)
 
     def xla_choice(self) -> str:
         """Returns how to treat a function with jit_compile=True that the calling thread traces now."""
