@@ -629,7 +629,10 @@ BEFORE_ROOT = (
     "Before the root, add an epsilon that is not 0 in the dtype. A norm, a standard deviation and a power of 0.5 take "
     "a root, too."
 )
-POWER = "Keep the base away from 0: add an epsilon or use tf.maximum."
+POWER = (
+    "Keep the base away from 0: add an epsilon or use tf.maximum. To get 0 for a base of 0, such as the degree of a "
+    "node without neighbors, use tf.where(x > 0, tf.maximum(x, epsilon) ** p, 0.0)."
+)
 FACTORS = "Scale the matrix down, or compute in float64."
 FINITE_MASK = (
     "Mask with a large negative number such as -1e9 in place of -Inf. If no mask is -Inf: Look for the op that "
@@ -1009,6 +1012,33 @@ def test_a_division_of_the_user_inside_an_optimizer(made_by: list[str], repair: 
     assert explain(computed) == Explanation(
         "Division by 0: 1 of 2 elements is 0 in the divisor, and the quotient is infinite.", repair
     )
+
+
+@pytest.mark.parametrize("op_type", ["Sqrt", "Rsqrt"])
+@pytest.mark.parametrize("square", ["Mul", "Pow", "Square"])
+@pytest.mark.parametrize("has_epsilon", [False, True])
+@pytest.mark.parametrize("mean_of", ["Mean", "Placeholder"])
+def test_the_root_of_a_difference_of_moments(op_type: str, square: str, has_epsilon: bool, mean_of: str) -> None:
+    types = ["AddV2", "Sub", "Mean", square, mean_of]
+    added, difference, first, second, mean = (
+        replace(row(made_by, counts(neg=1, pos=1)), event_index=index) for index, made_by in enumerate(types)
+    )
+    behind = {0: {0: difference}, 1: {0: first, 1: second}, 3: {0: mean}}
+    computed = Computed(
+        output=row(op_type, NAN),
+        inputs={0: added if has_epsilon else difference},
+        made_from=lambda event: behind.get(event.event_index, {}),
+    )
+    sentence = f"{op_type} of a negative number: 1 of 2 elements is below 0, and the result is NaN."
+    if mean_of == "Mean":
+        sentence += " The argument is E[x^2] - E[x]^2, and rounding can make this difference negative."
+        repair = (
+            "Use tf.math.reduce_variance or tf.nn.moments: they average the squares of the differences from the mean, "
+            "which are not negative."
+        )
+    else:
+        repair = ABOVE_0_BEFORE_ROOT
+    assert explain(computed) == Explanation(sentence, repair)
 
 
 def test_an_angle_at_0_is_kept_away_from_0() -> None:

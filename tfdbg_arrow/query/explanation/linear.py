@@ -38,7 +38,10 @@ _ONE_SAMPLE = (
     "Use tf.math.divide_no_nan, or leave out batches of one sample (such as with drop_remainder=True): their "
     "variance is 0."
 )
-_POWER = "Keep the base away from 0: add an epsilon or use tf.maximum."
+_POWER = (
+    "Keep the base away from 0: add an epsilon or use tf.maximum. To get 0 for a base of 0, such as the degree of a "
+    "node without neighbors, use tf.where(x > 0, tf.maximum(x, epsilon) ** p, 0.0)."
+)
 
 
 @dataclass(frozen=True, kw_only=True)

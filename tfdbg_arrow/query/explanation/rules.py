@@ -78,6 +78,11 @@ _ABOVE_0_BEFORE_ROOT = (
     "so is a division by the root."
 )
 _UNIT = "Clip the argument with tf.clip_by_value, for example to -0.999999 to 0.999999: the slope at 1 is infinite."
+_ANGLE_BETWEEN = f"{_UNIT} If small angles matter, use tf.atan2(sine, cosine): it needs no bound."
+_DEVIATIONS = (
+    "Use tf.math.reduce_variance or tf.nn.moments: they average the squares of the differences from the mean, which "
+    "are not negative."
+)
 _PROBABILITY = "Clip the argument with tf.clip_by_value to a range inside 0 to 1."
 _DIVISOR = "Use tf.math.divide_no_nan, or add an epsilon; a tf.where has to replace the input, not only the result."
 _BEFORE_ROOT = (
@@ -132,6 +137,8 @@ _FROM_LOGITS = {
 _MOVES = {**dict.fromkeys(("ExpandDims", "Identity", "Reshape", "SplitV", "Squeeze", "StridedSlice"), 0), "Split": 1}
 """Types of ops that return elements of an input, and its index."""
 _MAX_MOVES = 5
+_SQUARES = frozenset({"Mul", "Pow", "Square"})
+_SUMS_OF_TWO = frozenset({"Add", "AddV2"})
 _OF_DIVISORS = frozenset({"Add", "AddV2", "Maximum", "Mul", "RealDiv", "Sqrt", "Sub"})
 """Types of ops between the variables of an optimizer and the divisor of its update."""
 _LOG = FirstOf(
@@ -203,6 +210,27 @@ def _repair_of_exp(computed: Computed) -> str:
     return (
         f"{_CLIP}(x, {limit // 4:.1f}). A bound next to {limit:.1f} is too large, as products of the results overflow."
     )
+
+
+def _root_of_negative(computed: Computed) -> Explanation | None:
+    """Explains the root of a negative number. What made the number determines the fix."""
+    negative = _ROOT_OF_NEGATIVE(computed)
+    if negative is None or not _is_difference_of_moments(computed, computed.inputs[0]):
+        return negative
+    sentence = f"{negative.sentence} The argument is E[x^2] - E[x]^2, and rounding can make this difference negative."
+    return Explanation(sentence, _DEVIATIONS)
+
+
+def _is_difference_of_moments(computed: Computed, x: TensorEvent) -> bool:
+    """Returns whether a tensor is E[x^2] - E[x]^2, perhaps with an epsilon added."""
+    differences = [x, *computed.made_from(x).values()] if computed.made_by(x) in _SUMS_OF_TWO else [x]
+    for difference in differences:
+        terms = computed.made_from(difference)
+        if computed.made_by(difference) == "Sub" and terms.keys() == {0, 1}:
+            means = computed.made_from(terms[1]).get(0)
+            is_square = computed.made_by(terms[1]) in _SQUARES
+            return is_square and means is not None and {computed.made_by(terms[0]), computed.made_by(means)} == {"Mean"}
+    return False
 
 
 def _lgamma(computed: Computed) -> Explanation | None:
@@ -294,14 +322,14 @@ _OUTSIDE_UNIT = Domain(of="a number outside [-1, 1]", where="outside [-1, 1]", r
 _AT_UNIT = Domain(of="1 or -1", where="1 or -1, up to rounding", kind="inf", repair=_UNIT)
 _OUTSIDE_01 = Domain(of="a number outside [0, 1]", where="outside [0, 1]", repair=_PROBABILITY)
 _ANGLE = Domain(of="an infinity", where="infinite", repair="Look for the op that made the infinity.")
-_ROOT = Domain(of="a negative number", where="below 0", repair=_ABOVE_0_BEFORE_ROOT)
+_ROOT_OF_NEGATIVE = Domain(of="a negative number", where="below 0", repair=_ABOVE_0_BEFORE_ROOT)
 _OVER = Overflow(repair=OVERFLOW)
 _SUMS = Sums(repair=OVERFLOW)
 _PRODUCTS = Sums(of="products", repair=OVERFLOW)
 
 GRADIENTS: dict[str, str] = {
-    "Acos": _UNIT,
-    "Asin": _UNIT,
+    "Acos": _ANGLE_BETWEEN,
+    "Asin": _ANGLE_BETWEEN,
     "Atanh": _UNIT,
     "Acosh": "Keep the argument above 1 with tf.maximum: the slope at 1 is infinite.",
     "Angle": "Add a small number before tf.math.angle, so that no element is 0: the slope at 0 is infinite.",
@@ -317,8 +345,8 @@ GRADIENTS: dict[str, str] = {
 """The fix for the gradient, by type of the forward op."""
 
 REPAIRS: dict[str, str] = {
-    "Acos": _UNIT,
-    "Asin": _UNIT,
+    "Acos": _ANGLE_BETWEEN,
+    "Asin": _ANGLE_BETWEEN,
     "Atanh": _UNIT,
     "Acosh": "Keep the argument at or above 1 with tf.maximum.",
     "Exp": f"{_CLIP}.",
@@ -340,16 +368,16 @@ RULES: dict[str, Rule] = {
             Domain(of="a number below -1", where="below -1", repair=_ABOVE_MINUS_1),
         )
     ),
-    "Sqrt": _ROOT,
+    "Sqrt": _root_of_negative,
     "Rsqrt": FirstOf(
         rules=(
             inverse_root_of_power,
             Pole(value="1 / sqrt(0) is infinite", repair=_BEFORE_ROOT),
-            _ROOT,
+            _root_of_negative,
         )
     ),
     **_all("Reciprocal Inv", Pole(value="1 / 0 is infinite", repair=_DIVISOR)),
-    **_all("Acos Asin", _OUTSIDE_UNIT),
+    **_all("Acos Asin", replace(_OUTSIDE_UNIT, repair=_ANGLE_BETWEEN)),
     "Acosh": Domain(of="a number below 1", where="below 1", repair="Keep the argument at or above 1 with tf.maximum."),
     "Atanh": FirstOf(rules=(_OUTSIDE_UNIT, _AT_UNIT)),
     "Erfinv": FirstOf(rules=(replace(_OUTSIDE_UNIT, where="outside [-1, 1], not only by rounding"), _AT_UNIT)),
