@@ -189,6 +189,12 @@ CASES = (
     ),
     Case("acos", lambda: tf.acos(_t(1.001, 0)), "Acos of a number outside [-1, 1]: 1 of 2", "clip_by_value"),
     Case(
+        "csv",
+        lambda: tf.io.decode_csv(["1,2", "3,inf"], [0.0, 0.0]),
+        "DecodeCSV: the field of its output 1, counted from 0, holds 1 +Inf.",
+        "Check the source of the data",
+    ),
+    Case(
         "gradient of acos",
         lambda: _gradient(tf.acos, _t(1, 0)),
         "In the gradient of Acos, Reciprocal of 0: 1 of 2",

@@ -274,6 +274,12 @@ def _batch_norm(computed: Computed) -> Explanation | None:
     return Explanation(f"{computed.op}: {reason}", repair)
 
 
+def _csv(computed: Computed) -> Explanation | None:
+    """Explains a field of CSV records. Each output of the op is one of the fields that the program reads."""
+    source = f"the field of its output {computed.output.output_slot}, counted from 0, holds"
+    return FromOutside(source=source, repair=_DATA)(computed)
+
+
 def _read(computed: Computed) -> Explanation | None:
     """Explains a read of a variable that an optimizer's fused op wrote."""
     if computed.written_by is None or not computed.written_by.startswith(OPTIMIZERS):
@@ -492,9 +498,10 @@ RULES: dict[str, Rule] = {
         ),
     ),
     **_all(
-        "DecodeRaw DecodeCSV ParseExampleV2 ParseSingleExample StringToNumber ReadFile",
+        "DecodeRaw ParseExampleV2 ParseSingleExample StringToNumber ReadFile",
         FromOutside(source="the text or the record holds", repair=_DATA),
     ),
+    "DecodeCSV": _csv,
     "Bitcast": FromOutside(
         source="the bytes, read as numbers, hold",
         repair="Check that the bytes are numbers of that dtype and byte order.",
