@@ -210,19 +210,19 @@ def _examine(recording: TestRecording) -> str | None:
         return None
     options = recording.options
     with open_logdir(recording.logdir) as logdir:
-        found = _first_origin(logdir, recording) if options.kinds else None
-        reasons = None if found is None else read_reasons(logdir, found)
+        first = _first_origin(logdir, recording) if options.kinds else None
+        reasons = None if first is None else read_reasons(logdir, first)
         alerts: tuple[Alert, ...] = ()
         if options.rules:
             parameters = {kind: values for kind, values in options.rules.items() if values}
             alerts = logdir.alerts(kinds=list(options.rules), parameters=parameters, run_id=recording.run_id).alerts
     where = ("logdir", str(recording.logdir))
-    blocks: list[Block] = [] if found is None or reasons is None else [*nonfinite_in_brief(found, reasons, where)]
+    blocks: list[Block] = [] if first is None or reasons is None else [*nonfinite_in_brief(first, reasons, where)]
     for each in alerts[:_MAX_ALERTS]:
         blocks += alert(each)
     if len(alerts) > _MAX_ALERTS:
         blocks.append(Line(f"and {len(alerts) - _MAX_ALERTS:,} more alerts"))
-    if found is None and blocks:
+    if first is None and blocks:
         blocks.append(Facts([where]))
     return text_of(blocks) if blocks else None
 
@@ -245,5 +245,5 @@ def _first_origin(logdir: Logdir, recording: TestRecording) -> NonFinite | None:
     def is_allowed(op_type: str | None, op_name: str | None) -> bool:
         return pattern is not None and any(pattern.match(text) for text in (op_type, op_name) if text is not None)
 
-    found = first_nonfinite(logdir, kinds=options.kinds, run_id=recording.run_id, is_allowed=is_allowed)
-    return None if found is not None and found.is_expected and options.allow_expected else found
+    first = first_nonfinite(logdir, kinds=options.kinds, run_id=recording.run_id, is_allowed=is_allowed)
+    return None if first is not None and first.is_expected and options.allow_expected else first

@@ -33,18 +33,18 @@ def find_origins(logdir: Path, run_id: str, event_indexes: Sequence[int]) -> lis
     from tfdbg_arrow.query.present.text import text_of
 
     with open_logdir(logdir) as opened:
-        found = origins_of(opened, event_indexes, run_id=run_id)
-        reasons = [read_reasons(opened, each) for each in found]
+        origins = origins_of(opened, event_indexes, run_id=run_id)
+        reasons = [read_reasons(opened, each) for each in origins]
     return [
         Origin(nonfinite=each, text=text_of(nonfinite_in_brief(each, why)), key=_key(each))
-        for each, why in zip(found, reasons, strict=True)
+        for each, why in zip(origins, reasons, strict=True)
     ]
 
 
-def _key(found: NonFinite) -> object:
-    source = found.source
+def _key(origin: NonFinite) -> object:
+    source = origin.source
     line = None if source is None else (source.file_path, source.lineno)
-    return (found.graph_name, found.op_name, found.op_type, found.output_slot, line)
+    return (origin.graph_name, origin.op_name, origin.op_type, origin.output_slot, line)
 
 
 look_up_origins_with(find_origins)

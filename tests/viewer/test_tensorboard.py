@@ -441,11 +441,11 @@ def slow(gate: threading.Event, *names: str) -> Callable[[Path], LogdirsBelow]:
 def test_nobody_waits_long_for_a_slow_search(gate: threading.Event) -> None:
     search = LogdirSearch([Path("/logs")], every_s=0, find=slow(gate, "a"))
     start = time.monotonic()
-    assert search.found(patience_s=0).paths == {}
-    assert search.found(patience_s=0.1).paths == {}
+    assert search.result(patience_s=0).paths == {}
+    assert search.result(patience_s=0.1).paths == {}
     assert time.monotonic() - start < 10
     gate.set()
-    assert list(search.found(patience_s=60).paths.values()) == [Path("/logs/a")]
+    assert list(search.result(patience_s=60).paths.values()) == [Path("/logs/a")]
 
 
 def test_a_search_is_repeated_only_when_its_result_is_old(tmp_path: Path) -> None:
@@ -457,10 +457,10 @@ def test_a_search_is_repeated_only_when_its_result_is_old(tmp_path: Path) -> Non
         return searched(path, *(["a"] * num_searches))
 
     lasting = LogdirSearch([tmp_path, tmp_path], every_s=3_600, find=find)
-    states = {lasting.found(patience_s=60).state for _ in range(3)}
+    states = {lasting.result(patience_s=60).state for _ in range(3)}
     assert (num_searches, len(states)) == (1, 1)
     short = LogdirSearch([tmp_path], every_s=0, find=find)
-    states = {short.found(patience_s=60).state for _ in range(3)}
+    states = {short.result(patience_s=60).state for _ in range(3)}
     assert (num_searches, len(states)) == (4, 3)
 
 
@@ -473,7 +473,7 @@ def test_a_search_that_fails_leaves_the_earlier_results(tmp_path: Path, caplog: 
         return results.pop(0)
 
     search = LogdirSearch([tmp_path], every_s=0, find=find)
-    assert [list(search.found(patience_s=60).paths.values()) for _ in range(3)] == [
+    assert [list(search.result(patience_s=60).paths.values()) for _ in range(3)] == [
         [tmp_path / "a"],
         [tmp_path / "a"],
         [tmp_path / "b"],

@@ -371,8 +371,8 @@ def _facts(logdir: Logdir, runs: list[Run]) -> Iterator[dict[str, Any]]:
         from tfdbg_arrow.query.nonfinite_search import has_nan_variable, most_harmful
 
         yield {"has_nan_variable": any(has_nan_variable(logdir, run_id=run_id) for run_id in run_ids)}
-        found = [each for run_id in run_ids if (each := logdir.first_nonfinite(run_id=run_id)) is not None]
-        first = most_harmful(found)
+        firsts = [each for run_id in run_ids if (each := logdir.first_nonfinite(run_id=run_id)) is not None]
+        first = most_harmful(firsts)
         reasons = None if first is None else read_reasons(logdir, first)
         yield {"nonfinite": first, "reasons": reasons, "is_searched": True}
     unobserved = [logdir.coverage(run_id=run.run_id).summary_beside_gaps for run in runs if run.measures_health]
@@ -380,16 +380,16 @@ def _facts(logdir: Logdir, runs: list[Run]) -> Iterator[dict[str, Any]]:
     yield {"about": about_runs(logdir, run_ids=run_ids)}
 
 
-def _print_stop(logdir: str, found: NonFinite) -> None:
+def _print_stop(logdir: str, first: NonFinite) -> None:
     """Prints the tensor that stopped the program on stderr, in the format of `first-nonfinite`."""
     from tfdbg_arrow.query import open_logdir, read_reasons, source_lines
     from tfdbg_arrow.query.present.tensors import nonfinite
 
     _say("the program was stopped by")
     with open_logdir(logdir) as opened:
-        lines = () if found.source is None else source_lines(opened, found.source, run_id=found.run_id)
-        reasons = read_reasons(opened, found)
-    print_blocks(nonfinite(found, reasons, lines), stderr=True)
+        lines = () if first.source is None else source_lines(opened, first.source, run_id=first.run_id)
+        reasons = read_reasons(opened, first)
+    print_blocks(nonfinite(first, reasons, lines), stderr=True)
 
 
 def _summary_lines(summary: Summary, runs: list[Run], shown_logdir: str) -> list[str]:

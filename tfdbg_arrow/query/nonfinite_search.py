@@ -79,8 +79,8 @@ def first_nonfinite(
 def _search(logdir: Engine, asked: AskedRuns, kinds: tuple[str, ...], is_allowed: IsAllowed | None) -> NonFinite | None:
     runs = runs_by_first_bad(logdir, kinds, asked)
     search_of = lru_cache(maxsize=None)(lambda run: _RunSearch(logdir, run_id=run, kinds=kinds, is_allowed=is_allowed))
-    first = _best((search_of(run).harmful() for run in runs), _Found.harmful_rank, (0, False))
-    first = first or _best((search_of(run).harmless() for run in runs), _Found.harmless_rank, (False, False))
+    first = _best((search_of(run).harmful() for run in runs), _Candidate.harmful_rank, (0, False))
+    first = first or _best((search_of(run).harmless() for run in runs), _Candidate.harmless_rank, (False, False))
     return None if first is None else first.describe()
 
 
@@ -92,7 +92,7 @@ def has_nan_variable(logdir: Engine, *, run_id: str) -> bool:
 
 
 @dataclass(frozen=True)
-class _Found:
+class _Candidate:
     """A culprit and the reader of its run."""
 
     culprit: Culprit
@@ -130,24 +130,24 @@ class _RunSearch:
             logdir, run_id=run_id, kinds=kinds, is_allowed=None if is_allowed is None else is_allowed_tensor
         )
 
-    def harmful(self) -> _Found | None:
+    def harmful(self) -> _Candidate | None:
         with self._reader.flow.lock:
-            return self._found(self._reader.culprits.harmful())
+            return self._candidate(self._reader.culprits.harmful())
 
-    def harmless(self) -> _Found | None:
+    def harmless(self) -> _Candidate | None:
         with self._reader.flow.lock:
-            return self._found(self._reader.culprits.harmless())
+            return self._candidate(self._reader.culprits.harmless())
 
-    def _found(self, culprit: Culprit | None) -> _Found | None:
-        return None if culprit is None else _Found(culprit, self._reader)
+    def _candidate(self, culprit: Culprit | None) -> _Candidate | None:
+        return None if culprit is None else _Candidate(culprit, self._reader)
 
 
 def _best(
-    found: Iterable[_Found | None], rank: Callable[[_Found], tuple[int, bool]], least: tuple[int, bool]
-) -> _Found | None:
+    candidates: Iterable[_Candidate | None], rank: Callable[[_Candidate], tuple[int, bool]], least: tuple[int, bool]
+) -> _Candidate | None:
     """Returns the first culprit of the lowest rank. The search ends at a culprit of the least rank."""
-    best: _Found | None = None
-    for each in found:
+    best: _Candidate | None = None
+    for each in candidates:
         if each is not None and (best is None or rank(each) < rank(best)):
             best = each
         if best is not None and rank(best) == least:
@@ -155,10 +155,12 @@ def _best(
     return best
 
 
-def most_harmful(found: Iterable[NonFinite]) -> NonFinite | None:
+def most_harmful(tensors: Iterable[NonFinite]) -> NonFinite | None:
     """Returns the first bad tensor of the highest rank, ranked as by `first_nonfinite`, or None if there are none."""
     ranks = {effect: rank for rank, effect in enumerate(EFFECTS)}
-    return min(found, key=lambda each: (each.is_expected, ranks.get(each.effect or "", len(EFFECTS) - 1)), default=None)
+    return min(
+        tensors, key=lambda each: (each.is_expected, ranks.get(each.effect or "", len(EFFECTS) - 1)), default=None
+    )
 
 
 def first_nan(logdir: Engine | str | Path, *, run_id: str | None = None) -> NonFinite | None:
@@ -180,16 +182,16 @@ def origins_of(logdir: Engine | str | Path, event_indexes: Iterable[int], *, run
         LogdirError: The path is not a readable logdir.
         BrokenPartError: A part cannot be read.
     """
-    found: dict[int, NonFinite] = {}
+    origins: dict[int, NonFinite] = {}
     with opened(logdir) as open_:
         reader = BadTensorReader(open_, run_id=run_id, kinds=KINDS)
         for event_index in event_indexes:
             bad = reader.flow.events.bad_events(KINDS, limit=1, after=event_index - 1, before=event_index + 1)
             for event in bad:
                 origin = reader.origin_of(event)
-                if origin.event_index not in found:
-                    found[origin.event_index] = reader.describe(origin, effect=None)
-    return list(found.values())
+                if origin.event_index not in origins:
+                    origins[origin.event_index] = reader.describe(origin, effect=None)
+    return list(origins.values())
 
 
 def judged_origins(
@@ -265,15 +267,15 @@ def nonfinite(
     wanted = _check_kinds(kinds)
     if limit is not None and limit < 0:
         raise QueryError(f"limit is {limit}; expected 0 or more tensors, or None for all.")
-    found: Rows[NonFinite] = Rows()
+    described: Rows[NonFinite] = Rows()
     with asking(logdir, run_id) as (open_, asked):
         for run in runs_by_first_bad(open_, wanted, asked):
             reader = BadTensorReader(open_, run_id=run, kinds=wanted)
-            left = None if limit is None else limit - len(found)
-            found.extend(_described(reader, wanted, limit=left))
-            if limit is not None and len(found) >= limit:
+            left = None if limit is None else limit - len(described)
+            described.extend(_described(reader, wanted, limit=left))
+            if limit is not None and len(described) >= limit:
                 break
-    return found
+    return described
 
 
 def _described(reader: BadTensorReader, kinds: tuple[str, ...], *, limit: int | None) -> Iterator[NonFinite]:

@@ -312,12 +312,14 @@ class _Search:
             _, row = heapq.heappop(waiting)
             for source in self._expand(row):
                 heapq.heappush(waiting, (source.event_index, source))
-        found = Provenance(run_id=self._run_id, hops=self._hop_reader.with_sources(self._marked()), is_cut=is_cut)
+        provenance = Provenance(run_id=self._run_id, hops=self._hop_reader.with_sources(self._marked()), is_cut=is_cut)
         effect = self._reader.own_effect(event)
-        found = replace(found, effect=effect.name, expected_reason=effect.expected_reason)
+        provenance = replace(provenance, effect=effect.name, expected_reason=effect.expected_reason)
         if effect.expected_reason is None:
-            return replace(found, growth=self._growth(found.origin))
-        return replace(found, hops=tuple(replace(hop, repair=None) for hop in found.hops))  # there is nothing to fix
+            return replace(provenance, growth=self._growth(provenance.origin))
+        return replace(
+            provenance, hops=tuple(replace(hop, repair=None) for hop in provenance.hops)
+        )  # there is nothing to fix
 
     def _growth(self, origin: Hop | None) -> Growth | None:
         event = None if origin is None else self.flow.events.event(origin.event_index)
@@ -330,10 +332,10 @@ class _Search:
         role = "origin" if verdict.is_origin else "propagator" if verdict.causes else "candidate"
         # For a propagator, only the bad inputs become hops.
         is_propagator = role == "propagator"
-        found: list[tuple[int | None, str, TensorEvent]] = [*self.flow.taken_by(event, is_recent=is_propagator)]
+        taken: list[tuple[int | None, str, TensorEvent]] = [*self.flow.taken_by(event, is_recent=is_propagator)]
         sources = self.flow.recent_sources_of(event) if is_propagator else self.flow.sources_of(event).events
-        known = {row.event_index for _, _, row in found}
-        found += [(None, "unrecorded", row) for row in sources if row.event_index not in known]
+        known = {row.event_index for _, _, row in taken}
+        taken += [(None, "unrecorded", row) for row in sources if row.event_index not in known]
         why = None
         if not is_propagator:
             why = explain_event(self._logdir, self.flow, event, run_id=self._run_id, is_origin=verdict.is_origin)
@@ -344,7 +346,7 @@ class _Search:
             repair=None if why is None else why.repair,
         )
         new = []
-        for index, how, row in found:
+        for index, how, row in taken:
             is_bad = bool(row.has_inf_or_nan)
             if is_propagator and not is_bad:
                 continue

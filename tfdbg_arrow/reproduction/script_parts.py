@@ -49,7 +49,7 @@ def first_fitting(name, call, choices, slot, dtype, shape, expected):
 
     The recording has no attributes of eager ops, and TensorFlow's optimizer can change those of other ops.
     """
-    found, error = [], None
+    fitting, error = [], None
     for index, attributes in enumerate(choices):
         try:
             result = call(**attributes)
@@ -60,12 +60,12 @@ def first_fitting(name, call, choices, slot, dtype, shape, expected):
         if dtype in (None, output.dtype.name) and shape in (None, tuple(output.shape)):
             is_equal = expected is None or expected["counts"] in (None, count(output))
             is_alike = expected is None or kinds(output) & set(expected["kinds"])
-            found.append((not is_equal, not is_alike, index, result))
+            fitting.append((not is_equal, not is_alike, index, result))
             if is_equal:
                 break
-    if not found:
+    if not fitting:
         raise error or AssertionError(f"{name}: no attributes give an output of the recorded shape {shape}")
-    *_, index, result = min(found, key=lambda each: each[:3])
+    *_, index, result = min(fitting, key=lambda each: each[:3])
     CHOSEN[name] = index
     return result if tf.is_tensor(result) else tf.nest.flatten(result)
 '''

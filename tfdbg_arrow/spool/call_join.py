@@ -203,11 +203,11 @@ class CallJoin:
         answers = np.empty(len(steps), dtype=np.int64)
         step_list, first_list, last_list = steps.tolist(), first.tolist(), last.tolist()
         for place in np.argsort(first).tolist():  # by time, so that _Calls does not have to search
-            found = self._decided.get(step_list[place])
-            if found is None:
+            call = self._decided.get(step_list[place])
+            if call is None:
                 reached = pair_graphs[bounds[place] : bounds[place + 1]]
-                found = self._decide(step_list[place], first_list[place], last_list[place], reached, calls)
-            answers[place] = found
+                call = self._decide(step_list[place], first_list[place], last_list[place], reached, calls)
+            answers[place] = call
         _forget_oldest(self._decided)
         _forget_oldest(self._undecided)
         return np.repeat(answers[run_step], lengths)
@@ -218,12 +218,12 @@ class CallJoin:
         so_far.graphs.update(graphs)
         if self._looks_left < 0:
             return NO_CALL
-        found = calls.only(so_far.first, last, so_far.graphs)
+        decided = calls.only(so_far.first, last, so_far.graphs)
         self._looks_left -= calls.num_active * len(so_far.graphs)
-        if found != NO_CALL:
+        if decided != NO_CALL:
             del self._undecided[step]
-            self._decided[step] = found
-        return found
+            self._decided[step] = decided
+        return decided
 
 
 class _Calls:
@@ -255,16 +255,16 @@ class _Calls:
 
     def only(self, first: int, last: int, graphs: set[int]) -> int:
         """Returns the only call that was in flight from `first` to `last` and reaches the graphs, or NO_CALL."""
-        found = NO_CALL
+        only_call = NO_CALL
         for place in self._in_flight_at(first):
             if self._end_list[place] <= last:
                 continue
             call = self._calls[place]
             if all(self._reaches(call.graph_id, graph) for graph in graphs):
-                if found != NO_CALL:
+                if only_call != NO_CALL:
                     return NO_CALL
-                found = call.execution_index
-        return found
+                only_call = call.execution_index
+        return only_call
 
     def _in_flight_at(self, event: int) -> list[int]:
         """Returns the positions of the calls in flight; if asked in order of time, it examines each call once."""

@@ -299,8 +299,8 @@ def _histograms(batch: Batch, rows: Ints) -> dict[str, pa.Array]:
         length = PAYLOAD_BYTES // width
         places = ordinals[own, None] * length + np.arange(length)
         used = places < 2 * lengths[tensors[own], None]
-        found = batch.payload(behind[own]).view(f"<u{width}")
-        counts[(2 * offsets[tensors[own], None] + places)[used]] = found[used]
+        num_elements = batch.payload(behind[own]).view(f"<u{width}")
+        counts[(2 * offsets[tensors[own], None] + places)[used]] = num_elements[used]
     has_buckets = lengths > 0
     exponents = np.zeros(len(rows), dtype=np.int32)
     exponents[has_buckets] = batch.field("slot", behind[first[has_buckets]])

@@ -234,9 +234,9 @@ class JournalReader:
                     offset += _HEAD.size + length
                     continue
                 self.num_torn += 1
-                found = _find_magic(file, offset + 1, size)
-                budget -= len(payload) + max(found - offset, _READ_BYTES)
-                offset = found
+                magic_offset = _find_magic(file, offset + 1, size)
+                budget -= len(payload) + max(magic_offset - offset, _READ_BYTES)
+                offset = magic_offset
 
 
 def _find_magic(file: Any, start: int, size: int) -> int:
@@ -245,9 +245,9 @@ def _find_magic(file: Any, start: int, size: int) -> int:
     while offset < size:
         file.seek(offset)
         piece = file.read(_READ_BYTES)
-        found = piece.find(MAGIC)
-        if found >= 0:
-            return offset + int(found)
+        place = piece.find(MAGIC)
+        if place >= 0:
+            return offset + int(place)
         if len(piece) < len(MAGIC):
             return size
         offset += len(piece) - len(MAGIC) + 1

@@ -70,11 +70,11 @@ class Names:
         self._nodes_array = np.array(self._node_rows, dtype=np.int64).reshape(-1, 4)
 
     def _intern(self, text: str) -> int:
-        found = self._ids.get(text)
-        if found is None:
-            found = self._ids[text] = len(self.texts)
+        number = self._ids.get(text)
+        if number is None:
+            number = self._ids[text] = len(self.texts)
             self.texts.append(text)
-        return found
+        return number
 
     def of_strings(self, ids: npt.NDArray[Any]) -> Ints:
         """Returns the name ids of interned strings, -1 for ids that do not exist."""
@@ -86,13 +86,13 @@ class Names:
         A key below -1 stands for a string that describes an executed node: -2 for string 0, -3 for string 1 and so on.
         """
         table = self._nodes_array
-        found = tuple(_lookup(table[:, column], keys) for column in range(4))
+        columns = tuple(_lookup(table[:, column], keys) for column in range(4))
         executed = np.flatnonzero(keys < -1)
         for key in np.unique(keys[executed]).tolist():
             places = executed[keys[executed] == key]
-            for column, value in zip(found, self._executed_node(-2 - key), strict=True):
+            for column, value in zip(columns, self._executed_node(-2 - key), strict=True):
                 column[places] = value
-        return found[0], found[1], found[2], found[3]
+        return columns[0], columns[1], columns[2], columns[3]
 
     def _executed_node(self, string_id: int) -> tuple[int, int, int, int]:
         """Returns the node that a string describes: graph, name ids of op name and op type, and slot.
@@ -131,10 +131,10 @@ class Names:
         for place, name in enumerate(used):
             graph = self._function_graphs.get(name)
             if graph is None:
-                found = self._call_graph.graph_id_of_function(self.texts[name])
-                if found is None:  # not cached, because the function may be registered later
+                graph_id = self._call_graph.graph_id_of_function(self.texts[name])
+                if graph_id is None:  # not cached, because the function may be registered later
                     continue
-                graph = self._function_graphs[name] = found
+                graph = self._function_graphs[name] = graph_id
             graphs[place] = graph
         return graphs[places]  # a name of -1 has the position -1, which is the last element
 
@@ -142,8 +142,8 @@ class Names:
 def _lookup(table: Ints, keys: npt.NDArray[Any]) -> Ints:
     """Returns table[keys]; -1 for keys outside the table."""
     padded: Ints = np.append(table, -1)
-    found: Ints = padded[np.where((keys >= 0) & (keys < len(table)), keys, len(table))]
-    return found
+    values: Ints = padded[np.where((keys >= 0) & (keys < len(table)), keys, len(table))]
+    return values
 
 
 def compact(ids: Ints, length: int) -> tuple[list[int], Ints]:
@@ -248,9 +248,9 @@ class GraphLinks:
         with self._lock:
             failed: set[tuple[int, int]] = set()
             for graph_id in self._calls:
-                found = self._follow(path, graph_id, inner_graph_id, failed)
-                if found is not None:
-                    return found
+                text = self._follow(path, graph_id, inner_graph_id, failed)
+                if text is not None:
+                    return text
         return path
 
     def _follow(self, path: str, graph_id: int, inner_graph_id: int, failed: set[tuple[int, int]]) -> str | None:

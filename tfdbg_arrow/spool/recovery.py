@@ -165,8 +165,8 @@ class _Recovery:
         if self._last_wall_time_ns < 0:
             self._last_wall_time_ns = self._paths.journal.stat().st_mtime_ns
         tables: dict[str, Iterable[pa.Table]] = {**pieces}
-        for table, found in rows.items():
-            if data := list(checked_tables(table, found, run_id=self._run_id, failures=self._failures)):
+        for table, table_rows in rows.items():
+            if data := list(checked_tables(table, table_rows, run_id=self._run_id, failures=self._failures)):
                 tables[table] = data
         for table, with_values in kept.items():
             tables[table] = self._values(table, header, converter, with_values)
@@ -200,15 +200,15 @@ class _Recovery:
                 self._failures.note("failed", f"spool/{self._paths.rows.name}", reason, None)
                 break
             match entry.data:
-                case ["rows", str(table), list(found)] if table in _ROW_TABLES:
+                case ["rows", str(table), list(entry_rows)] if table in _ROW_TABLES:
                     if entry.offset >= self._progress.by_table.get(table, 0):
-                        rows.setdefault(table, []).extend(row for row in found if isinstance(row, dict))
-                        num_rows += len(found)
+                        rows.setdefault(table, []).extend(row for row in entry_rows if isinstance(row, dict))
+                        num_rows += len(entry_rows)
                 case ["columns", str(table), dict(columns)] if table in _ROW_TABLES:
                     if entry.offset >= self._progress.by_table.get(table, 0):
-                        found = rows_of_columns(columns)
-                        rows.setdefault(table, []).extend(found)
-                        num_rows += len(found)
+                        entry_rows = rows_of_columns(columns)
+                        rows.setdefault(table, []).extend(entry_rows)
+                        num_rows += len(entry_rows)
                 case ["tail", int(tail), dict(known)] if tail <= header.tail:
                     state = known
         if reader.num_torn:
@@ -289,8 +289,8 @@ class _Recovery:
             reader = ValueReader(_ValueFile(file.fileno(), start=header.values_tail))
             for records in kept:
                 for batch in split_by_value_bytes(Batch(records), max_bytes=_MAX_BATCH_VALUE_BYTES):
-                    found = reader.read(batch, failures=self._failures)
-                    made = converter.tables(batch, values=found).get(table)
+                    values = reader.read(batch, failures=self._failures)
+                    made = converter.tables(batch, values=values).get(table)
                     if made is not None:
                         yield made
 
@@ -382,8 +382,8 @@ class JournaledNames:
         match data:
             case ["node", int(first), *entry] if first >= 0:  # one entry per node, as version 0.1.0 wrote them
                 self._take(["nodes", first, [entry]], nodes)
-            case ["nodes", int(first), list(found)] if first >= 0:
-                nodes.update((key, node) for key, entry in enumerate(found, start=first) if (node := _as_node(entry)))
+            case ["nodes", int(first), list(entries)] if first >= 0:
+                nodes.update((key, node) for key, entry in enumerate(entries, start=first) if (node := _as_node(entry)))
             case ["function", str(name), int(graph_id)] if _is_graph(graph_id):
                 self.graphs.add_function(name, graph_id)
             case ["callee", int(graph_id), str(op_name), str(attribute), int(index), int(callee)] if (
@@ -405,6 +405,6 @@ def _is_graph(graph_id: int) -> bool:
     return 0 <= graph_id <= _MAX_GRAPH_ID
 
 
-def _as_list(found: dict[int, Any], missing: Any, *, max_length: int) -> list[Any]:
-    length = min(max(found, default=-1) + 1, max_length)
-    return [found.get(number, missing) for number in range(length)]
+def _as_list(by_number: dict[int, Any], missing: Any, *, max_length: int) -> list[Any]:
+    length = min(max(by_number, default=-1) + 1, max_length)
+    return [by_number.get(number, missing) for number in range(length)]

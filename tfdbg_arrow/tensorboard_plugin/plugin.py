@@ -66,11 +66,11 @@ class Plugin(base_plugin.TBPlugin):  # type: ignore[misc]
         self._search = LogdirSearch(
             [Path(os.path.abspath(os.path.expanduser(place))) for place in places if place not in self._urls]
         )
-        self._search.found(patience_s=0)
+        self._search.result(patience_s=0)
 
     def is_active(self) -> bool:
         """Returns whether there is a logdir; waits at most half a second for the search."""
-        return bool(self._search.found(patience_s=_PATIENCE_S).paths)
+        return bool(self._search.result(patience_s=_PATIENCE_S).paths)
 
     def frontend_metadata(self) -> base_plugin.FrontendMetadata:
         """Returns how TensorBoard shows the tab. The pages reload themselves, so its button for this is off."""

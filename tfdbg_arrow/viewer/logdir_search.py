@@ -17,7 +17,7 @@ _EVERY_S = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class FoundLogdirs:
     """The logdirs that were found.
 
     Attributes:
@@ -31,7 +31,7 @@ class Found:
     state: str
 
     @classmethod
-    def of(cls, searches: Sequence[LogdirsBelow]) -> Found:
+    def of(cls, searches: Sequence[LogdirsBelow]) -> FoundLogdirs:
         """Returns the results of searches."""
         facts = [(str(one.path), one.num_runs, one.wall_time_ns) for search in searches for one in search.logdirs]
         return cls(
@@ -61,11 +61,11 @@ class LogdirSearch:
         self._every_s = every_s
         self._find = find
         self._lock = threading.Lock()
-        self._result = Found.of(())
+        self._result = FoundLogdirs.of(())
         self._end_s: float | None = None  # when the last search ended
         self._running: threading.Event | None = None
 
-    def found(self, *, patience_s: float) -> Found:
+    def result(self, *, patience_s: float) -> FoundLogdirs:
         """Returns the newest results; if they are too old, a search starts.
 
         Args:
@@ -91,7 +91,7 @@ class LogdirSearch:
 
     def _search(self, ended: threading.Event) -> None:
         try:
-            result = Found.of([self._find(directory) for directory in self.directories])
+            result = FoundLogdirs.of([self._find(directory) for directory in self.directories])
             with self._lock:
                 self._result = result
         except Exception:

@@ -22,7 +22,7 @@ from tfdbg_arrow.storage.marker import check_logdir
 from tfdbg_arrow.storage.search import cut_text
 from tfdbg_arrow.viewer.answer import Answer
 from tfdbg_arrow.viewer.links import ServerLinks, Url
-from tfdbg_arrow.viewer.logdir_search import Found, LogdirSearch, key_of
+from tfdbg_arrow.viewer.logdir_search import FoundLogdirs, LogdirSearch, key_of
 from tfdbg_arrow.viewer.page import NoSuchPageError
 from tfdbg_arrow.viewer.pages.diff import OtherLogdir
 from tfdbg_arrow.viewer.reading import Reader
@@ -123,10 +123,10 @@ class Sites:
         if first == "static":
             return static_answer(rest)
         if path == "/state.json":
-            return json_answer({"state": self._search.found(patience_s=0).state})
+            return json_answer({"state": self._search.result(patience_s=0).state})
         if path == "/":
             return _moved(self._home)
-        search_result = self._search.found(patience_s=_PATIENCE_S)
+        search_result = self._search.result(patience_s=_PATIENCE_S)
         if path == f"/{_LIST}.json":
             return json_answer(self._list(search_result))
         if path == f"/{_LIST}":
@@ -141,13 +141,13 @@ class Sites:
         with self._borrowed(logdir) as reader:
             return Site(reader, links=links, others=others).answer(f"/{rest}", query)
 
-    def _list_answer(self, search_result: Found) -> Answer:
+    def _list_answer(self, search_result: FoundLogdirs) -> Answer:
         if len(search_result.paths) == 1:
             return _moved(f"{next(iter(search_result.paths))}/")
         text = render("logdirs.html", page=self._list(search_result), state=search_result.state)
         return Answer.of_text(text, subtype="html")
 
-    def _list(self, search_result: Found) -> LogdirsPage:
+    def _list(self, search_result: FoundLogdirs) -> LogdirsPage:
         with self._lock:
             if self._page is not None and self._page[0] == search_result.state:
                 return self._page[1]
@@ -252,7 +252,7 @@ def pair_of(logdir: str, other: str, *, open_reader: Callable[[Path], Reader] = 
     return Sites(LogdirSearch(paths), open_reader=open_reader, home=f"{key_of(paths[0])}/diff")
 
 
-def _others(search_result: Found, logdir: Path) -> tuple[OtherLogdir, ...]:
+def _others(search_result: FoundLogdirs, logdir: Path) -> tuple[OtherLogdir, ...]:
     """Returns the logdirs whose runs can be compared with those of a logdir."""
     others = []
     for search in search_result.searches:

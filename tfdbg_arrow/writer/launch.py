@@ -342,8 +342,8 @@ def _begin(request: Request, launch: _Launch | None) -> None:
 
 def _in_force() -> _InForce | None:
     """Returns the recording that this module began, unless it has ended in the meantime."""
-    found = _state.in_force
-    return found if found is not None and found.run_id == active_recording.run_id() else None
+    in_force = _state.in_force
+    return in_force if in_force is not None and in_force.run_id == active_recording.run_id() else None
 
 
 def _check_same(before: _InForce, now: _InForce) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from tfdbg_arrow.errors import MemoryLimitError, QueryError, TimeLimitError
 from tfdbg_arrow.query.alert_rules.rules import COLUMNS, SEVERITIES, Rule, builtin_rules, read_rules
-from tfdbg_arrow.query.alert_rules.scan import ORDER, Found, is_large, scan
+from tfdbg_arrow.query.alert_rules.scan import ORDER, RuleFindings, is_large, scan
 from tfdbg_arrow.query.asked_runs import AskedRuns, asking
 from tfdbg_arrow.query.displayed import Displayed
 from tfdbg_arrow.query.engine import MAX_ROWS, Engine
@@ -158,8 +158,8 @@ class Alerts(Displayed):
         groups: dict[tuple[str, str], list[AlertFinding]] = {}
         for finding in self.findings:
             groups.setdefault((finding.severity, finding.kind), []).append(finding)
-        found = [_summary(findings) for findings in groups.values()]
-        return tuple(sorted(found, key=lambda rule: (SEVERITIES.index(rule.severity), -rule.num_alerts, rule.kind)))
+        summaries = [_summary(findings) for findings in groups.values()]
+        return tuple(sorted(summaries, key=lambda rule: (SEVERITIES.index(rule.severity), -rule.num_alerts, rule.kind)))
 
 
 def _summary(findings: Sequence[AlertFinding]) -> RuleSummary:
@@ -211,7 +211,7 @@ def alerts(
     not_run: dict[str, str] = {}
     rolled_up = max(limit, MAX_ROLLED_UP)
     with asking(logdir, run_id) as (open_, asked):
-        scanned: dict[str, Found] = {}
+        scanned: dict[str, RuleFindings] = {}
         if asked.is_all and isinstance(open_, OpenLogdir) and is_large(open_):
             known = [rule for rule in rules if rule.candidates is not None]
             scanned = scan(open_, known, given, limit=rolled_up)
@@ -349,11 +349,11 @@ def _message_of_culprit(culprit: NonFinite) -> str:
     return "This op created a bad value. Its inputs are not bad."
 
 
-def _first_of_each(found: Iterable[Alert], limit: int) -> tuple[Alert, ...]:
+def _first_of_each(alerts: Iterable[Alert], limit: int) -> tuple[Alert, ...]:
     """Returns at most `limit` alerts of each rule."""
     numbers: Counter[str] = Counter()
     listed = []
-    for alert in found:
+    for alert in alerts:
         numbers[alert.kind] += 1
         if numbers[alert.kind] <= limit:
             listed.append(alert)
@@ -412,15 +412,15 @@ def _run_select(logdir: Engine, select: str, asked: AskedRuns, *, limit: int) ->
     return [row[:-1] for row in rows[:limit]], rows[0][-1] if rows else 0
 
 
-def _sources(logdir: OpenLogdir, found: Sequence[tuple[Any, ...]]) -> dict[tuple[Any, ...], tuple[Any, ...]]:
+def _sources(logdir: OpenLogdir, rows_of_alerts: Sequence[tuple[Any, ...]]) -> dict[tuple[Any, ...], tuple[Any, ...]]:
     """Returns the graph's name, the layer and the user's line for rows of `scan`, by row.
 
     Only the stacks of these rows are read, because a large logdir has millions of rows of stacks.
     """
-    if not found:
+    if not rows_of_alerts:
         return {}
-    places = list(range(len(found)))
-    keys = [[row[COLUMNS.index(name)] for row in found] for name in ("run_id", "graph_id", "op_name")]
+    places = list(range(len(rows_of_alerts)))
+    keys = [[row[COLUMNS.index(name)] for row in rows_of_alerts] for name in ("run_id", "graph_id", "op_name")]
     with logdir.of_runs(sorted(set(keys[0]))) as runs:
         rows = runs.rows(
             "WITH found AS (SELECT unnest(?) AS place, unnest(?) AS run_id, unnest(CAST(? AS BIGINT[])) AS graph_id, "
@@ -439,9 +439,9 @@ def _sources(logdir: OpenLogdir, found: Sequence[tuple[Any, ...]]) -> dict[tuple
             "FROM placed AS p "
             "LEFT JOIN framed AS f ON f.run_id = p.run_id AND f.stack_trace_id = p.stack_trace_id "
             "LEFT JOIN stack_frame AS s ON s.run_id = f.run_id AND s.stack_frame_id = f.stack_frame_id",
-            [places, *keys, [row[len(COLUMNS)] for row in found]],
+            [places, *keys, [row[len(COLUMNS)] for row in rows_of_alerts]],
         )
-    return {found[place]: tuple(source) for place, *source in rows}
+    return {rows_of_alerts[place]: tuple(source) for place, *source in rows}
 
 
 def _with_forward_lines(logdir: Engine, alerts: Sequence[Alert]) -> list[Alert]:

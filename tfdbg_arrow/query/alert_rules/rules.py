@@ -124,13 +124,13 @@ def builtin_rules() -> tuple[Rule, ...]:
     """Returns the rules of this package, by kind."""
     package = resources.files("tfdbg_arrow.query.alert_rules")
     files, candidates = package / "builtin", package / "candidates"
-    found = [file for file in files.iterdir() if file.name.endswith(".sql")]
+    rule_files = [file for file in files.iterdir() if file.name.endswith(".sql")]
     return tuple(
         replace(
             parse_rule(file.name.removesuffix(".sql"), file.read_text(encoding="utf-8"), where=file.name),
             candidates=_read_candidates(candidates / file.name),
         )
-        for file in sorted(found, key=lambda file: file.name)
+        for file in sorted(rule_files, key=lambda file: file.name)
     )
 
 

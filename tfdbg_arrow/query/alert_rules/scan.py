@@ -45,7 +45,7 @@ ORDER = (
 
 
 @dataclass
-class Found:
+class RuleFindings:
     """The findings of one rule.
 
     Attributes:
@@ -67,7 +67,7 @@ def is_large(logdir: OpenLogdir) -> bool:
 
 def scan(
     logdir: OpenLogdir, rules: Sequence[Rule], parameters: Mapping[str, Mapping[str, float]], *, limit: int
-) -> dict[str, Found]:
+) -> dict[str, RuleFindings]:
     """Returns the findings of rules, by kind.
 
     Args:
@@ -76,31 +76,31 @@ def scan(
         parameters: Values to use instead of a rule's defaults, by rule.
         limit: Maximum number of rows per rule.
     """
-    found = {rule.kind: Found() for rule in rules}
+    by_rule = {rule.kind: RuleFindings() for rule in rules}
     of_bad = [rule for rule in rules if rule.candidates is not None and rule.candidates.is_of_bad]
     if of_bad:
         run_ids = logdir.lasting(BadRuns).by_first(KINDS)
         for start in range(0, len(run_ids), _MAX_RUNS):
             with logdir.of_runs(run_ids[start : start + _MAX_RUNS]) as runs:
                 for rule in of_bad:
-                    _try_rule(runs, rule, parameters.get(rule.kind, {}), found[rule.kind], limit=limit)
+                    _try_rule(runs, rule, parameters.get(rule.kind, {}), by_rule[rule.kind], limit=limit)
     others = [rule for rule in rules if rule not in of_bad]
     if others:
         try:
-            _scan_candidates(logdir, others, parameters, found, limit=limit)
+            _scan_candidates(logdir, others, parameters, by_rule, limit=limit)
         except MemoryLimitError as error:
             for rule in others:
-                found[rule.kind].error = error
-    for of_rule in found.values():
+                by_rule[rule.kind].error = error
+    for of_rule in by_rule.values():
         of_rule.rows = sorted(of_rule.rows, key=_place)[:limit]
-    return found
+    return by_rule
 
 
 def _scan_candidates(
     logdir: OpenLogdir,
     rules: Sequence[Rule],
     parameters: Mapping[str, Mapping[str, float]],
-    found: Mapping[str, Found],
+    by_rule: Mapping[str, RuleFindings],
     *,
     limit: int,
 ) -> None:
@@ -121,7 +121,7 @@ def _scan_candidates(
                         runs,
                         rule,
                         parameters.get(rule.kind, {}),
-                        found[rule.kind],
+                        by_rule[rule.kind],
                         limit=limit,
                         condition=_is_candidate(rule),
                     )
@@ -216,18 +216,30 @@ def _is_candidate(rule: Rule) -> str:
 
 
 def _try_rule(
-    runs: OpenLogdir, rule: Rule, given: Mapping[str, float], found: Found, *, limit: int, condition: str = "true"
+    runs: OpenLogdir,
+    rule: Rule,
+    given: Mapping[str, float],
+    findings: RuleFindings,
+    *,
+    limit: int,
+    condition: str = "true",
 ) -> None:
     """Runs a rule over some runs, unless the memory limit stopped it in earlier runs."""
-    if found.error is None:
+    if findings.error is None:
         try:
-            _run_rule(runs, rule, given, found, limit=limit, condition=condition)
+            _run_rule(runs, rule, given, findings, limit=limit, condition=condition)
         except MemoryLimitError as error:
-            found.error = error
+            findings.error = error
 
 
 def _run_rule(
-    runs: OpenLogdir, rule: Rule, given: Mapping[str, float], found: Found, *, limit: int, condition: str = "true"
+    runs: OpenLogdir,
+    rule: Rule,
+    given: Mapping[str, float],
+    findings: RuleFindings,
+    *,
+    limit: int,
+    condition: str = "true",
 ) -> None:
     columns = ", ".join(f"f.{column}" for column in COLUMNS)
     rows = runs.rows(
@@ -239,8 +251,8 @@ def _run_rule(
         f"WHERE {condition} ORDER BY {ORDER} LIMIT {max(limit, 1)}"
     )
     if rows:
-        found.number += rows[0][-1]
-        found.rows += [row[:-1] for row in rows[:limit]]
+        findings.number += rows[0][-1]
+        findings.rows += [row[:-1] for row in rows[:limit]]
 
 
 _LARGEST = "CAST(1.7976931348623157e308 AS DOUBLE)"

@@ -133,8 +133,8 @@ class Computed:
 
     def counted(self, *indexes: int) -> tuple[TensorEvent, ...] | None:
         """Returns inputs whose kinds of element were counted, or None if one of them was not counted."""
-        found = [self.inputs.get(index) for index in indexes]
-        counted = tuple(event for event in found if event is not None and is_counted(event))
+        events = [self.inputs.get(index) for index in indexes]
+        counted = tuple(event for event in events if event is not None and is_counted(event))
         return counted if len(counted) == len(indexes) else None
 
     @property

@@ -94,7 +94,7 @@ class FirstOf:
 
     def __call__(self, computed: Computed) -> Explanation | None:
         """Returns the explanation, or None if the counts prove nothing."""
-        return next((found for rule in self.rules if (found := rule(computed)) is not None), None)
+        return next((explanation for rule in self.rules if (explanation := rule(computed)) is not None), None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -275,9 +275,9 @@ def overflow(computed: Computed, sentence: str, repair: str) -> Explanation:
         repair: The fix if the cause is not known.
     """
     for maker in computed.behind():
-        found = _extreme_of_nothing(maker) or (_scale_of_loss(maker) if computed.is_gradient else None)
-        if found is not None:
-            return Explanation(f"{sentence} {found.sentence}", found.repair)
+        cause = _extreme_of_nothing(maker) or (_scale_of_loss(maker) if computed.is_gradient else None)
+        if cause is not None:
+            return Explanation(f"{sentence} {cause.sentence}", cause.repair)
     if repair != OVERFLOW:
         return Explanation(sentence, repair)
     if computed.is_norm_of_gradient():

@@ -155,15 +155,15 @@ _LOG = FirstOf(
 
 def _log(computed: Computed) -> Explanation | None:
     """Explains the logarithm. The op that made the argument determines which function to use instead."""
-    found = _LOG(computed)
-    if found is None or found.repair not in (_ABOVE_0, _POSITIVE):
-        return found
+    explanation = _LOG(computed)
+    if explanation is None or explanation.repair not in (_ABOVE_0, _POSITIVE):
+        return explanation
     x = computed.inputs[0]
     is_of_determinant = computed.made_by(x) == "MatrixDeterminant"
-    if found.repair == _POSITIVE:
-        return replace(found, repair=_SIGNED_LOG) if is_of_determinant else found
+    if explanation.repair == _POSITIVE:
+        return replace(explanation, repair=_SIGNED_LOG) if is_of_determinant else explanation
     singular = " It is a determinant: the matrix is singular, or the product of its eigenvalues underflowed."
-    sentence = found.sentence + (singular if is_of_determinant else "")
+    sentence = explanation.sentence + (singular if is_of_determinant else "")
     return Explanation(sentence, _repair_of_log(computed, x))
 
 
@@ -534,14 +534,14 @@ def explain(computed: Computed) -> Explanation | None:
     if output.op_type == "Const" and computed.program_ops:
         return _of_constants(computed)
     rule = RULES.get(output.op_type)
-    found = None if rule is None or not is_counted(output) else rule(computed)
-    if found is not None and computed.is_optimizer:
-        found = _of_optimizer(found, computed)
-    if found is None and computed.makers and len(computed.program_ops) > 1 and computed.has_finite_inputs:
-        found = _of_fused_op(computed)
-    if found is None:
+    explanation = None if rule is None or not is_counted(output) else rule(computed)
+    if explanation is not None and computed.is_optimizer:
+        explanation = _of_optimizer(explanation, computed)
+    if explanation is None and computed.makers and len(computed.program_ops) > 1 and computed.has_finite_inputs:
+        explanation = _of_fused_op(computed)
+    if explanation is None:
         return _of_infinite_loss(computed)
-    return with_mask(found, computed) if computed.forward_type is None else _of_gradient(computed, found)
+    return with_mask(explanation, computed) if computed.forward_type is None else _of_gradient(computed, explanation)
 
 
 def _with_pool(explanation: Explanation, computed: Computed) -> Explanation:
@@ -579,17 +579,17 @@ def _of_infinite_loss(computed: Computed) -> Explanation | None:
     )
 
 
-def _of_optimizer(found: Explanation, computed: Computed) -> Explanation:
+def _of_optimizer(explanation: Explanation, computed: Computed) -> Explanation:
     """Returns the explanation of a division. An optimizer divides by the root of its variable plus an epsilon."""
     root, divisor = computed.inputs.get(0), computed.inputs.get(1)
     is_by_variable = computed.op == "Rsqrt" and root is not None and root.op_type == "ReadVariableOp"
     is_by_zero = computed.op == "RealDiv" and divisor is not None and zeros(divisor) > 0
     zero = divisor if computed.op in ("Div", "RealDiv") else root
     if zero is not None and zero.op_type == "Cast" and zero.shape == () and zeros(zero) > 0:
-        return replace(found, repair=STEP_COUNTER)
+        return replace(explanation, repair=STEP_COUNTER)
     if is_by_variable or (is_by_zero and divisor is not None and _is_of_optimizer(computed, divisor)):
-        return replace(found, repair=_OPTIMIZER_EPSILON)
-    return found
+        return replace(explanation, repair=_OPTIMIZER_EPSILON)
+    return explanation
 
 
 def _is_of_optimizer(computed: Computed, divisor: TensorEvent) -> bool:
@@ -647,20 +647,20 @@ def _repair_of(makers: tuple[str, ...]) -> str | None:
     return repairs[0] if len(repairs) == 1 else None
 
 
-def _of_gradient(computed: Computed, found: Explanation) -> Explanation:
+def _of_gradient(computed: Computed, explanation: Explanation) -> Explanation:
     """Returns the explanation of an op in a gradient, extended with the op whose gradient it computes."""
     forward_type = computed.forward_type or ""
-    if found.sentence.startswith("The gradient of") or forward_type in _OF_CUSTOM_GRADIENTS:
-        return found
-    sentence = found.sentence.removeprefix("In a gradient, ")
+    if explanation.sentence.startswith("The gradient of") or forward_type in _OF_CUSTOM_GRADIENTS:
+        return explanation
+    sentence = explanation.sentence.removeprefix("In a gradient, ")
     what, _, facts = sentence.partition(": ")
     if what == f"Overflow in {type_without_version(forward_type)}":
         sentence = f"The gradient of {forward_type} overflowed: {facts}"
     else:
         start = sentence[0].lower() if _NO_NAME.match(sentence) else sentence[0]
         sentence = f"In the gradient of {forward_type}, {start}{sentence[1:]}"
-    repair = GRADIENTS.get(forward_type, found.repair)
-    if found.repair == _DIVISOR and forward_type in ("Log", "Log1p"):
+    repair = GRADIENTS.get(forward_type, explanation.repair)
+    if explanation.repair == _DIVISOR and forward_type in ("Log", "Log1p"):
         # The division is one of TensorFlow's; the program has none.
         repair = _repair_of_log(computed, computed.inputs[0]) if forward_type == "Log" else _ABOVE_MINUS_1
     return Explanation(sentence, repair)

@@ -184,14 +184,14 @@ class Surroundings:
 
     def takers(self) -> frozenset[tuple[str, ...]]:
         """Returns the types of the forward ops that take the tensor, alone and with those that take their result."""
-        found: set[tuple[str, ...]] = set()
+        types: set[tuple[str, ...]] = set()
         own_key = self._own()
         if isinstance(own_key, str) and self._type_of(self.event.graph_id, own_key) != self.event.op_type:
             return frozenset()  # TensorFlow ran several ops as one, and other ops take the results inside it
         for key, op_type in self._forward_users(own_key):
             own = PLUS_CONSTANT if op_type in ADDS and self._adds_constant(key) else op_type
-            found |= {(own,), *((own, after) for _, after in self._forward_users(key))}
-        return frozenset(found)
+            types |= {(own,), *((own, after) for _, after in self._forward_users(key))}
+        return frozenset(types)
 
     def _forward_users(self, key: str | int) -> list[tuple[str | int, str]]:
         return [(user, op_type) for user, op_type in self._users(key) if self._role(user) != "gradient"]
@@ -403,13 +403,13 @@ class Surroundings:
                 "WHERE run_id = ? AND forward_execution_index = ?)"
             )
             parameters += [self.run_id, own.execution_index]
-        found = read_events(
+        gradients = read_events(
             self.logdir,
             f"{bad_condition(KINDS)} AND {condition} AND coalesce(execution_index, 0) >= ? "
             "ORDER BY execution_index, event_index LIMIT 1",
             [*parameters, own.execution_index or 0],
         )
-        return found[0] if found else None
+        return gradients[0] if gradients else None
 
 
 class _ForwardWalk(Walk):

@@ -151,17 +151,15 @@ class Borders:
         first = [(place, start)]
         if self._graphs.calls(place.graph_id, start.op_name):  # the call was computed in advance
             first = list(self._absorbed_behind(replace(place, op_name=start.op_name)))
-        found = {(source.context.call_site, op.op_name): (source, op) for source, op in first}
-        waiting = list(found.values())
-        while waiting and len(found) < _MAX_FUSED:
+        ops = {(source.context.call_site, op.op_name): (source, op) for source, op in first}
+        waiting = list(ops.values())
+        while waiting and len(ops) < _MAX_FUSED:
             for source, absorbed in self._absorbed_inputs(*waiting.pop()):
                 key = (source.context.call_site, absorbed.op_name)
-                if key not in found:
-                    found[key] = (source, absorbed)
+                if key not in ops:
+                    ops[key] = (source, absorbed)
                     waiting.append((source, absorbed))
-        computing = [
-            (at, op) for at, op in found.values() if op is start or (op.inputs and op.op_type not in HANDING_ON)
-        ]
+        computing = [(at, op) for at, op in ops.values() if op is start or (op.inputs and op.op_type not in HANDING_ON)]
         if not computing or (len(computing) == 1 and start.op_type == node_type):
             return ()
         return tuple(sorted(computing, key=lambda each: self._order(*each)))
@@ -455,16 +453,16 @@ class Sessions:
             return None
         by_name = {op.op_name: op for op in writers}
         before = self._ops_of(execution.op_type, reader) - {reader}
-        found = _last([by_name[name] for name in before & by_name.keys()])
-        if found is not None:
-            return found, context
+        writer = _last([by_name[name] for name in before & by_name.keys()])
+        if writer is not None:
+            return writer, context
         session = self._graphs.sessions.get(execution.op_type)
         for earlier in reversed(self._executions_of(graph_id)):
             if earlier.event_index >= execution.event_index or self._graphs.sessions[earlier.op_type] != session:
                 continue
-            found = _last([by_name[name] for name in self._ops_of(earlier.op_type, None) & by_name.keys()])
-            if found is not None:
-                return found, self._events.root_context(earlier.execution_index, graph_id)
+            writer = _last([by_name[name] for name in self._ops_of(earlier.op_type, None) & by_name.keys()])
+            if writer is not None:
+                return writer, self._events.root_context(earlier.execution_index, graph_id)
         return None
 
     def last_reference_writer(self, graph_id: int, variable: str, context: Context) -> tuple[Op, Context] | None:
@@ -475,8 +473,8 @@ class Sessions:
             users = (graph.ops[user] for user in graph.users.get(name, ()))
             return (op.op_name for op in users if REFERENCE_WRITER.fullmatch(op.op_type) and op.inputs)
 
-        found = [graph.ops[name] for name in reachable([variable], writers) if name != variable]
-        return self.last_writer(graph_id, found, context, reader=variable)
+        writing_ops = [graph.ops[name] for name in reachable([variable], writers) if name != variable]
+        return self.last_writer(graph_id, writing_ops, context, reader=variable)
 
     def _execution(self, context: Context) -> Execution | None:
         execution = self._events.execution(context.execution_index)
@@ -501,8 +499,8 @@ class Sessions:
                     if not (source in fed_ops and source in graph.ops and graph.ops[source].op_type in _FED_OPS):
                         yield source
 
-        found = reachable([start] if start is not None else self._asked_for(function_name), needed)
-        return frozenset(found.keys() & graph.ops.keys())
+        names = reachable([start] if start is not None else self._asked_for(function_name), needed)
+        return frozenset(names.keys() & graph.ops.keys())
 
     def _asked_for(self, function_name: str) -> list[str]:
         try:

@@ -160,25 +160,25 @@ class CallSites:
 
     def visits_inside(self, step_id: int, execution_index: int | None, loop: Level) -> list[SiteVisit]:
         """Returns where graphs left rows in the frames of a loop: its body, its condition, and their branches."""
-        found = []
+        inside = []
         for visit in self._events.site_visits(step_id, execution_index):
             levels = self.levels(visit.graph_id, visit.call_site, root=None) or ()
             innermost = next((level for level in reversed(levels) if level.is_loop), None)
             if innermost is not None and innermost.is_of(loop):
-                found.append(visit)
-        return found
+                inside.append(visit)
+        return inside
 
     def _find_visits_by_entry(
         self, step_id: int, execution_index: int | None, site: str, call: Call
     ) -> dict[tuple[int | None, int | None], SiteVisit]:
         """Returns the visits of an inner loop's body or condition, by where the loop was entered."""
         entries = self._entries(step_id, execution_index, site, call.graph_id, call.op_name)
-        found: dict[tuple[int | None, int | None], SiteVisit] = {}
+        by_entry: dict[tuple[int | None, int | None], SiteVisit] = {}
         for visit in self._visits_of_callee(step_id, execution_index, site, call):
             entry: tuple[int | None, int | None] | None = entries.get(visit.frame_id)
             if entry is not None:
-                found.setdefault(entry, visit)
-        return found
+                by_entry.setdefault(entry, visit)
+        return by_entry
 
     def _find_visits_of_callee(
         self, step_id: int, execution_index: int | None, site: str, call: Call
@@ -188,35 +188,35 @@ class CallSites:
         by_site = self._visits_of_graph(step_id, execution_index, call.callee_graph_id)
         for is_renamed in (False, True):
             pattern = callee_pattern(site, call, is_renamed=is_renamed)
-            found = [visit for name, visits in by_site.items() if pattern.fullmatch(name) for visit in visits]
-            if found:
-                return tuple(sorted(found, key=lambda visit: visit.first_event_index))
+            of_callee = [visit for name, visits in by_site.items() if pattern.fullmatch(name) for visit in visits]
+            if of_callee:
+                return tuple(sorted(of_callee, key=lambda visit: visit.first_event_index))
         return ()
 
     def _find_visits_of_graph(
         self, step_id: int, execution_index: int | None, graph_id: int
     ) -> dict[str, list[SiteVisit]]:
         """Returns where a graph left rows in a step, by call site."""
-        found: dict[str, list[SiteVisit]] = {}
+        by_call_site: dict[str, list[SiteVisit]] = {}
         for visit in self._visits_by_graph(step_id, execution_index).get(graph_id, ()):
-            found.setdefault(visit.call_site, []).append(visit)
-        return found
+            by_call_site.setdefault(visit.call_site, []).append(visit)
+        return by_call_site
 
     def _find_sites_of_graph(
         self, step_id: int, execution_index: int | None, graph_id: int | None
     ) -> dict[int | None, str]:
         """Returns the call site at which a graph left its first row in each frame of a step."""
-        found: dict[int | None, str] = {}
+        by_frame: dict[int | None, str] = {}
         if graph_id is not None:
             for visit in self._visits_by_graph(step_id, execution_index).get(graph_id, ()):
-                found.setdefault(visit.frame_id, visit.call_site)
-        return found
+                by_frame.setdefault(visit.frame_id, visit.call_site)
+        return by_frame
 
     def _find_visits_by_graph(self, step_id: int, execution_index: int | None) -> dict[int, list[SiteVisit]]:
-        found: dict[int, list[SiteVisit]] = {}
+        by_graph: dict[int, list[SiteVisit]] = {}
         for visit in self._events.site_visits(step_id, execution_index):
-            found.setdefault(visit.graph_id, []).append(visit)
-        return found
+            by_graph.setdefault(visit.graph_id, []).append(visit)
+        return by_graph
 
 
 def find_entries(frames: Sequence[int], entries: Sequence[Entry]) -> dict[int, Entry]:

@@ -117,8 +117,8 @@ class Contents:
         """
         key = (handle.place, reader.event_index, since)
         if key not in self._contents:
-            found = self._find(handle, reader, since)
-            self._contents[key] = replace(found, is_known=False) if since else found
+            content = self._find(handle, reader, since)
+            self._contents[key] = replace(content, is_known=False) if since else content
         return self._contents[key]
 
     def clear(self) -> None:
@@ -194,7 +194,7 @@ class TensorLists:
     def _list(self, place: GraphTensor) -> _List | None:
         """Returns a list. Loops make long lists, so the search does not recurse and visits each place once."""
         waiting: list[tuple[_Key, Place | None]] = []
-        found: _List | None = None
+        content: _List | None = None
         at = self._resolve(place)
         while isinstance(at, GraphTensor) and None not in (
             at.context.step_id,
@@ -203,7 +203,7 @@ class TensorLists:
         ):
             key = (at.context, at.graph_id, at.op_name, at.output_slot)
             if key in self._known:
-                found = self._known[key]
+                content = self._known[key]
                 break
             self._known[key] = None  # ends a cycle
             op = self._graphs.op(at.graph_id, at.op_name)
@@ -214,8 +214,8 @@ class TensorLists:
             at = self._resolve(inputs[0])
         for key, pushed in reversed(waiting):
             if pushed is not None:
-                found = _List(pushed, found)
-            elif found is not None:
-                found = found.rest
-            self._known[key] = found
-        return found
+                content = _List(pushed, content)
+            elif content is not None:
+                content = content.rest
+            self._known[key] = content
+        return content

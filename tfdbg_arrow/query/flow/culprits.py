@@ -189,11 +189,11 @@ class Culprits:
 
     def _blamed(self) -> dict[int, str]:
         """Returns the effects of the origins that compete for being the culprit, by event_index."""
-        found: dict[int, str] = {}
+        effects: dict[int, str] = {}
         for effect, roots in self._most_harmful():
             for root in roots:
-                found.setdefault(root.event_index, effect)
-        return found
+                effects.setdefault(root.event_index, effect)
+        return effects
 
     def _is_followed_by_harm(self, event: TensorEvent) -> bool:
         """Returns whether a bad tensor was written, returned or counted in the call of a tensor or later."""

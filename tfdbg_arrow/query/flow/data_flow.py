@@ -97,15 +97,15 @@ class DataFlow:
         A tensor that only crossed a border (an argument, the result of a call) has one input: the same tensor on the
         other side. A tensor from outside has no inputs.
         """
-        found = []
+        inputs = []
         for index, (place, how) in enumerate(self._input_places(event)):
             trace = self.trace(place, how=how, near=event.event_index)
             write = None
             if trace.dtype == "resource":
                 write, is_known = self._contents.last_write(trace, event)
                 trace = trace if is_known else replace(trace, is_lost=True)
-            found.append(Input(index, trace, write))
-        return tuple(found)
+            inputs.append(Input(index, trace, write))
+        return tuple(inputs)
 
     def taken_by(self, event: TensorEvent, *, is_recent: bool = False) -> list[tuple[int, str, TensorEvent]]:
         """Returns the recorded tensors behind the inputs of a tensor's op.
@@ -119,17 +119,17 @@ class DataFlow:
             Tuples (index of the input, how, row) in the order of the inputs. `how` is that of the input's trace. For a
             variable, `how` is `variable` and the rows are those that its content came from.
         """
-        found = []
+        taken = []
         for index, (place, how) in enumerate(self._input_places(event)):
             trace = self.trace(place, how=how, near=event.event_index)
             if trace.dtype == "resource":
                 content = self._contents.content(trace, event, since=self._bad_since if is_recent else 0)
                 traces = [self.trace(value, how=how, near=2**63 - 1) for value, how in content.values]
                 rows = [each.row for each in traces] + [content.old_value]
-                found += [(index, "variable", row) for row in rows if row is not None]
+                taken += [(index, "variable", row) for row in rows if row is not None]
             elif (row := trace.row) is not None:
-                found.append((index, trace.how, row))
-        return found
+                taken.append((index, trace.how, row))
+        return taken
 
     def sources_of(self, event: TensorEvent) -> Sources:
         """Returns the recorded tensors that a tensor depends on.
@@ -250,7 +250,7 @@ class DataFlow:
     def _find_sources(self, event: TensorEvent, since: int) -> Sources:
         if event.has_inf_or_nan and (elements := self._pipelines.sources_of(event)):
             return Sources(elements, is_complete=False)
-        found: dict[int, TensorEvent] = {}
+        by_event: dict[int, TensorEvent] = {}
         is_complete = self._is_made_known(event)
         waiting = list(self._input_places(event))
         if event.op_type is not None and event.op_type.startswith(COLLECTIVES):
@@ -265,17 +265,17 @@ class DataFlow:
             seen.add(place)
             trace = self.trace(place, how=how, near=event.event_index)
             if (row := trace.row) is not None:  # all values on the path are equal
-                found[row.event_index] = row
+                by_event[row.event_index] = row
                 continue
             if self._cannot_be_bad(trace):
                 continue
             if len(seen) > _MAX_UNRECORDED:
-                return Sources(tuple(found.values()), is_complete=False)
+                return Sources(tuple(by_event.values()), is_complete=False)
             if trace.dtype == "resource":
                 content = self._contents.content(trace, event, since=since)
                 more, is_known = list(content.values), content.is_known
                 if content.old_value is not None:
-                    found[content.old_value.event_index] = content.old_value
+                    by_event[content.old_value.event_index] = content.old_value
             else:
                 more = list(self._made_from(trace.place))
                 # The inputs determine a list of tensors, and an op that the optimizer fused into another one. They do
@@ -283,7 +283,7 @@ class DataFlow:
                 is_known = not trace.is_lost and self._is_known_by_inputs(trace)
             is_complete = is_complete and is_known
             waiting.extend(more)
-        return Sources(tuple(found[index] for index in sorted(found)), is_complete)
+        return Sources(tuple(by_event[index] for index in sorted(by_event)), is_complete)
 
     def _other_replicas(self, event: TensorEvent) -> Iterator[tuple[Place, str]]:
         """Yields the inputs of a graph's ops of the same type. Replicas of one process are traced into one graph."""

@@ -209,7 +209,7 @@ class EventReader:
 
     def handed_on(self) -> dict[int, set[int]]:
         """Returns, by eager tensor, the pipelines, lists and other handles that eager ops made of it."""
-        found: dict[int, set[int]] = {}
+        made_of: dict[int, set[int]] = {}
         for tensor_id, made in self._logdir.rows(
             "SELECT DISTINCT i.tensor_id, o.tensor_id FROM execution_output AS o "
             "JOIN execution AS e ON e.run_id = o.run_id AND e.execution_index = o.execution_index "
@@ -217,19 +217,19 @@ class EventReader:
             "WHERE o.run_id = ? AND o.dtype IN ('variant', 'resource') AND e.graph_id IS NULL",
             [self._run_id],
         ):
-            found.setdefault(tensor_id, set()).add(made)
-        return found
+            made_of.setdefault(tensor_id, set()).add(made)
+        return made_of
 
     def _ask_uses_before(
         self, tensor_id: int, op_types: tuple[str, ...], before: int, since: int
     ) -> Iterator[Execution]:
         limit = 1
         while True:
-            found = self._uses_before(tensor_id, op_types, before, since, limit)
-            yield from found
-            if len(found) < limit:
+            uses = self._uses_before(tensor_id, op_types, before, since, limit)
+            yield from uses
+            if len(uses) < limit:
                 return
-            before, limit = found[-1].event_index, min(2 * limit, 256)
+            before, limit = uses[-1].event_index, min(2 * limit, 256)
 
     def _need(self, execution_index: int) -> None:
         """Reads the block of an execution, unless it is cached, and some of the blocks before it."""

@@ -146,9 +146,9 @@ class ExecutedEdges:
                 return made
         edge = (place.op_name, place.output_slot)
         for name in graph.users.get(place.op_name, ())[:_MAX_WITNESSES]:
-            found = self._taken_instead(place.of_op(name), edge)
-            if found is not None:
-                return found
+            instead = self._taken_instead(place.of_op(name), edge)
+            if instead is not None:
+                return instead
         return None
 
     def _taken_instead(self, user: GraphTensor, edge: tuple[str, int]) -> GraphTensor | None:
@@ -478,15 +478,15 @@ class ExecutedEdges:
 
         The arguments are those of `_inside_loop`.
         """
-        found: dict[_Entry | None, GraphTensor] = {}
+        last_by_entry: dict[_Entry | None, GraphTensor] = {}
         for inside in self._inside_loop(at, graph, merge, step):
             outside = self._outside(inside)
             is_known = outside is not None and inside.context.iteration is not None
             entry = (outside.context.frame_id, outside.context.iteration) if outside is not None and is_known else None
-            last = found.get(entry)
+            last = last_by_entry.get(entry)
             if last is None or (inside.context.iteration or 0) > (last.context.iteration or 0):
-                found[entry] = inside
-        return found
+                last_by_entry[entry] = inside
+        return last_by_entry
 
     def _inside_loop(
         self, at: GraphTensor, graph: ExecutedGraph, merge: ExecutedNode, step: ExecutedNode

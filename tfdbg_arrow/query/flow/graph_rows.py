@@ -212,10 +212,10 @@ class CallReader:
             "GROUP BY graph_id, call_site, coalesce(frame_id, 0), coalesce(iteration, 0)",
             [self._run_id, step_id, execution_index],
         )
-        found: dict[tuple[int, str, int], dict[int, tuple[int, int]]] = {}
+        iterations_of: dict[tuple[int, str, int], dict[int, tuple[int, int]]] = {}
         for graph_id, call_site, frame_id, iteration, event_index, num_rows in rows:
-            found.setdefault((graph_id, call_site, frame_id), {})[iteration] = (event_index, num_rows)
-        return _sorted_visits(found)
+            iterations_of.setdefault((graph_id, call_site, frame_id), {})[iteration] = (event_index, num_rows)
+        return _sorted_visits(iterations_of)
 
     def _read_executed_graph_ids(self, step_id: int, execution_index: int | None) -> set[int]:
         rows = self._logdir.rows(
@@ -257,19 +257,19 @@ def _root_step(call: _Call, graph_id: int) -> int | None:
 
 
 def _visits(call: _Call, step_id: int) -> tuple[SiteVisit, ...]:
-    found: dict[tuple[int, str, int], dict[int, tuple[int, int]]] = {}
+    iterations_of: dict[tuple[int, str, int], dict[int, tuple[int, int]]] = {}
     for (step, site), passes in call.passes.items():
         if step != step_id:
             continue
         for (frame_id, iteration), one in passes.items():
             for (graph_id, _, _), rows in one.items():
-                iterations = found.setdefault((graph_id, site, frame_id), {})
+                iterations = iterations_of.setdefault((graph_id, site, frame_id), {})
                 first, number = iterations.get(iteration, (rows[0].event_index, 0))
                 iterations[iteration] = (min(first, rows[0].event_index), number + len(rows))
-    return _sorted_visits(found)
+    return _sorted_visits(iterations_of)
 
 
-def _sorted_visits(found: dict[tuple[int, str, int], dict[int, tuple[int, int]]]) -> tuple[SiteVisit, ...]:
+def _sorted_visits(iterations_of: dict[tuple[int, str, int], dict[int, tuple[int, int]]]) -> tuple[SiteVisit, ...]:
     """Builds visits from (least event_index, number of rows) by iteration."""
     visits = [
         SiteVisit(
@@ -278,6 +278,6 @@ def _sorted_visits(found: dict[tuple[int, str, int], dict[int, tuple[int, int]]]
             min(first for first, _ in iterations.values()),
             sum(number for _, number in iterations.values()),
         )
-        for key, iterations in found.items()
+        for key, iterations in iterations_of.items()
     ]
     return tuple(sorted(visits, key=lambda visit: visit.first_event_index))

@@ -58,11 +58,11 @@ class Graph:
     @cached_property
     def replacements(self) -> dict[tuple[str, int], list[str]]:
         """The nodes that the optimizer made to compute an output of an op, keyed by that output."""
-        found: dict[tuple[str, int], list[str]] = {}
+        ops: dict[tuple[str, int], list[str]] = {}
         for op in self.ops.values():
             if op.made_for is not None and op.replaced_slot is not None:
-                found.setdefault((op.made_for, op.replaced_slot), []).append(op.op_name)
-        return found
+                ops.setdefault((op.made_for, op.replaced_slot), []).append(op.op_name)
+        return ops
 
 
 @dataclass(frozen=True)
@@ -161,8 +161,8 @@ class GraphReader:
             function_name: The function as called, or as called before its gradient was taken; None if it is unknown.
         """
         for name in self._variants(graph_id, function_name):
-            if (found := self._arguments.get(name, {}).get(op_name)) is not None:
-                return found
+            if (of_op := self._arguments.get(name, {}).get(op_name)) is not None:
+                return of_op
         return None
 
     def placeholder(self, function_name: str, input_index: int) -> str | None:
@@ -178,8 +178,8 @@ class GraphReader:
             output_index: Which result.
         """
         for name in self._variants(self.function_graphs.get(function_name), function_name):
-            if (found := self._results.get(name, {}).get(output_index)) is not None:
-                return found
+            if (source := self._results.get(name, {}).get(output_index)) is not None:
+                return source
         return None
 
     def result_indexes(self, function_name: str, op_name: str, output_slot: int) -> list[int]:
@@ -242,8 +242,8 @@ class GraphReader:
     def recorded_graphs(self) -> frozenset[int]:
         """The graphs that leave rows when they run."""
         traced = self._rows("SELECT DISTINCT graph_id FROM graph_op_output WHERE run_id = ? AND is_recorded")
-        found = {graph_id for (graph_id,) in traced if graph_id not in self._executed_of}
-        return frozenset(found | self.recorded_sites.keys())
+        traced_graphs = {graph_id for (graph_id,) in traced if graph_id not in self._executed_of}
+        return frozenset(traced_graphs | self.recorded_sites.keys())
 
     @cached_property
     def recorded_sites(self) -> dict[int, frozenset[str]]:
@@ -253,10 +253,10 @@ class GraphReader:
             "ON o.run_id = e.run_id AND o.graph_id = e.graph_id AND o.op_name = e.op_name "
             "WHERE e.run_id = ? AND o.is_recorded"
         )
-        found: dict[int, set[str]] = {}
+        by_graph: dict[int, set[str]] = {}
         for graph_id, site in rows:
-            found.setdefault(graph_id, set()).add(site)
-        return {graph_id: frozenset(sites) for graph_id, sites in found.items()}
+            by_graph.setdefault(graph_id, set()).add(site)
+        return {graph_id: frozenset(sites) for graph_id, sites in by_graph.items()}
 
     def executed_graph_ids(self) -> frozenset[int]:
         """Returns the graphs for which `executed` returns at least one graph."""
@@ -295,14 +295,14 @@ class GraphReader:
 
     def _connected(self, graph_id: int) -> list[int]:
         """Returns a graph and the unread graphs that call it or are called by it, at any depth."""
-        found = {graph_id}
+        connected = {graph_id}
         waiting = [graph_id]
-        while waiting and len(found) < _MAX_GRAPHS_AT_ONCE:
+        while waiting and len(connected) < _MAX_GRAPHS_AT_ONCE:
             for other in self._neighbours.get(waiting.pop(), ()):
-                if other not in found and other not in self._graphs:
-                    found.add(other)
+                if other not in connected and other not in self._graphs:
+                    connected.add(other)
                     waiting.append(other)
-        return sorted(found)
+        return sorted(connected)
 
     def _read_graphs(self, graph_ids: list[int]) -> None:
         inputs: dict[int, dict[str, list[tuple[str, int]]]] = {graph_id: {} for graph_id in graph_ids}
@@ -329,7 +329,7 @@ class GraphReader:
             dtypes[graph_id][op_name, slot] = dtype
         for graph_id in graph_ids:
             self._add_made_nodes(graph_id, ops[graph_id], dtypes[graph_id])
-            names = {source: tuple(found) for source, found in users[graph_id].items()}
+            names = {source: tuple(user_names) for source, user_names in users[graph_id].items()}
             self._graphs[graph_id] = Graph(graph_id, ops[graph_id], dtypes[graph_id], names)
 
     def _add_made_nodes(self, graph_id: int, ops: dict[str, Op], dtypes: dict[tuple[str, int], str]) -> None:
@@ -354,13 +354,13 @@ class GraphReader:
                         dtypes[made.node_name, slot] = dtype
 
     def _read_control_sources(self, graph_id: int) -> dict[str, list[str]]:
-        found: dict[str, list[str]] = {}
+        by_op: dict[str, list[str]] = {}
         for op_name, source in self._rows(
             "SELECT op_name, source_op_name FROM graph_op_input WHERE run_id = ? AND graph_id = ? AND is_control",
             graph_id,
         ):
-            found.setdefault(op_name, []).append(source)
-        return found
+            by_op.setdefault(op_name, []).append(source)
+        return by_op
 
     def _rows(self, query: str, *parameters: object) -> list[tuple[Any, ...]]:
         return self._logdir.rows(query, [self._run_id, *parameters])
@@ -368,10 +368,10 @@ class GraphReader:
 
 def reachable(start: Iterable[T], step: Callable[[T], Iterable[T]]) -> dict[T, None]:
     """Returns what is reached from `start` by repeated steps, including `start`."""
-    found = dict.fromkeys(start)
-    waiting = list(found)
+    reached = dict.fromkeys(start)
+    waiting = list(reached)
     while waiting:
-        new = [each for each in dict.fromkeys(step(waiting.pop())) if each not in found]
-        found.update(dict.fromkeys(new))
+        new = [each for each in dict.fromkeys(step(waiting.pop())) if each not in reached]
+        reached.update(dict.fromkeys(new))
         waiting += new
-    return found
+    return reached

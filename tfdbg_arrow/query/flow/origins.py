@@ -344,16 +344,16 @@ class Gradients:
     def created_by(self, event: TensorEvent) -> list[TensorEvent]:
         """Returns the bad tensors that the gradient of a bad tensor's op created: those of which it is `forward_of`."""
         if event.scope == "graph" and event.graph_id is not None and event.op_name is not None:
-            found = self._created_in_graphs(event, self._gradient_ops.get((event.graph_id, event.op_name), []))
+            created = self._created_in_graphs(event, self._gradient_ops.get((event.graph_id, event.op_name), []))
         elif event.scope == "execution" and event.execution_index in self._forward_executions:
-            found = self._read(
+            created = self._read(
                 "scope = 'execution' AND execution_index IN "
                 "(SELECT execution_index FROM execution WHERE run_id = ? AND forward_execution_index = ?)",
                 [self._run_id, event.execution_index],
             )
         else:
             return []
-        return [row for row in found if self._origins.is_root(row)]
+        return [row for row in created if self._origins.is_root(row)]
 
     def _created_in_graphs(self, event: TensorEvent, ops: list[tuple[int, str]]) -> list[TensorEvent]:
         """Returns the bad tensors of ops of a gradient from the call of a forward op until it ran again."""
@@ -378,7 +378,7 @@ class Gradients:
     @cached_property
     def _gradient_ops(self) -> dict[tuple[int, str], list[tuple[int, str]]]:
         """The ops of gradients that returned bad tensors, by their forward op: graph and name."""
-        found: dict[tuple[int, str], list[tuple[int, str]]] = {}
+        by_forward_op: dict[tuple[int, str], list[tuple[int, str]]] = {}
         for graph_id, op_name in self._logdir.rows(
             "SELECT DISTINCT graph_id, op_name FROM tensor_health "
             "WHERE run_id = ? AND has_inf_or_nan AND scope = 'graph' AND graph_id IS NOT NULL ORDER BY 1, 2",
@@ -386,8 +386,10 @@ class Gradients:
         ):
             label = self._labels.op(graph_id, op_name)
             if label.forward_graph_id is not None and label.forward_op_name is not None:
-                found.setdefault((label.forward_graph_id, label.forward_op_name), []).append((graph_id, op_name))
-        return found
+                by_forward_op.setdefault((label.forward_graph_id, label.forward_op_name), []).append(
+                    (graph_id, op_name)
+                )
+        return by_forward_op
 
     @cached_property
     def _forward_executions(self) -> frozenset[int]:
@@ -534,15 +536,15 @@ class Effects:
 
     def _beginnings(self, event: TensorEvent) -> list[TensorEvent]:
         """Returns the bad tensors at the start of the chains of bad tensors that lead to a bad tensor."""
-        found, seen, waiting = [], {event.event_index}, [event]
+        beginnings, seen, waiting = [], {event.event_index}, [event]
         while waiting:
             row = waiting.pop()
             causes = [source for source in self._flow.recent_sources_of(row) if source.has_inf_or_nan]
             if not causes:
-                found.append(row)
+                beginnings.append(row)
             waiting += [cause for cause in causes if cause.event_index not in seen]
             seen.update(cause.event_index for cause in causes)
-        return found
+        return beginnings
 
     def _overflowed(self, origin: TensorEvent) -> bool:
         if origin.event_index not in self._is_overflow:

@@ -146,10 +146,10 @@ class Resources:
     def eagerly_written(self) -> dict[int, set[int]]:
         """Returns, by eager tensor, the handles of the resources that eager ops wrote it to."""
         writers = [name for name, graph_id in self._events.op_types() if graph_id is None and WRITER.fullmatch(name)]
-        found: dict[int, set[int]] = {}
+        handles_of: dict[int, set[int]] = {}
         for tensor_id, handle in self._events.taken_together(writers):
-            found.setdefault(tensor_id, set()).add(handle)
-        return found
+            handles_of.setdefault(tensor_id, set()).add(handle)
+        return handles_of
 
     def can_write(self, execution: Execution, input_index: int) -> bool:
         """Returns whether an execution may write to the resource that it takes as an input."""
@@ -158,7 +158,7 @@ class Resources:
 
     def _writing_functions(self) -> list[str]:
         """Returns the types of the executions that write to resources: ops, and functions that write at any depth."""
-        found = []
+        functions = []
         for op_type, called in self._events.op_types():
             graph_id = self._graphs.function_graphs.get(op_type, called)
             if graph_id is None:
@@ -166,8 +166,8 @@ class Resources:
             else:
                 is_writing = any(self._writers_in(part) for part in self._graphs.parts(graph_id))
             if is_writing:
-                found.append(op_type)
-        return found
+                functions.append(op_type)
+        return functions
 
     def _all_writes_in(self, execution: Execution, graph_id: int) -> Iterator[WriteSite]:
         """Yields the writes in one call."""
@@ -275,8 +275,8 @@ class Resources:
     ) -> tuple[str, ...]:
         """Returns the op types, including functions, that use a handle in one of the wanted ways."""
         ways = self._all_users(tensor_id, since=since)
-        found = (op_type for op_type, graph_id, index in ways if is_wanted(op_type, graph_id, index))
-        return tuple(sorted(set(found)))
+        op_types_of_users = (op_type for op_type, graph_id, index in ways if is_wanted(op_type, graph_id, index))
+        return tuple(sorted(set(op_types_of_users)))
 
     def _all_users(self, tensor_id: int, *, since: int = 0) -> list[tuple[str, int | None, int]]:
         """Returns (op type, called graph, input index) for each way in which executions use a handle."""
@@ -476,13 +476,13 @@ class Resources:
 
     def _find_writing_ops(self, graph_id: int, handle_name: str) -> tuple[Op, ...]:
         graph = self._graphs.graph(graph_id)
-        found: dict[str, Op] = {}
+        by_name: dict[str, Op] = {}
         for alias in self._aliases(graph_id, handle_name):
             for name in graph.users.get(alias, ()):
                 op = graph.ops.get(name)
                 if op is not None and (WRITER.fullmatch(op.op_type) or self._calls_writer(op, graph_id, handle_name)):
-                    found[name] = op
-        return tuple(sorted(found.values(), key=lambda op: op.op_index))
+                    by_name[name] = op
+        return tuple(sorted(by_name.values(), key=lambda op: op.op_index))
 
     def _calls_writer(self, op: Op, graph_id: int, handle_name: str) -> bool:
         return any(

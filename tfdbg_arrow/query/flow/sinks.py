@@ -421,7 +421,7 @@ class Sinks:
     def _uses_of(self, rows: list[TensorEvent]) -> dict[int | None, list[_EagerUse]]:
         """Returns, by eager tensor, how executions take it."""
         ids = sorted({row.tensor_id for row in rows if row.tensor_id is not None})
-        found: dict[int | None, list[_EagerUse]] = {}
+        by_tensor: dict[int | None, list[_EagerUse]] = {}
         for tensor_id, op_type, role, can_be_bad, is_discrete in self._logdir.rows(
             "SELECT i.tensor_id, e.op_type, e.role, max(CASE WHEN e.graph_id IS NOT NULL "
             f"OR (o.output_slot IS NOT NULL AND coalesce(o.dtype, '') NOT IN ({_NEVER_BAD})) THEN 1 ELSE 0 END), "
@@ -434,8 +434,8 @@ class Sinks:
             [self._run_id, *ids],
         ):
             use = _EagerUse(op_type, role, can_be_bad=bool(can_be_bad), is_discrete=bool(is_discrete))
-            found.setdefault(tensor_id, []).append(use)
-        return found
+            by_tensor.setdefault(tensor_id, []).append(use)
+        return by_tensor
 
     def _effect_of_uses(self, row: TensorEvent, uses: list[_EagerUse]) -> str | None:
         """Returns the effect of the decisions that eager ops make of a NaN; None if there are none."""
@@ -475,7 +475,7 @@ class Sinks:
 
     def _makers(self, row: TensorEvent) -> list[TensorEvent]:
         """Returns the bad tensors that were stored, if a tensor comes from a variable or a list, or else the tensor."""
-        found: list[TensorEvent] = []
+        makers: list[TensorEvent] = []
         seen: set[int] = set()
         waiting = [row]
         while waiting:
@@ -488,8 +488,8 @@ class Sinks:
             if is_kept and put_in and len(seen) < _MAX_KEPT:
                 waiting += put_in
             else:
-                found.append(computed)
-        return found
+                makers.append(computed)
+        return makers
 
     # Errors.
 

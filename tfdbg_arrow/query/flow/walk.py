@@ -125,10 +125,10 @@ class Walk:
         while waiting and "variable" not in self._harms:
             tensor = waiting.pop()
             users = self._eager_users(tensor) if tensor.frame is None else self._graph_users(tensor, tensor.frame)
-            for found in users:
-                if found not in seen and (found.is_verdict or self._is_bad(found)):
-                    seen.add(found)
-                    waiting.append(found)
+            for user in users:
+                if user not in seen and (user.is_verdict or self._is_bad(user)):
+                    seen.add(user)
+                    waiting.append(user)
             if len(seen) > _MAX_STEPS:
                 raise CannotTellError
         if self._is_unclear and self.harm is None:

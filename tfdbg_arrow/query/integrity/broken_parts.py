@@ -55,7 +55,7 @@ class BrokenParts:
         self._refused: dict[str, tuple[object, str]] = {}
 
     @property
-    def found(self) -> tuple[BrokenPart, ...]:
+    def parts(self) -> tuple[BrokenPart, ...]:
         """The files that are left out now."""
         return tuple(self._broken_of_path.values())
 

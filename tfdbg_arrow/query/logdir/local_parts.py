@@ -105,7 +105,7 @@ def list_parts(path: Path, *, is_checked: bool = True, broken: BrokenParts | Non
             entries = read_live_parts(path, run_id=run_id) if broken is None else broken.sound_parts(run_id)
             for entry in entries:
                 parts.setdefault(entry.table, []).append(f"{path}/{entry.path}")
-    if not parts and not (broken is not None and broken.found):
+    if not parts and not (broken is not None and broken.parts):
         parts = _found_parts(path)
     if is_checked:
         own = OwnFiles(path)

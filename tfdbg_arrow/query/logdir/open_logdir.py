@@ -116,7 +116,7 @@ class OpenLogdir(Statements, Engine):
     @property
     def broken_parts(self) -> tuple[BrokenPart, ...]:
         """The broken files that are left out if the logdir was opened with `skip_broken`; reading may find more."""
-        return () if self._broken is None else self._broken.found
+        return () if self._broken is None else self._broken.parts
 
     def __enter__(self) -> Self:
         return self

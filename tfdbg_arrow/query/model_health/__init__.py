@@ -236,7 +236,7 @@ def last_loss(logdir: Engine | str | Path, *, run_id: str) -> tuple[int, float] 
 
 def _layer_health(recorded: Recorded) -> LayerHealth:
     nodes = make_nodes(recorded.groups, recorded.ratios, len(recorded.columns))
-    origin = None if recorded.found is None else read_origin(recorded.logdir, recorded.found, recorded.labels)
+    origin = None if recorded.bad_tensor is None else read_origin(recorded.logdir, recorded.bad_tensor, recorded.labels)
     rows = tuple(node.row() for node in nodes)
     values = {measure.name: tuple(numbers(measured(node, measure.name)) for node in nodes) for measure in MEASURES}
     given = tuple(measure for measure in MEASURES if any(_has_any(of_row) for of_row in values[measure.name]))
@@ -265,7 +265,7 @@ def _layer_health(recorded: Recorded) -> LayerHealth:
         values={measure.name: values[measure.name] for measure in given},
         bad=tuple(bad_numbers(node) for node in nodes),
         origin=None if first_row is None or first_bad is None else Cell(row=first_row, column=first_bad),
-        origin_event_index=None if recorded.found is None else recorded.found.event_index,
+        origin_event_index=None if recorded.bad_tensor is None else recorded.bad_tensor.event_index,
         path=path,
         sentence=text,
     )

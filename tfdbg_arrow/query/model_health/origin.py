@@ -27,12 +27,12 @@ class Origin:
     """The tensor with which it began.
 
     Attributes:
-        found: The tensor.
+        tensor: The tensor.
         path: The rows on its way to its effect, without repetitions; the first is its own.
         growth: What had grown until then; None if nothing had, or if magnitudes were not recorded.
     """
 
-    found: NonFinite
+    tensor: NonFinite
     path: tuple[RowKey, ...]
     growth: Growth | None
 
@@ -56,7 +56,7 @@ def read_origin(logdir: Engine, bad_tensor: NonFinite, labels: Labels) -> Origin
     key_of = read_keys(logdir, labels, way)
     path = dict.fromkeys(key_of[event] for event in way if event in key_of)
     reasons = read_reasons(logdir, bad_tensor)
-    return Origin(found=bad_tensor, path=tuple(path), growth=reasons.growth)
+    return Origin(tensor=bad_tensor, path=tuple(path), growth=reasons.growth)
 
 
 def _way(logdir: Engine, bad_tensor: NonFinite) -> list[int]:

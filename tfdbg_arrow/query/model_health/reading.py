@@ -33,7 +33,7 @@ class Recorded:
         labels: How ops become rows.
         groups: The tensors by row and role.
         ratios: The update ratios.
-        found: The first bad tensor that did harm.
+        bad_tensor: The first bad tensor that did harm.
         position: Its position; None if it has none.
     """
 
@@ -45,7 +45,7 @@ class Recorded:
     labels: Labels
     groups: list[Group]
     ratios: list[UpdateRatio]
-    found: NonFinite | None
+    bad_tensor: NonFinite | None
     position: int | None
 
     @property
@@ -99,7 +99,7 @@ def _read(
         labels=labels,
         groups=[] if axis is None else read_groups(scope, axis, labels),
         ratios=[] if axis is None else read_update_ratios(scope, axis, labels),
-        found=bad_tensor,
+        bad_tensor=bad_tensor,
         position=position,
     )
 

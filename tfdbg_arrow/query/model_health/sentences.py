@@ -21,7 +21,7 @@ MIN_ZERO_CHANGE = 0.5
 
 def bad_sentence(origin: Origin) -> str:
     """Returns the sentences about a run in which a bad value did harm: the headline, and what had grown until then."""
-    headline = origin.found.headline
+    headline = origin.tensor.headline
     return headline if origin.growth is None else f"{headline} {origin.growth.sentence}"
 
 

@@ -11,7 +11,7 @@ from tfdbg_arrow.query.recorded import TensorEvent
 from tfdbg_arrow.query.run_diff.aligned_graphs import PRECISION_OPS, GraphPair
 from tfdbg_arrow.query.run_diff.answer import DiffInput, DiffTensor, Divergence, WorstElement
 from tfdbg_arrow.query.run_diff.comparing import HARD, element_distance, read_element_pair
-from tfdbg_arrow.query.run_diff.roots import Found, Pair
+from tfdbg_arrow.query.run_diff.roots import Pair, Root
 from tfdbg_arrow.query.run_diff.workspace import SIDES, Side, Sides, Workspace
 from tfdbg_arrow.query.stacks import Frame
 from tfdbg_arrow.schema.op_traits import RANDOM, RANDOM_KEYS, Trait, types_with
@@ -22,7 +22,7 @@ _SEARCHED = 200
 
 
 def describe_divergence(
-    root: Found,
+    root: Root,
     sides: Sides,
     graph_pairs: list[GraphPair],
     work: Workspace,
@@ -88,7 +88,7 @@ def _scaling(a: npt.NDArray[np.complex128], b: npt.NDArray[np.complex128]) -> st
     return f"The tensor of B is {text} in every element, as if only one of the runs scaled its loss."
 
 
-def _notes(root: Found, event_b: TensorEvent, sides: Sides) -> list[str]:
+def _notes(root: Root, event_b: TensorEvent, sides: Sides) -> list[str]:
     event = root.event
     notes = []
     if event.op_type is None:

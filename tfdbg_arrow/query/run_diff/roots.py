@@ -185,7 +185,7 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Found:
+class Root:
     """The first divergence.
 
     Attributes:
@@ -223,7 +223,7 @@ class Roots:
         self._sources: dict[int, _Sources] = {}
         self.is_cut = False
 
-    def first(self) -> Found | None:
+    def first(self) -> Root | None:
         """Returns the first divergence, or None.
 
         The candidates are examined by execution and, within an execution, in the order of the program. The order of
@@ -239,7 +239,7 @@ class Roots:
             roots = (self._root_of(event) for event in sorted(events, key=self._order))
             if (root := next((root for root in roots if root is not None), None)) is not None:
                 self.is_cut = False
-                return self._found(root)
+                return self._root(root)
         return None
 
     def pair(self, event_index: int) -> Pair | None:
@@ -247,7 +247,7 @@ class Roots:
         self._read([event_index])
         return self._pairs[event_index]
 
-    def _found(self, event: TensorEvent) -> Found:
+    def _root(self, event: TensorEvent) -> Root:
         sources = self._sources_of(event)
         pair = self.pair(event.event_index)
         assert pair is not None
@@ -256,7 +256,7 @@ class Roots:
             source_pair is not None and source_pair.kind is not None and source_pair.excess <= 1
             for _, source_pair in pairs
         )
-        return Found(event, pair, pairs, is_proven=sources.is_complete and agree)
+        return Root(event, pair, pairs, is_proven=sources.is_complete and agree)
 
     def _root_of(self, start: TensorEvent) -> TensorEvent | None:
         above: dict[int, tuple[int, ...]] = {}

@@ -45,7 +45,7 @@ def scoped(observation: Observation, find: Find) -> Callable[[Any], Any]:
     def make(original: Any) -> Any:
         @functools.wraps(original)
         def run_in_scope(*args: Any, **kwargs: Any) -> Any:
-            scope = found(observation, find, *args, **kwargs)
+            scope = scope_of(observation, find, *args, **kwargs)
             with own_frames_left_out:
                 if scope is None:
                     return original(*args, **kwargs)
@@ -77,7 +77,7 @@ def run_in(observation: Observation, scope: Scope, function: Any, /, *args: Any,
         scopes.leave(outer)
 
 
-def found(observation: Observation, find: Find, /, *args: Any, **kwargs: Any) -> Scope | None:
+def scope_of(observation: Observation, find: Find, /, *args: Any, **kwargs: Any) -> Scope | None:
     """Returns the scope that `find` returns for arguments; None after the recording, or if `find` raised an error."""
     if not observation.is_active:
         return None
@@ -118,7 +118,7 @@ class _ModuleScope(framework_ops.name_scope_v2):  # type: ignore[misc]
         entered = super().__enter__()
         outer = scopes.here()
         try:
-            scope = found(self._observation, lambda: scopes.in_layer(self._module, self._module.name))
+            scope = scope_of(self._observation, lambda: scopes.in_layer(self._module, self._module.name))
             if scope is not None:
                 scopes.enter(scope)
             self._outer.append(None if scope is None else outer)

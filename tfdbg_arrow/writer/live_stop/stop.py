@@ -98,10 +98,10 @@ class Stop:
 
     def error_in(self, text: str) -> Exception | None:
         """Returns our error for the message of a TensorFlow error; None if the error is not ours."""
-        found = self._marker.search(text)
-        if found is None or self._callable is not None:
+        marked = self._marker.search(text)
+        if marked is None or self._callable is not None:
             return None
-        return self._error(int(found[1]))
+        return self._error(int(marked[1]))
 
     def after_call(self) -> None:
         """Calls the callable for bad tensors of graphs after a call has returned; raises the callable's errors."""

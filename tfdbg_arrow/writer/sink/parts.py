@@ -271,16 +271,16 @@ class PartWriter:
     def _compactable(self, table: str) -> list[list[_Part]]:
         """Returns the neighbours among the parts that are merged with each other: parts with rows, if there are any."""
         parts = [part for part in self._parts[table] if part.entry.rows] or self._parts[table]
-        found: list[list[_Part]] = []
+        runs: list[list[_Part]] = []
         run: list[_Part] = []
         for part in [*parts, None]:
             if part is not None and part.level != _LARGE and not self._is_large(part.entry):
                 run.append(part)
                 continue
             if len(run) > 1:
-                found.append(run)
+                runs.append(run)
             run = []
-        return found
+        return runs
 
     def _is_large(self, *entries: ManifestEntry) -> bool:
         rows, size = sum(entry.rows for entry in entries), sum(entry.bytes for entry in entries)
@@ -307,9 +307,11 @@ class PartWriter:
                 entry = self._seal(table, rows.part(self._target_rows), max_bytes=self._target_bytes)
                 made.append(_Part(entry=entry, level=_LARGE if self._is_large(entry) else level))
             expected = sum(part.entry.rows for part in parts)
-            found = sum(part.entry.rows for part in made)
-            if found != expected:
-                raise OSError(f"merging parts of {table} gave {found} rows, expected {expected}; the parts are kept")
+            num_merged = sum(part.entry.rows for part in made)
+            if num_merged != expected:
+                raise OSError(
+                    f"merging parts of {table} gave {num_merged} rows, expected {expected}; the parts are kept"
+                )
         except BaseException:
             self._discard(part.entry for part in made)
             raise
