@@ -6,11 +6,13 @@ import os
 import sys
 from collections import Counter
 from pathlib import Path
+from types import CodeType
 
 import tensorflow as tf
 
 import tfdbg_arrow
 from tfdbg_arrow.query.explanation import Reasons
+from tfdbg_arrow.query.logdir.statements import Statements
 from tfdbg_arrow.query.present.tensors import verdict
 
 
@@ -18,6 +20,19 @@ def line_of(text: str) -> int:
     """Returns the number of the first line of this file that contains the text, counted from 1."""
     lines = Path(__file__).read_text("utf-8").splitlines()
     return next(number for number, line in enumerate(lines, start=1) if text in line)
+
+
+def profiled_search(logdir: Path) -> tuple[tfdbg_arrow.NonFinite, Counter[CodeType]]:
+    """Returns the first bad tensor that did harm, and how often each function was entered or left to find it."""
+    calls: Counter[CodeType] = Counter()
+    with tfdbg_arrow.open_logdir(logdir) as opened:
+        sys.setprofile(lambda frame, event, argument: calls.update([frame.f_code]))
+        try:
+            first = opened.first_nonfinite()
+        finally:
+            sys.setprofile(None)
+    assert first is not None
+    return first, calls
 
 
 def test_the_log_of_a_softmax_is_traced_to_the_previously_called_function(tmp_path: Path) -> None:
@@ -160,19 +175,26 @@ def test_bad_results_after_the_first_bad_variable_are_not_looked_at(tmp_path: Pa
             for _ in range(num_bad_steps):
                 loss, _ = logarithm(weight - 1.0)
                 weight.assign_sub(loss)
-        calls: Counter[str] = Counter()
-        with tfdbg_arrow.open_logdir(logdir) as opened:
-            sys.setprofile(lambda frame, event, argument: calls.update([frame.f_code.co_filename]))
-            try:
-                first = opened.first_nonfinite()
-            finally:
-                sys.setprofile(None)
-        assert first is not None
+        first, calls = profiled_search(logdir)
         assert first.effect == "variable"
-        return sum(number for path, number in calls.items() if f"{os.sep}flow{os.sep}" in path)
+        return sum(number for code, number in calls.items() if f"{os.sep}flow{os.sep}" in code.co_filename)
 
     # The search reads the bad tensors of some hundred steps at once.
     assert num_steps_of_search(600) <= 1.1 * num_steps_of_search(300)
+
+
+def test_bad_values_from_which_a_pipeline_makes_integers_are_looked_at_together(tmp_path: Path) -> None:
+    def num_queries(num_elements: int) -> int:
+        logdir = tmp_path / str(num_elements)
+        with tfdbg_arrow.capture(logdir):
+            numbers = tf.data.Dataset.from_tensor_slices(tf.zeros([num_elements]))
+            for _ in numbers.map(lambda number: tf.cast(tf.math.log(number), tf.int32)):
+                pass
+        first, calls = profiled_search(logdir)
+        assert first.is_expected
+        return calls[Statements.table.__code__]
+
+    assert num_queries(600) <= num_queries(300) + 20
 
 
 def test_a_nan_made_from_infinities_is_the_first_nan(tmp_path: Path) -> None:

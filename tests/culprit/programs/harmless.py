@@ -231,6 +231,27 @@ def dynamic_loss_scaling() -> None:
 
 
 @harmless
+def dynamic_loss_scaling_by_hand() -> None:
+    """The program checks float16 gradients eagerly, skips the update while they overflow, and lowers the scale."""
+    features, targets = (tf.cast(data, tf.float16) for data in _data())
+    weights, scale = tf.Variable(tf.ones([4, 1])), tf.Variable(2.0**20)
+
+    @tf.function
+    def gradient_of(features: Any, targets: Any) -> Any:
+        with tf.GradientTape() as tape:
+            error = tf.matmul(features, tf.cast(weights, tf.float16)) - targets
+            loss = scale * tf.reduce_mean(tf.cast(tf.square(error), tf.float32))
+        return tape.gradient(loss, weights) / scale
+
+    for _ in range(24):
+        gradient = gradient_of(features, targets)
+        if tf.reduce_all(tf.math.is_finite(gradient)):
+            weights.assign_sub(0.01 * gradient)
+        else:
+            scale.assign(scale / 2.0)
+
+
+@harmless
 def mixed_precision_policy() -> None:
     """The same with the policy mixed_float16, whose initial scale overflows with large targets."""
     keras.config.set_dtype_policy("mixed_float16")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -22,6 +23,8 @@ _MAX_SITES = 1000
 """Maximum number of bad op outputs that are examined for a harmless origin."""
 _NUM_LATER = 1000
 """An update that uses a result counts as skipped if it is skipped within this many executions after the result."""
+_EXECUTIONS_AT_ONCE = 256
+"""Minimum number of executions of which skipped results are read at once: a query takes some milliseconds."""
 _MAX_BEHIND = 64
 """Maximum number of tensors behind a bad one that are examined for a pool of NaN, or for a forward op."""
 _MAX_RESULTS = 100
@@ -71,14 +74,19 @@ class _Handled:
         self._origins = origins
         self._sinks = sinks
         self._seen: set[int] = set()
-        self._num_looked_at = 0
+        self._num_read = 0
+        self._read: deque[TensorEvent] = deque()
         self.origins: set[int] = set()
 
     def look_until(self, execution_index: int) -> None:
         """Finds the origins of the skipped tensors of all executions before one."""
-        for row in self._sinks.skipped(self._num_looked_at, execution_index - 1):
-            self.origins.update(root.event_index for root in self._origins.roots([row], self._seen))
-        self._num_looked_at = max(self._num_looked_at, execution_index)
+        if self._num_read < execution_index:
+            num_read = max(execution_index, self._num_read + _EXECUTIONS_AT_ONCE)
+            self._read.extend(self._sinks.skipped(self._num_read, num_read - 1))
+            self._num_read = num_read
+        while self._read and (self._read[0].execution_index or 0) < execution_index:
+            roots = self._origins.roots([self._read.popleft()], self._seen)
+            self.origins.update(root.event_index for root in roots)
 
 
 class Culprits:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import re
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -121,6 +121,7 @@ class Sinks:
         self._moved: dict[int, bool] = {}
         self._num_outputs = lru_cache(maxsize=4096)(self._read_num_outputs)
         self._last_used = lru_cache(maxsize=4096)(self._read_last_used)
+        self._user_frames = lru_cache(maxsize=64)(self._read_user_frames)
         self._recorded_outputs = lru_cache(maxsize=64)(self._read_recorded_outputs)
 
     def batches(self, effect: str, *, upto: int = LAST_EXECUTION) -> Iterator[list[TensorEvent]]:
@@ -182,20 +183,33 @@ class Sinks:
             by_unit: dict[int | None, list[TensorEvent]] = {}
             for row in rows:
                 by_unit.setdefault(row.step_id if row.execution_index is None else row.execution_index, []).append(row)
-            batches = sorted((self._start(batch[0]), batch) for batch in by_unit.values())
+            batches = self._in_order(by_unit.values())
             yield from ((start, [row for row in batch if self._is_taken(row, sites)]) for start, batch in batches)
             last = batches[-1][1][0]
             after = last.event_index if last.execution_index is None else last.execution_index
             num_units = min(2 * num_units, _MAX_UNITS)
 
-    def _start(self, row: TensorEvent) -> _Start:
-        if row.execution_index is not None:
-            return row.execution_index, -1
-        ((last_started,),) = self._logdir.rows(
-            "SELECT coalesce(max(execution_index), -1) FROM execution WHERE run_id = ? AND event_index < ?",
-            [self._run_id, row.event_index],
-        )
-        return last_started, row.event_index
+    def _in_order(self, batches: Iterable[list[TensorEvent]]) -> list[_Batch]:
+        """Returns batches of one execution, or of one step outside of executions, with their sort keys and by them."""
+        own = [((batch[0].execution_index, -1), batch) for batch in batches if batch[0].execution_index is not None]
+        outside = sorted((batch for batch in batches if batch[0].execution_index is None), key=_event_index)
+        if outside:
+            first, last = _event_index(outside[0]), _event_index(outside[-1])
+            ((last_started,),) = self._logdir.rows(
+                "SELECT coalesce(max(execution_index), -1) FROM execution WHERE run_id = ? AND event_index < ?",
+                [self._run_id, first],
+            )
+            later = self._logdir.rows(
+                "SELECT event_index, execution_index FROM execution WHERE run_id = ? AND event_index BETWEEN ? AND ? "
+                "ORDER BY event_index",
+                [self._run_id, first, last],
+            )
+            waiting = deque(later)
+            for batch in outside:
+                while waiting and waiting[0][0] < _event_index(batch):
+                    last_started = max(last_started, waiting.popleft()[1])
+                own.append(((last_started, _event_index(batch)), batch))
+        return sorted(own, key=itemgetter(0))
 
     def _is_taken(self, row: TensorEvent, sites: dict[Site, list[Taker]]) -> bool:
         takers = sites.get((row.graph_id or 0, row.op_name or "", row.output_slot or 0), ())
@@ -582,19 +596,48 @@ class Sinks:
         The gradient of a gradient's output does not count: an optimizer or the program must have taken it.
         """
         writers = self._eager_writers or ["AssignVariableOp"]
+        stacks = self._stacks_of_line(op_type, stack_trace_id)
         ((last,),) = self._logdir.rows(
             "SELECT max(e.execution_index) FROM execution AS e "
             "JOIN execution_output AS o ON o.run_id = e.run_id AND o.execution_index = e.execution_index "
             "JOIN execution_input AS i ON i.run_id = o.run_id AND i.tensor_id = o.tensor_id "
             "JOIN execution AS u ON u.run_id = i.run_id AND u.execution_index = i.execution_index "
             "LEFT JOIN execution_output AS m ON m.run_id = u.run_id AND m.execution_index = u.execution_index "
-            "WHERE e.run_id = ? AND e.op_type = ? AND e.stack_trace_id = ? AND o.output_slot = ? "
+            f"WHERE e.run_id = ? AND e.op_type = ? AND e.stack_trace_id IN ({', '.join('?' * len(stacks))}) "
+            "AND o.output_slot = ? "
             "AND NOT (coalesce(e.role, '') = 'gradient' AND coalesce(u.role, '') = 'gradient') "
             f"AND (u.graph_id IS NOT NULL OR u.op_type IN ({', '.join('?' * len(writers))}) "
             f"OR (m.output_slot IS NOT NULL AND coalesce(m.dtype, '') NOT IN ({_NEVER_BAD})))",
-            [self._run_id, op_type, stack_trace_id, output_slot, *writers],
+            [self._run_id, op_type, *stacks, output_slot, *writers],
         )
         return None if last is None else int(last)
+
+    def _stacks_of_line(self, op_type: str, stack_trace_id: int) -> list[int]:
+        """Returns the stacks in which the same lines of the program executed ops of a type.
+
+        The first calls of a function pass through other frames of TensorFlow than the later ones.
+        """
+        lines = self._user_frames(op_type)
+        own = lines.get(stack_trace_id)
+        return [stack_trace_id] if own is None else [stack for stack, frames in lines.items() if frames == own]
+
+    def _read_user_frames(self, op_type: str) -> dict[int, list[int]]:
+        """Returns the frames of the program's own code, by stack, of all stacks that executed ops of a type."""
+        frames: dict[int, list[int]] = {}
+        for stack, frame in self._logdir.rows(
+            "SELECT t.stack_trace_id, t.stack_frame_id FROM stack_trace AS t "
+            "JOIN stack_frame AS f ON f.run_id = t.run_id AND f.stack_frame_id = t.stack_frame_id "
+            "WHERE t.run_id = ? AND f.owner = 'user' AND t.stack_trace_id IN "
+            "(SELECT stack_trace_id FROM execution WHERE run_id = ? AND op_type = ?) "
+            "ORDER BY t.stack_trace_id, t.depth",
+            [self._run_id, self._run_id, op_type],
+        ):
+            frames.setdefault(stack, []).append(frame)
+        return frames
+
+
+def _event_index(batch: list[TensorEvent]) -> int:
+    return batch[0].event_index
 
 
 def _by_execution(rows: Iterable[TensorEvent]) -> Iterator[_Batch]:
