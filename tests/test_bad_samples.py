@@ -115,7 +115,7 @@ IN_ORDER = {
 IN_ANOTHER_ORDER = {
     "shuffled": lambda data: data.shuffle(NUM_ROWS, seed=1).batch(BATCH),
     "batches changed": lambda data: data.batch(BATCH).map(lambda x, y: (x[::-1], y[::-1])),
-    "skipped": lambda data: data.skip(1).batch(BATCH),
+    "mapped and skipped": lambda data: data.map(doubled).skip(1).batch(BATCH),
     "part repeated": lambda data: data.take(BAD_ROW - 1).repeat(3).batch(BATCH),
     "not deterministic": lambda data: data.map(doubled, num_parallel_calls=2, deterministic=False).batch(BATCH),
     "an option": lambda data: with_option(data.map(doubled, num_parallel_calls=2).batch(BATCH)),
@@ -135,6 +135,22 @@ def test_rows_are_named_if_the_records_keep_their_order(tmp_path: Path, name: st
     found = first(tmp_path, program)
     assert found.samples is not None
     assert (found.samples.num_bad, found.samples.row) == (1, BAD_ROW if name in IN_ORDER else None)
+
+
+@pytest.mark.slow
+def test_records_after_skipped_ones_have_numbers(tmp_path: Path) -> None:
+    def program() -> None:
+        records = tf.data.Dataset.from_tensor_slices(arrays()).skip(2).map(doubled)
+        fit((records.batch(BATCH),), shuffle=False)
+
+    found = first(tmp_path, program)
+    assert found.samples is not None
+    row = BAD_ROW - 2
+    assert (found.samples.row, found.samples.is_row_of_arrays, found.samples.follows_skipped) == (row, False, True)
+    skipped = (
+        f"sample {row % BATCH} is record {row} of the data set that the batches come from, counted after the skipped"
+    )
+    assert f"{skipped} ones; {CLEAN}" in dict(facts_of(found))["data"]
 
 
 def records_of_files(directory: Path) -> Any:

@@ -21,7 +21,15 @@ OTHER = Frame("/home/me/layers.py", 15, "call", TEXT.strip(), "user")
 FORWARD = Forward(op_type="Sqrt", op_name="Sqrt", graph_name="step", layer=None, source=FRAME)
 CALL = CallSite(function="fit", op_name=None, graph_name=None, layer=None, source=FRAME)
 SAMPLES = BadSamples(
-    first=17, num_bad=1, num_samples=64, whole="the batch", name=None, inputs=(), row=None, is_row_of_arrays=False
+    first=17,
+    num_bad=1,
+    num_samples=64,
+    whole="the batch",
+    name=None,
+    inputs=(),
+    row=None,
+    is_row_of_arrays=False,
+    follows_skipped=False,
 )
 WHOLE = "`return p * tf.math.log(1 - p)` at layers.py:12"
 

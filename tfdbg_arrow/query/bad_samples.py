@@ -51,7 +51,8 @@ class BadSamples:
         row: The first bad sample's number, from 0, among the records that the batches come from. None unless the
             recording shows that the batches were taken in their order.
         is_row_of_arrays: Whether `row` is a row of the program's arrays. Otherwise, the records come from files, a
-            generator or a range; without `row`, it is False.
+            generator or a range, or follow skipped ones; without `row`, it is False.
+        follows_skipped: Whether `row` is counted after records that the data set left out with `skip`.
     """
 
     first: int
@@ -62,6 +63,7 @@ class BadSamples:
     inputs: tuple[StepInput, ...]
     row: int | None
     is_row_of_arrays: bool
+    follows_skipped: bool
 
 
 class SampleFinder:
@@ -104,6 +106,7 @@ class SampleFinder:
             ),
             row=None if row is None else row.number,
             is_row_of_arrays=row is not None and row.is_of_arrays,
+            follows_skipped=row is not None and row.follows_skipped,
         )
 
     def _row_of(self, source: BatchSource, sample: int) -> SourceRow | None:

@@ -24,6 +24,7 @@ _MAPS_IN_PARALLEL = "ParallelMapDatasetV2"
 _MAPS = frozenset({"MapDataset", _MAPS_IN_PARALLEL})
 _LIMITS = frozenset({"RepeatDataset", "TakeDataset"})
 """Types of ops that repeat a data set or end it early."""
+_SKIPS = "SkipDataset"
 _READS_FILES_OR_GENERATOR = "FlatMapDataset"
 """The type of op that returns one record after the other of some data sets, such as one data set for each file."""
 _ARRAYS_OF_KERAS = ("Dataset_map_permutation", "Dataset_flat_map_slice_batch_indices", "Dataset_map_grab_batch")
@@ -42,18 +43,33 @@ class _DataSet(NamedTuple):
 
 
 class _Records(NamedTuple):
-    """The records of a data set: their number, whether they are the rows of arrays, and how functions made them."""
+    """The records of a data set.
+
+    Attributes:
+        number: Their number.
+        are_rows: Whether they are the rows of arrays.
+        are_made_in_parallel: Whether a function made several of them at once.
+        follow_skipped: Whether the data set left out other records before them.
+    """
 
     number: int
     are_rows: bool
     are_made_in_parallel: bool
+    follow_skipped: bool = False
 
 
 class SourceRow(NamedTuple):
-    """A record from which a data set made a sample: its number from 0, and whether it is a row of arrays."""
+    """A record from which a data set made a sample.
+
+    Attributes:
+        number: Its number, from 0.
+        is_of_arrays: Whether it is a row of arrays.
+        follows_skipped: Whether it is counted after records that the data set left out.
+    """
 
     number: int
     is_of_arrays: bool
+    follows_skipped: bool
 
 
 class SourceArrays:
@@ -136,7 +152,7 @@ class SourceArrays:
         if source.shape is None or not are_known or num_executions != len(self._users(taken_in)):
             return None  # the first user made the iterator, and each other one must have taken batches
         row = num_taken - source.shape[0] + sample
-        return SourceRow(row, records.are_rows) if row < records.number else None
+        return SourceRow(row, records.are_rows, records.follow_skipped) if row < records.number else None
 
     def calls_in_order(self, source: TensorEvent) -> bool:
         """Returns whether the functions of the data set that made a tensor were called in the order of its records."""
@@ -175,14 +191,19 @@ class SourceArrays:
         """
         types = [op_type for op_type, _ in path if op_type not in _LIMITS]
         limits = {op_type for op_type, _ in path} & _LIMITS
+        follow_skipped = types[-2:-1] == [_SKIPS]  # before any function was called for a record
+        if follow_skipped:
+            del types[-2]
         if len(types) < 2 or types[0] not in _BATCHES or not set(types[1:-1]) <= _MAPS:
             return None
         is_parallel = _MAPS_IN_PARALLEL in types
         # The files may be shuffled.
         is_numbered = types[-1] == "RangeDataset" or (types[-1] == _READS_FILES_OR_GENERATOR and not self._shuffles)
+        # How many rows of arrays were skipped is not known.
+        is_numbered |= follow_skipped and types[-1] == "TensorSliceDataset"
         if is_numbered and "RepeatDataset" not in limits:
-            return _Records(_MANY, are_rows=False, are_made_in_parallel=is_parallel)
-        if types[-1] != "TensorSliceDataset" or limits == _LIMITS:
+            return _Records(_MANY, are_rows=False, are_made_in_parallel=is_parallel, follow_skipped=follow_skipped)
+        if follow_skipped or types[-1] != "TensorSliceDataset" or limits == _LIMITS:
             return None  # how many records come before the first repetition is not known
         length = self._length_of(path[-1][1])
         if length is None and limits:
@@ -202,7 +223,7 @@ class SourceArrays:
 
     def _pipeline(self, dataset_id: int | None) -> Iterator[tuple[str, int]]:
         """Yields the type and the execution of each data set, last one first, up to one that is made of no other."""
-        following = _HANDING_ON | _MAKES_BATCHES | _MAPS | _LIMITS
+        following = _HANDING_ON | _MAKES_BATCHES | _MAPS | _LIMITS | {_SKIPS}
         while dataset_id is not None:
             made = self._flow.events.eager(dataset_id)
             if made.op_type is None or made.execution_index is None:

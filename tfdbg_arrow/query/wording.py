@@ -201,9 +201,11 @@ def slices_text(health: TensorHealth, samples: BadSamples | None) -> str | None:
 def data_texts(samples: BadSamples) -> list[str]:
     """Returns what the recording shows about the origin of the samples."""
     texts = []
-    if samples.row is not None:
+    if samples.row is not None and samples.num_bad != samples.num_samples:
         record = "row {} of the arrays" if samples.is_row_of_arrays else "record {} of the data set"
-        texts.append(f"sample {samples.first:,} is {record.format(f'{samples.row:,}')} that the batches come from")
+        after = ", counted after the skipped ones" if samples.follows_skipped else ""
+        row = f"{samples.row:,}"
+        texts.append(f"sample {samples.first:,} is {record.format(row)} that the batches come from{after}")
     for input_ in samples.inputs:
         index = input_.health.first_bad_place
         if input_.health.has_inf_or_nan:
