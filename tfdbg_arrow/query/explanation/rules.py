@@ -106,6 +106,7 @@ _CHECK_DATA = (
     "leave them out."
 )
 _CHECK_SCALAR = "Check where the program got it, such as a schedule, NumPy code or a division in Python."
+_CHECK_CONSTANT = "Check the constant and how the program got it, such as a weight from NumPy or a default value."
 _GAMMA = "Keep the arguments in the domain with tf.clip_by_value or tf.maximum."
 _ALPHA = "Keep the parameters above 0, for example with tf.nn.softplus."
 _EPSILON = "Use an epsilon above 0."
@@ -317,7 +318,7 @@ def _constant(computed: Computed) -> Explanation | None:
             f"A field of a record is missing or bad: the default of missing fields holds {bad_text(computed.output)}.",
             "Leave out the records with missing fields, or give tf.io.decode_csv a finite default (record_defaults).",
         )
-    return FromOutside(source="this constant of the program holds", repair="Check the constant.")(computed)
+    return FromOutside(source="this constant of the program holds", repair=_CHECK_CONSTANT)(computed)
 
 
 def _all(names: str, rule: Rule) -> dict[str, Rule]:
@@ -617,7 +618,7 @@ def _of_constants(computed: Computed) -> Explanation:
         return Explanation(
             "A constant of the program holds an infinity or a NaN. TensorFlow computed the ops that take it in "
             f"advance, and the result holds {bad_text(computed.output)}.",
-            "Check the constant.",
+            _CHECK_CONSTANT,
         )
     return Explanation(
         f"{maker} of constants: TensorFlow computed the result in advance, and it holds {bad_text(computed.output)}.",
