@@ -1014,6 +1014,19 @@ def test_a_division_of_the_user_inside_an_optimizer(made_by: list[str], repair: 
     )
 
 
+@pytest.mark.parametrize("num_infs", [0, 2])
+@pytest.mark.parametrize("program_op", ["Mul", "AddV2"])
+def test_a_mask_times_an_infinity_that_was_computed_in_advance(num_infs: int, program_op: str) -> None:
+    output = row("Const", counts(nan=3, neg_inf=num_infs))
+    computed = Computed(output=output, inputs={}, program_ops=("Sub", program_op), makers=("Const",))
+    explanation = explain(computed)
+    assert explanation is not None
+    assert explanation.repair is not None
+    is_product = num_infs > 0 and program_op == "Mul"
+    assert ("An infinity times 0 is NaN" in explanation.sentence) == is_product
+    assert ("tf.where" in explanation.repair) == is_product
+
+
 @pytest.mark.parametrize("op_type", ["Sqrt", "Rsqrt"])
 @pytest.mark.parametrize("square", ["Mul", "Pow", "Square"])
 @pytest.mark.parametrize("has_epsilon", [False, True])

@@ -252,6 +252,28 @@ def dynamic_loss_scaling_by_hand() -> None:
 
 
 @harmless
+def dynamic_loss_scaling_by_the_norm_of_the_gradients() -> None:
+    """The program skips the update while the norm of all gradients overflows, and lowers the scale."""
+    features, targets = (tf.cast(data, tf.float16) for data in _data())
+    weights, bias, scale = tf.Variable(tf.ones([4, 1])), tf.Variable(tf.zeros([1])), tf.Variable(2.0**20)
+
+    @tf.function
+    def gradients_of(features: Any, targets: Any) -> Any:
+        with tf.GradientTape() as tape:
+            error = tf.matmul(features, tf.cast(weights, tf.float16)) + tf.cast(bias, tf.float16) - targets
+            loss = scale * tf.reduce_mean(tf.cast(tf.square(error), tf.float32))
+        return [gradient / scale for gradient in tape.gradient(loss, [weights, bias])]
+
+    for _ in range(24):
+        gradients = gradients_of(features, targets)
+        if tf.math.is_finite(tf.linalg.global_norm(gradients)):
+            for variable, gradient in zip((weights, bias), gradients, strict=True):
+                variable.assign_sub(0.01 * gradient)
+        else:
+            scale.assign(scale / 2.0)
+
+
+@harmless
 def mixed_precision_policy() -> None:
     """The same with the policy mixed_float16, whose initial scale overflows with large targets."""
     keras.config.set_dtype_policy("mixed_float16")

@@ -107,6 +107,10 @@ _CHECK_DATA = (
 )
 _CHECK_SCALAR = "Check where the program got it, such as a schedule, NumPy code or a division in Python."
 _CHECK_CONSTANT = "Check the constant and how the program got it, such as a weight from NumPy or a default value."
+_MASK_TIMES_INFINITY = (
+    "If the program multiplies a mask by an infinity, use tf.where or a large number such as -1e9 in place of the "
+    f"product. Otherwise: {_CHECK_CONSTANT}"
+)
 _GAMMA = "Keep the arguments in the domain with tf.clip_by_value or tf.maximum."
 _ALPHA = "Keep the parameters above 0, for example with tf.nn.softplus."
 _EPSILON = "Use an epsilon above 0."
@@ -615,10 +619,12 @@ def _is_of_optimizer(computed: Computed, divisor: TensorEvent) -> bool:
 def _of_constants(computed: Computed) -> Explanation:
     maker = next(iter(computed.makers), "An op")
     if maker == "Const":
+        may_be_product = bool(computed.output.num_nan and infs(computed.output)) and "Mul" in computed.program_ops
         return Explanation(
             "A constant of the program holds an infinity or a NaN. TensorFlow computed the ops that take it in "
-            f"advance, and the result holds {bad_text(computed.output)}.",
-            _CHECK_CONSTANT,
+            f"advance, and the result holds {bad_text(computed.output)}."
+            + (" An infinity times 0 is NaN." if may_be_product else ""),
+            _MASK_TIMES_INFINITY if may_be_product else _CHECK_CONSTANT,
         )
     return Explanation(
         f"{maker} of constants: TensorFlow computed the result in advance, and it holds {bad_text(computed.output)}.",

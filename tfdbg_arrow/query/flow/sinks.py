@@ -22,7 +22,7 @@ from tfdbg_arrow.query.flow.borders import PASSING_OPS, is_in
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.flow.executed_edges import TakenTensor
 from tfdbg_arrow.query.flow.graphs import DISCRETE, NEVER_BAD, Graph
-from tfdbg_arrow.query.recorded import Execution, GraphTensor, Op, TensorEvent, bad_condition, read_events
+from tfdbg_arrow.query.recorded import EagerTensor, Execution, GraphTensor, Op, TensorEvent, bad_condition, read_events
 from tfdbg_arrow.schema.op_traits import (
     CONTAINERS,
     MOVING,
@@ -570,13 +570,44 @@ class Sinks:
         it. The program continued if that was later, or if an optimizer wrote to a variable afterwards: an optimizer
         that scales the loss writes the new scale when it skips a step.
 
+        A tensor that only checks take, such as the norm of all gradients, counts as skipped with a tensor that it was
+        computed from.
+
         In an imported run, several ops of a line have the same stack, so it is not known which of them was used.
         """
         execution = self._flow.events.execution(row.execution_index)
         if execution is None or execution.stack_trace_id is None or not self._labels.has_roles:
             return False
-        last = self._last_used(execution.op_type, execution.stack_trace_id, row.output_slot or 0)
-        return last is not None and max(last, self._last_optimizer_write) > execution.execution_index
+        last = self._last_used(execution.op_type, execution.stack_trace_id, row.output_slot or 0, frozenset())
+        if last is not None and max(last, self._last_optimizer_write) > execution.execution_index:
+            return True
+        return self._is_of_skipped(row)
+
+    def _is_of_skipped(self, row: TensorEvent) -> bool:
+        """Returns whether only checks took a tensor, and it was computed from one whose other uses were skipped."""
+        uses = () if row.tensor_id is None else self._flow.events.uses(row.tensor_id)
+        if not uses or not all(use.execution.op_type in CHECKS for use in uses):
+            return False
+        executions, seen = [row.execution_index or 0], {row.tensor_id}
+        while executions and len(seen) < _MAX_KEPT:
+            for tensor_id in self._flow.events.execution_inputs(executions.pop()).values():
+                source = self._flow.events.eager(tensor_id)
+                if tensor_id in seen or source.event is None or not source.event.has_inf_or_nan:
+                    continue
+                if self._has_more_uses_later(source):
+                    return True
+                seen.add(tensor_id)
+                executions += [] if source.execution_index is None else [source.execution_index]
+        return False
+
+    def _has_more_uses_later(self, tensor: EagerTensor) -> bool:
+        """Returns whether ops of more types took a tensor that the same line of code returned later."""
+        execution = self._flow.events.execution(tensor.execution_index)
+        if execution is None or execution.stack_trace_id is None:
+            return False
+        own = frozenset(use.execution.op_type for use in self._flow.events.uses(tensor.tensor_id))
+        last = self._last_used(execution.op_type, execution.stack_trace_id, tensor.output_slot or 0, own)
+        return last is not None and last > execution.execution_index
 
     @cached_property
     def _last_optimizer_write(self) -> int:
@@ -590,10 +621,18 @@ class Sinks:
         )
         return -1 if last is None else int(last)
 
-    def _read_last_used(self, op_type: str, stack_trace_id: int, output_slot: int) -> int | None:
+    def _read_last_used(
+        self, op_type: str, stack_trace_id: int, output_slot: int, other_users: frozenset[str]
+    ) -> int | None:
         """Returns the last execution of a line of code from whose output something was computed, or None.
 
         The gradient of a gradient's output does not count: an optimizer or the program must have taken it.
+
+        Args:
+            op_type: The op type, or the name of the function.
+            stack_trace_id: A stack with the line.
+            output_slot: The output.
+            other_users: Types of ops and names of functions that do not count, either.
         """
         writers = self._eager_writers or ["AssignVariableOp"]
         stacks = self._stacks_of_line(op_type, stack_trace_id)
@@ -607,8 +646,9 @@ class Sinks:
             "AND o.output_slot = ? "
             "AND NOT (coalesce(e.role, '') = 'gradient' AND coalesce(u.role, '') = 'gradient') "
             f"AND (u.graph_id IS NOT NULL OR u.op_type IN ({', '.join('?' * len(writers))}) "
-            f"OR (m.output_slot IS NOT NULL AND coalesce(m.dtype, '') NOT IN ({_NEVER_BAD})))",
-            [self._run_id, op_type, *stacks, output_slot, *writers],
+            f"OR (m.output_slot IS NOT NULL AND coalesce(m.dtype, '') NOT IN ({_NEVER_BAD}))) "
+            f"AND u.op_type NOT IN (''{', ?' * len(other_users)})",
+            [self._run_id, op_type, *stacks, output_slot, *writers, *sorted(other_users)],
         )
         return None if last is None else int(last)
 

@@ -29,7 +29,7 @@ SKIPPED_UPDATE = "the program skipped the update that would have used it, and co
 SKIPPED_BRANCH = "only a branch that did not run would have used it"
 UNUSED = "nothing was computed, assigned or returned from it"
 ABSORBED = "everything that was computed from it is finite"
-VANISHED = "the bad values that were computed from it reached no variable and no result"
+VANISHED = "the bad values that were computed from it vanished, or only comparisons and checks took them"
 
 _HANDS_OUT = re.compile(r"\w*PyFunc\w*|Write\w+|Save\w*|_?Send|_?HostSend")
 """Types of ops that pass their inputs out of TensorFlow."""
