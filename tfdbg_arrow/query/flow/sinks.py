@@ -653,24 +653,25 @@ class Sinks:
         return None if last is None else int(last)
 
     def _stacks_of_line(self, op_type: str, stack_trace_id: int) -> list[int]:
-        """Returns the stacks in which the same lines of the program executed ops of a type.
+        """Returns the stacks in which the same lines of the program called a function; that of an op is returned alone.
 
-        The first calls of a function pass through other frames of TensorFlow than the later ones.
+        The first calls of a function pass through other frames of TensorFlow than the later ones. Ops that a library
+        executes for one line of the program differ in its frames alone.
         """
         lines = self._user_frames(op_type)
         own = lines.get(stack_trace_id)
         return [stack_trace_id] if own is None else [stack for stack, frames in lines.items() if frames == own]
 
-    def _read_user_frames(self, op_type: str) -> dict[int, list[int]]:
-        """Returns the frames of the program's own code, by stack, of all stacks that executed ops of a type."""
+    def _read_user_frames(self, function_name: str) -> dict[int, list[int]]:
+        """Returns the frames of the program's own code, by stack, of all calls of a function."""
         frames: dict[int, list[int]] = {}
         for stack, frame in self._logdir.rows(
             "SELECT t.stack_trace_id, t.stack_frame_id FROM stack_trace AS t "
             "JOIN stack_frame AS f ON f.run_id = t.run_id AND f.stack_frame_id = t.stack_frame_id "
             "WHERE t.run_id = ? AND f.owner = 'user' AND t.stack_trace_id IN "
-            "(SELECT stack_trace_id FROM execution WHERE run_id = ? AND op_type = ?) "
+            "(SELECT stack_trace_id FROM execution WHERE run_id = ? AND op_type = ? AND graph_id IS NOT NULL) "
             "ORDER BY t.stack_trace_id, t.depth",
-            [self._run_id, self._run_id, op_type],
+            [self._run_id, self._run_id, function_name],
         ):
             frames.setdefault(stack, []).append(frame)
         return frames
