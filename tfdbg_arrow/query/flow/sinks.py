@@ -426,7 +426,8 @@ class Sinks:
             for row in rows:
                 own = uses.get(row.tensor_id, [])
                 if not any(_computes(row, use) for use in own):
-                    is_end = self.is_given(row) and not self.is_moved(row) and self._result_effect(row) == effect
+                    is_result = self.is_given(row) and not self.is_moved(row)
+                    is_end = is_result and self._result_effect(row, is_taken=bool(own)) == effect
                 else:
                     is_end = self._effect_of_uses(row, own) == effect
                 if is_end:
@@ -482,10 +483,10 @@ class Sinks:
         )
         return int(rows[0][0])
 
-    def _result_effect(self, row: TensorEvent) -> str:
+    def _result_effect(self, row: TensorEvent, *, is_taken: bool) -> str:
         if all(self._labels.of(maker).role == "metric" for maker in self._makers(row)):
             return "metric"
-        return "skipped" if self.is_skipped(row) else "result"
+        return "skipped" if self.is_skipped(row, is_taken=is_taken) else "result"
 
     def _makers(self, row: TensorEvent) -> list[TensorEvent]:
         """Returns the bad tensors that were stored, if a tensor comes from a variable or a list, or else the tensor."""
@@ -563,7 +564,7 @@ class Sinks:
         )
         return bool(rows)
 
-    def is_skipped(self, row: TensorEvent) -> bool:
+    def is_skipped(self, row: TensorEvent, *, is_taken: bool = True) -> bool:
         """Returns whether the program skipped its usual use of a tensor, only this time, and continued.
 
         The same line of code must have returned such a tensor another time, and something must have been computed from
@@ -574,6 +575,10 @@ class Sinks:
         computed from.
 
         In an imported run, several ops of a line have the same stack, so it is not known which of them was used.
+
+        Args:
+            row: The tensor.
+            is_taken: Whether any execution may have taken it.
         """
         execution = self._flow.events.execution(row.execution_index)
         if execution is None or execution.stack_trace_id is None or not self._labels.has_roles:
@@ -581,7 +586,7 @@ class Sinks:
         last = self._last_used(execution.op_type, execution.stack_trace_id, row.output_slot or 0, frozenset())
         if last is not None and max(last, self._last_optimizer_write) > execution.execution_index:
             return True
-        return self._is_of_skipped(row)
+        return is_taken and self._is_of_skipped(row)
 
     def _is_of_skipped(self, row: TensorEvent) -> bool:
         """Returns whether only checks took a tensor, and it was computed from one whose other uses were skipped."""
