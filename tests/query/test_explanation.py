@@ -1014,6 +1014,17 @@ def test_a_division_of_the_user_inside_an_optimizer(made_by: list[str], repair: 
     )
 
 
+@pytest.mark.parametrize(("output", "is_mask"), [
+    (counts(neg_inf=2, zero=1), True), (counts(neg_inf=3), False), (counts(neg_inf=2, zero=1, neg=1), False),
+])  # fmt: skip
+def test_the_logarithm_of_a_mask(output: Mapping[str, Any], is_mask: bool) -> None:
+    computed = Computed(output=row("Log", output), inputs={0: row("Cast", counts(zero=2, pos=1))})
+    explanation = explain(computed)
+    assert explanation is not None
+    assert explanation.repair is not None
+    assert ("If it is a mask of zeros and ones" in explanation.repair) == is_mask
+
+
 @pytest.mark.parametrize("num_infs", [0, 2])
 @pytest.mark.parametrize("program_op", ["Mul", "AddV2"])
 def test_a_mask_times_an_infinity_that_was_computed_in_advance(num_infs: int, program_op: str) -> None:

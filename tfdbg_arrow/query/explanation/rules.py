@@ -67,6 +67,10 @@ _HYPERBOLIC = (
 _EMPTY = "Check for an empty batch or mask before the reduction, or divide with tf.math.divide_no_nan."
 _POSITIVE = "Keep the argument above 0, for example with tf.maximum."
 _ABOVE_0 = "Keep the argument above 0 with an epsilon."
+_LOG_OF_MASK = (
+    f"{_ABOVE_0} If it is a mask of zeros and ones, use tf.where(mask, 0.0, -1e9) with a boolean mask in place of the "
+    "logarithm."
+)
 _ABOVE_MINUS_1 = "Keep the argument above -1."
 _LOGARITHMS = (
     "Add the logarithms of the factors in place of the product (tf.reduce_sum or tf.cumsum of tf.math.log), or scale "
@@ -188,7 +192,13 @@ def _repair_of_log(computed: Computed, x: TensorEvent) -> str:
     if made_by == "Sub" and 1 in terms and computed.made_by(terms[1]) == "Sigmoid":
         return "Use tf.math.log_sigmoid(-x) in place of log(1 - sigmoid(x))."
     repairs = {**_STABLE_LOG, **_FROM_LOGITS} if computed.is_in_loss else _STABLE_LOG
-    return repairs.get(made_by, _ABOVE_0)
+    default = _LOG_OF_MASK if _holds_only_logarithms_of_0_and_1(computed.output) else _ABOVE_0
+    return repairs.get(made_by, default)
+
+
+def _holds_only_logarithms_of_0_and_1(log: TensorEvent) -> bool:
+    finite = (log.num_neg_finite or 0) + (log.num_pos_finite or 0)
+    return bool(log.num_neg_inf and log.num_zero) and finite + (log.num_pos_inf or 0) + (log.num_nan or 0) == 0
 
 
 def _exp(computed: Computed) -> Explanation | None:
