@@ -1025,6 +1025,22 @@ def test_the_logarithm_of_a_mask(output: Mapping[str, Any], is_mask: bool) -> No
     assert ("If it is a mask of zeros and ones" in explanation.repair) == is_mask
 
 
+@pytest.mark.parametrize(("takers", "is_default"), [
+    ({("ParseExampleV2",)}, True), ({("Reshape",), ("Reshape", "ParseExampleV2")}, True), (set(), False),
+    ({("ParseExampleV2",), ("Mul",)}, False), ({("Reshape",)}, False),
+])  # fmt: skip
+def test_the_default_value_of_a_feature(takers: set[tuple[str, ...]], is_default: bool) -> None:
+    computed = Computed(output=row("Const", counts(nan=1)), inputs={}, takers=lambda: frozenset(takers))
+    sentence = (
+        "A feature of an example is missing or bad: its default value holds 1 NaN."
+        if is_default
+        else "Const: this constant of the program holds 1 NaN."
+    )
+    explanation = explain(computed)
+    assert explanation is not None
+    assert explanation.sentence == sentence
+
+
 @pytest.mark.parametrize("num_infs", [0, 2])
 @pytest.mark.parametrize("program_op", ["Mul", "AddV2"])
 def test_a_mask_times_an_infinity_that_was_computed_in_advance(num_infs: int, program_op: str) -> None:

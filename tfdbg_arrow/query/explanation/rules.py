@@ -143,6 +143,7 @@ _FROM_LOGITS = {
     "Sigmoid": "Use tf.math.log_sigmoid, or a loss with from_logits=True, in place of both ops.",
 }
 """The fix for the logarithm of a probability in a loss."""
+_EXAMPLE_PARSERS = frozenset({"ParseExample", "ParseExampleV2", "ParseSingleExample"})
 _MOVES = {**dict.fromkeys(("ExpandDims", "Identity", "Reshape", "SplitV", "Squeeze", "StridedSlice"), 0), "Split": 1}
 """Types of ops that return elements of an input, and its index."""
 _MAX_MOVES = 5
@@ -327,10 +328,17 @@ def _cumulative_logsumexp(computed: Computed) -> Explanation | None:
 
 def _constant(computed: Computed) -> Explanation | None:
     """Explains a constant. One that a parser takes is the value of missing fields."""
-    if {types[0] for types in computed.takers()} == {"DecodeCSV"}:
+    takers = computed.takers()
+    if {types[0] for types in takers} == {"DecodeCSV"}:
         return Explanation(
             f"A field of a record is missing or bad: the default of missing fields holds {bad_text(computed.output)}.",
             "Leave out the records with missing fields, or give tf.io.decode_csv a finite default (record_defaults).",
+        )
+    ends = {types[-1] for types in takers} - {"Reshape"}
+    if ends and ends <= _EXAMPLE_PARSERS:
+        return Explanation(
+            f"A feature of an example is missing or bad: its default value holds {bad_text(computed.output)}.",
+            "Leave out the examples without the feature, or give it a finite default_value.",
         )
     return FromOutside(source="this constant of the program holds", repair=_CHECK_CONSTANT)(computed)
 
