@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import linecache
+import threading
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
+import tensorflow as tf
 
+import tfdbg_arrow
 from tfdbg_arrow.writer.recording.capture_stats import warn
 
 
@@ -17,6 +22,29 @@ def _refuse(*_: Any, **__: Any) -> None:
 def test_a_warning_is_shown() -> None:
     with pytest.warns(RuntimeWarning, match="^tfdbg_arrow: something was left out$"):
         warn("something was left out")
+
+
+def test_a_warning_names_the_line_of_the_program(tmp_path: Path) -> None:
+    @tf.function
+    def loss(logits: tf.Tensor) -> tf.Tensor:
+        return tf.nn.ctc_loss(tf.constant([[1, 2]]), logits, [2], [4])  # its loop is not recorded
+
+    with pytest.warns(RuntimeWarning, match="is not recorded") as warned, tfdbg_arrow.capture(tmp_path):
+        loss(tf.ones([4, 1, 3]))
+    lines = {(warning.filename, linecache.getline(__file__, warning.lineno).strip()) for warning in warned}
+    assert lines == {(__file__, "loss(tf.ones([4, 1, 3]))")}
+
+
+def warn_in_a_thread() -> None:
+    thread = threading.Thread(target=warn, args=["something was left out"])
+    thread.start()
+    thread.join()
+
+
+def test_a_warning_without_a_line_of_the_program_names_one_outside_the_package() -> None:
+    with pytest.warns(RuntimeWarning, match="left out") as warned:
+        warn_in_a_thread()
+    assert [warning.filename for warning in warned] == [threading.__file__]
 
 
 def test_a_warning_goes_to_stderr_if_warnings_are_errors(capsys: pytest.CaptureFixture[str]) -> None:

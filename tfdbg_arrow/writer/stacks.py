@@ -27,6 +27,8 @@ from tfdbg_arrow.writer.source_text import cell_name, source_lines
 Location = tuple[str, int, str]
 """File path, line number from 1, function name."""
 
+AUTOGRAPH_FILE = "__autograph_generated_file"
+"""A part of the paths of files that AutoGraph generates. Source: tensorflow/python/autograph/pyct/loader.py."""
 _CALLBACK_FILE = os.path.join("tensorflow", "python", "framework", "op_callbacks.py")
 """TensorFlow's frame between an op and our callback, which is not part of the program."""
 _FIRST_TRACEBACK_ID = 1 << 40

@@ -22,7 +22,7 @@ from tensorflow.python.util import tf_inspect
 from tfdbg_arrow.writer.hooks.observation import Observation
 from tfdbg_arrow.writer.hooks.patches import Patches
 from tfdbg_arrow.writer.source_parts import Span
-from tfdbg_arrow.writer.stacks import Location
+from tfdbg_arrow.writer.stacks import AUTOGRAPH_FILE, Location
 
 _maps: dict[str, dict[int, Location]] = {}
 """The user's lines by generated line, by generated file."""
@@ -158,7 +158,7 @@ def original_location(file_path: str, lineno: int) -> Location | None:
     TensorFlow keeps this map per thread, and some threads do not have it. The cache of converted functions has it for
     all threads. If a line was made from several lines of the user, it is one of them.
     """
-    if "__autograph_generated_file" not in file_path:
+    if AUTOGRAPH_FILE not in file_path:
         return None
     source_map = _maps.get(file_path)
     if source_map is None:

@@ -9,11 +9,14 @@ import functools
 import signal
 import sys
 import time
+import traceback
 import warnings
 from collections.abc import Callable
 from types import CodeType
 
+from tfdbg_arrow.writer.own_frames import PACKAGE_DIRECTORY
 from tfdbg_arrow.writer.rows import Append, Row
+from tfdbg_arrow.writer.stacks import AUTOGRAPH_FILE, FrameOwners
 
 
 class CaptureStats:
@@ -166,8 +169,21 @@ class FunctionNotes:
         self._stats.add("unobservable", "other processes", reason, reason_code="other_devices")
 
 
+def _stacklevel() -> int:
+    """Returns the stacklevel of the innermost frame of the program for warn(), or else of one outside this package."""
+    owners = FrameOwners()
+    paths = [frame.f_code.co_filename for frame, _ in traceback.walk_stack(sys._getframe(2))]
+    outside = [
+        level
+        for level, path in enumerate(paths, start=2)
+        if not path.startswith(PACKAGE_DIRECTORY) and AUTOGRAPH_FILE not in path
+    ]
+    of_program = (level for level in outside if owners.owner(paths[level - 2]) == "user")
+    return next(of_program, outside[0] if outside else 2)
+
+
 def warn(message: str) -> None:
-    """Issues a warning, or writes it to stderr if the warning raises an error.
+    """Issues a warning for the line of the program that runs, or writes it to stderr if the warning raises an error.
 
     It can raise an error if the program turns warnings into errors or shows them itself.
 
@@ -175,7 +191,7 @@ def warn(message: str) -> None:
         message: The warning, as a sentence.
     """
     try:
-        warnings.warn(f"tfdbg_arrow: {message}", RuntimeWarning, stacklevel=3)
+        warnings.warn(f"tfdbg_arrow: {message}", RuntimeWarning, stacklevel=_stacklevel())
     except Exception as error:
         pass_on(error)
         sys.stderr.write(f"tfdbg_arrow: {message}\n")
