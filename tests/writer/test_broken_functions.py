@@ -52,6 +52,23 @@ def test_the_first_call_is_recorded_and_runs_once(tmp_path: Path, op_type: str) 
     assert num_recorded(tmp_path, op_type) == 4
 
 
+def test_a_function_runs_once_if_tensorflow_does_not_heed_the_cancellation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    num_calls = tf.Variable(0)
+
+    def block(x: Any) -> Any:
+        num_calls.assign_add(1)
+        return residual(x)
+
+    expected = tf.function(block)(X)
+    monkeypatch.setattr(cancellation.CancellationManager, "start_cancel", lambda self: None)
+    with tfdbg_arrow.capture(tmp_path):
+        result = tf.function(block)(X)
+    assert num_calls.numpy() == 2
+    assert result.numpy().tobytes() == expected.numpy().tobytes()
+
+
 def test_a_loop_and_its_gradient(tmp_path: Path) -> None:
     def trained(x: Any) -> Any:
         with tf.GradientTape() as tape:

@@ -63,9 +63,10 @@ def hook_calls(observation: Observation, patches: Patches) -> None:
             outputs, error_type = None, None
             try:
                 if copy == name and observer.is_untried(name) and not ctx.is_async():
-                    _try_to_optimize(observation, original, ctx, name, tensor_inputs, num_outputs)
-                with _call_options(observation, ctx, name):
-                    outputs = _call_recorded(observation, original, ctx, (name, copy), tensor_inputs, num_outputs)
+                    outputs = _try_to_optimize(observation, original, ctx, name, tensor_inputs, num_outputs)
+                if outputs is None:
+                    with _call_options(observation, ctx, name):
+                        outputs = _call_recorded(observation, original, ctx, (name, copy), tensor_inputs, num_outputs)
                 return outputs
             except BaseException as failure:
                 message = failure.message if isinstance(failure, tf.errors.OpError) else None
@@ -111,10 +112,13 @@ def _call_recorded(
 
 def _try_to_optimize(
     observation: Observation, original: Any, ctx: Any, name: bytes, tensor_inputs: Sequence[Any], num_outputs: int
-) -> None:
+) -> Any:
     """Makes TensorFlow optimize a function without running it, so that it is known if TensorFlow breaks the function.
 
-    The function is called with a cancellation that has begun: TensorFlow optimizes it, and does not start it then.
+    The function is called with a cancellation that has begun. TensorFlow optimizes it and does not start it.
+
+    Returns:
+        None. If TensorFlow ran the function all the same, its outputs: the program called it once.
     """
     cancellation_manager = cancellation.CancellationManager()
     cancellation_manager.start_cancel()
@@ -126,7 +130,8 @@ def _try_to_optimize(
         _call_options(observation, ctx, name),
         cancelled,
     ):
-        original(ctx, name, tensor_inputs, num_outputs)
+        return original(ctx, name, tensor_inputs, num_outputs)
+    return None
 
 
 @contextmanager
