@@ -34,10 +34,10 @@ def find_origins(logdir: Path, run_id: str, event_indexes: Sequence[int]) -> lis
 
     with open_logdir(logdir) as opened:
         origins = origins_of(opened, event_indexes, run_id=run_id)
-        reasons = [read_reasons(opened, each) for each in origins]
+        reasons = [read_reasons(opened, origin) for origin in origins]
     return [
-        Origin(nonfinite=each, text=text_of(nonfinite_in_brief(each, why)), key=_key(each))
-        for each, why in zip(origins, reasons, strict=True)
+        Origin(nonfinite=origin, text=text_of(nonfinite_in_brief(origin, reasons_)), key=_key(origin))
+        for origin, reasons_ in zip(origins, reasons, strict=True)
     ]
 
 

@@ -371,8 +371,8 @@ def _facts(logdir: Logdir, runs: list[Run]) -> Iterator[dict[str, Any]]:
         from tfdbg_arrow.query.nonfinite_search import has_nan_variable, most_harmful
 
         yield {"has_nan_variable": any(has_nan_variable(logdir, run_id=run_id) for run_id in run_ids)}
-        firsts = [each for run_id in run_ids if (each := logdir.first_nonfinite(run_id=run_id)) is not None]
-        first = most_harmful(firsts)
+        of_runs = (logdir.first_nonfinite(run_id=run_id) for run_id in run_ids)
+        first = most_harmful(tensor for tensor in of_runs if tensor is not None)
         reasons = None if first is None else read_reasons(logdir, first)
         yield {"nonfinite": first, "reasons": reasons, "is_searched": True}
     unobserved = [logdir.coverage(run_id=run.run_id).summary_beside_gaps for run in runs if run.measures_health]

@@ -105,7 +105,7 @@ class BatchAxis:
         inputs = [each for _, each in taken]
         if row.op_type in _ELEMENTWISE:
             # Axes are matched from the last one on, so the first axes of tensors with as many axes correspond.
-            alike = [each for each in inputs if _num_axes(each) == len(row.shape) and (each.shape or ())[0] == size]
+            alike = [one for one in inputs if _num_axes(one) == len(row.shape) and (one.shape or ())[0] == size]
             return [*alike, *self._behind_integers(row, row.graph_tensor, num_axes=_num_axes(row))]
         if self._keeps_slices(row):
             return [each for index, each in taken if index == 0 and (each.shape or ())[0] == size]

@@ -334,8 +334,8 @@ class _Search:
         is_propagator = role == "propagator"
         taken: list[tuple[int | None, str, TensorEvent]] = [*self.flow.taken_by(event, is_recent=is_propagator)]
         sources = self.flow.recent_sources_of(event) if is_propagator else self.flow.sources_of(event).events
-        known = {row.event_index for _, _, row in taken}
-        taken += [(None, "unrecorded", row) for row in sources if row.event_index not in known]
+        taken_rows = {row.event_index for _, _, row in taken}
+        taken += [(None, "unrecorded", row) for row in sources if row.event_index not in taken_rows]
         why = None
         if not is_propagator:
             why = explain_event(self._logdir, self.flow, event, run_id=self._run_id, is_origin=verdict.is_origin)

@@ -245,9 +245,9 @@ def _find_magic(file: Any, start: int, size: int) -> int:
     while offset < size:
         file.seek(offset)
         piece = file.read(_READ_BYTES)
-        place = piece.find(MAGIC)
-        if place >= 0:
-            return offset + int(place)
+        magic_offset = piece.find(MAGIC)
+        if magic_offset >= 0:
+            return offset + int(magic_offset)
         if len(piece) < len(MAGIC):
             return size
         offset += len(piece) - len(MAGIC) + 1

@@ -83,7 +83,7 @@ def scan(
         for start in range(0, len(run_ids), _MAX_RUNS):
             with logdir.of_runs(run_ids[start : start + _MAX_RUNS]) as runs:
                 for rule in of_bad:
-                    _try_rule(runs, rule, parameters.get(rule.kind, {}), by_rule[rule.kind], limit=limit)
+                    _run_rule(runs, rule, parameters.get(rule.kind, {}), by_rule[rule.kind], limit=limit)
     others = [rule for rule in rules if rule not in of_bad]
     if others:
         try:
@@ -117,7 +117,7 @@ def _scan_candidates(
             with logdir.of_runs(run_ids) as runs:
                 runs.replace("tensor_health", _wanted(runs, chosen, run_ids))
                 for rule in chosen:
-                    _try_rule(
+                    _run_rule(
                         runs,
                         rule,
                         parameters.get(rule.kind, {}),
@@ -215,23 +215,6 @@ def _is_candidate(rule: Rule) -> str:
     return f"EXISTS (SELECT 1 FROM derived.candidate AS c WHERE c.kind = '{rule.kind}' AND {match})"
 
 
-def _try_rule(
-    runs: OpenLogdir,
-    rule: Rule,
-    given: Mapping[str, float],
-    findings: RuleFindings,
-    *,
-    limit: int,
-    condition: str = "true",
-) -> None:
-    """Runs a rule over some runs, unless the memory limit stopped it in earlier runs."""
-    if findings.error is None:
-        try:
-            _run_rule(runs, rule, given, findings, limit=limit, condition=condition)
-        except MemoryLimitError as error:
-            findings.error = error
-
-
 def _run_rule(
     runs: OpenLogdir,
     rule: Rule,
@@ -241,8 +224,11 @@ def _run_rule(
     limit: int,
     condition: str = "true",
 ) -> None:
+    """Runs a rule over some runs, unless the memory limit stopped it before, and adds its findings."""
+    if findings.error is not None:
+        return
     columns = ", ".join(f"f.{column}" for column in COLUMNS)
-    rows = runs.rows(
+    statement = (
         f"WITH found AS (\n{rule.sql(given)}\n) SELECT {columns}, "
         "CASE WHEN f.graph_id IS NULL THEN h.execution_index END, h.step, l.step, count(*) OVER () AS num_found "
         "FROM found AS f "
@@ -250,6 +236,11 @@ def _run_rule(
         "LEFT JOIN tensor_health AS l ON l.run_id = f.run_id AND l.event_index = f.last_event_index "
         f"WHERE {condition} ORDER BY {ORDER} LIMIT {max(limit, 1)}"
     )
+    try:
+        rows = runs.rows(statement)
+    except MemoryLimitError as error:
+        findings.error = error
+        return
     if rows:
         findings.number += rows[0][-1]
         findings.rows += [row[:-1] for row in rows[:limit]]

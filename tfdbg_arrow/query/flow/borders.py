@@ -152,13 +152,13 @@ class Borders:
         if self._graphs.calls(place.graph_id, start.op_name):  # the call was computed in advance
             first = list(self._absorbed_behind(replace(place, op_name=start.op_name)))
         ops = {(source.context.call_site, op.op_name): (source, op) for source, op in first}
-        waiting = list(ops.values())
-        while waiting and len(ops) < _MAX_FUSED:
-            for source, absorbed in self._absorbed_inputs(*waiting.pop()):
+        unexpanded = list(ops.values())
+        while unexpanded and len(ops) < _MAX_FUSED:
+            for source, absorbed in self._absorbed_inputs(*unexpanded.pop()):
                 key = (source.context.call_site, absorbed.op_name)
                 if key not in ops:
                     ops[key] = (source, absorbed)
-                    waiting.append((source, absorbed))
+                    unexpanded.append((source, absorbed))
         computing = [(at, op) for at, op in ops.values() if op is start or (op.inputs and op.op_type not in HANDING_ON)]
         if not computing or (len(computing) == 1 and start.op_type == node_type):
             return ()

@@ -11,12 +11,16 @@ from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.executed_graphs import ExecutedGraph, ExecutedNode, read_dtypes, replaced_slot_named_in
 from tfdbg_arrow.query.recorded import Op
 from tfdbg_arrow.schema.dtypes import DTYPES
+from tfdbg_arrow.schema.op_traits import Trait, types_with
 from tfdbg_arrow.schema.tables import BAD_CONSTANT
 
 DISCRETE = frozenset(dtype.name for dtype in DTYPES if dtype.kind in ("integer", "bool"))
 """Dtypes of integers and booleans."""
 NEVER_BAD = DISCRETE | {"string"}
 """Dtypes whose elements cannot be infinite or NaN."""
+NEVER_BAD_IN_SQL = ", ".join(f"'{dtype}'" for dtype in sorted(NEVER_BAD))
+CHECKS = types_with(Trait.FINDS_BAD)
+"""Types of ops that only test whether a tensor is bad."""
 LOOPS = frozenset({"body", "cond"})
 """Attributes of a calling op that hold the graphs of a loop."""
 BRANCHES = frozenset({"then_branch", "else_branch", "branches"})
@@ -369,9 +373,9 @@ class GraphReader:
 def reachable(start: Iterable[T], step: Callable[[T], Iterable[T]]) -> dict[T, None]:
     """Returns what is reached from `start` by repeated steps, including `start`."""
     reached = dict.fromkeys(start)
-    waiting = list(reached)
-    while waiting:
-        new = [each for each in dict.fromkeys(step(waiting.pop())) if each not in reached]
+    unexpanded = list(reached)
+    while unexpanded:
+        new = [item for item in dict.fromkeys(step(unexpanded.pop())) if item not in reached]
         reached.update(dict.fromkeys(new))
-        waiting += new
+        unexpanded += new
     return reached

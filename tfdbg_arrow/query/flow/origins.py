@@ -536,13 +536,13 @@ class Effects:
 
     def _beginnings(self, event: TensorEvent) -> list[TensorEvent]:
         """Returns the bad tensors at the start of the chains of bad tensors that lead to a bad tensor."""
-        beginnings, seen, waiting = [], {event.event_index}, [event]
-        while waiting:
-            row = waiting.pop()
+        beginnings, seen, unexpanded = [], {event.event_index}, [event]
+        while unexpanded:
+            row = unexpanded.pop()
             causes = [source for source in self._flow.recent_sources_of(row) if source.has_inf_or_nan]
             if not causes:
                 beginnings.append(row)
-            waiting += [cause for cause in causes if cause.event_index not in seen]
+            unexpanded += [cause for cause in causes if cause.event_index not in seen]
             seen.update(cause.event_index for cause in causes)
         return beginnings
 

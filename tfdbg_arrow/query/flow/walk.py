@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 
 from tfdbg_arrow.query.flow.borders import PASSING_OPS, is_in
 from tfdbg_arrow.query.flow.data_flow import DataFlow
-from tfdbg_arrow.query.flow.graphs import BRANCHES, DISCRETE, LOOPS, NEVER_BAD, Call
+from tfdbg_arrow.query.flow.graphs import BRANCHES, CHECKS, DISCRETE, LOOPS, NEVER_BAD, Call
 from tfdbg_arrow.query.flow.sinks import (
-    CHECKS,
     Sinks,
     effect_of_decision,
     effect_of_write,
@@ -438,7 +437,7 @@ class Walk:
     def _note_unused(self, tensor: WalkedTensor, event: TensorEvent | None) -> None:
         if event is None:
             raise CannotTellError
-        if self._sinks.is_skipped(event):
+        if self._sinks.skipped_uses.is_skipped(event):
             self._is_skipped_eagerly = True
         elif self._sinks.is_given(event) and not self._sinks.is_moved(event):
             self._harms.add("metric" if tensor.is_metric else "result")

@@ -1,0 +1,150 @@
+"""SkippedUses: the results that a program usually uses, and skipped once, such as gradients that overflowed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property, lru_cache
+
+from tfdbg_arrow.query.engine import Engine
+from tfdbg_arrow.query.flow.data_flow import DataFlow
+from tfdbg_arrow.query.flow.graphs import CHECKS, NEVER_BAD_IN_SQL
+from tfdbg_arrow.query.recorded import EagerTensor, TensorEvent
+
+_MAX_SOURCES = 100
+"""At most this many tensors are examined from which a tensor that only checks took was computed."""
+
+
+class SkippedUses:
+    """Finds the uses that a program skipped, within one run.
+
+    Args:
+        logdir: The logdir.
+        flow: The data flow of the run.
+        eager_writers: The types of the ops with which eager code writes to variables.
+        run_id: The run.
+    """
+
+    def __init__(self, logdir: Engine, flow: DataFlow, *, eager_writers: Sequence[str], run_id: str) -> None:
+        self._logdir = logdir
+        self._flow = flow
+        self._eager_writers = eager_writers
+        self._run_id = run_id
+        self._last_used = lru_cache(maxsize=4096)(self._read_last_used)
+        self._user_frames = lru_cache(maxsize=64)(self._read_user_frames)
+
+    def is_skipped(self, row: TensorEvent, *, is_taken: bool = True) -> bool:
+        """Returns whether the program skipped its usual use of a tensor, only this time, and continued.
+
+        The same line of code must have returned such a tensor another time, and something must have been computed from
+        it. The program continued if that was later, or if an optimizer wrote to a variable afterwards: an optimizer
+        that scales the loss writes the new scale when it skips a step.
+
+        A tensor that only checks take, such as the norm of all gradients, counts as skipped with a tensor that it was
+        computed from.
+
+        In an imported run, several ops of a line have the same stack, so it is not known which of them was used.
+
+        Args:
+            row: The tensor.
+            is_taken: Whether any execution may have taken it.
+        """
+        execution = self._flow.events.execution(row.execution_index)
+        if execution is None or execution.stack_trace_id is None or not self._flow.labels.has_roles:
+            return False
+        last = self._last_used(execution.op_type, execution.stack_trace_id, row.output_slot or 0, frozenset())
+        if last is not None and max(last, self._last_optimizer_write) > execution.execution_index:
+            return True
+        return is_taken and self._is_of_skipped(row)
+
+    def _is_of_skipped(self, row: TensorEvent) -> bool:
+        """Returns whether only checks took a tensor, and it was computed from one whose other uses were skipped."""
+        uses = () if row.tensor_id is None else self._flow.events.uses(row.tensor_id)
+        if not uses or not all(use.execution.op_type in CHECKS for use in uses):
+            return False
+        executions, seen = [row.execution_index or 0], {row.tensor_id}
+        while executions and len(seen) < _MAX_SOURCES:
+            for tensor_id in self._flow.events.execution_inputs(executions.pop()).values():
+                source = self._flow.events.eager(tensor_id)
+                if tensor_id in seen or source.event is None or not source.event.has_inf_or_nan:
+                    continue
+                if self._has_more_uses_later(source):
+                    return True
+                seen.add(tensor_id)
+                executions += [] if source.execution_index is None else [source.execution_index]
+        return False
+
+    def _has_more_uses_later(self, tensor: EagerTensor) -> bool:
+        """Returns whether ops of more types took a tensor that the same line of code returned later."""
+        execution = self._flow.events.execution(tensor.execution_index)
+        if execution is None or execution.stack_trace_id is None:
+            return False
+        own = frozenset(use.execution.op_type for use in self._flow.events.uses(tensor.tensor_id))
+        last = self._last_used(execution.op_type, execution.stack_trace_id, tensor.output_slot or 0, own)
+        return last is not None and last > execution.execution_index
+
+    @cached_property
+    def _last_optimizer_write(self) -> int:
+        """The last execution in which eager code of an optimizer wrote to a variable, or -1 if there is none."""
+        if not self._eager_writers:
+            return -1
+        ((last,),) = self._logdir.rows(
+            "SELECT max(execution_index) FROM execution WHERE run_id = ? AND role = 'optimizer' "
+            f"AND op_type IN ({', '.join('?' * len(self._eager_writers))})",
+            [self._run_id, *self._eager_writers],
+        )
+        return -1 if last is None else int(last)
+
+    def _read_last_used(
+        self, op_type: str, stack_trace_id: int, output_slot: int, other_users: frozenset[str]
+    ) -> int | None:
+        """Returns the last execution of a line of code from whose output something was computed, or None.
+
+        The gradient of a gradient's output does not count: an optimizer or the program must have taken it.
+
+        Args:
+            op_type: The op type, or the name of the function.
+            stack_trace_id: A stack with the line.
+            output_slot: The output.
+            other_users: Types of ops and names of functions that do not count, either.
+        """
+        writers = self._eager_writers or ["AssignVariableOp"]
+        stacks = self._stacks_of_line(op_type, stack_trace_id)
+        ((last,),) = self._logdir.rows(
+            "SELECT max(e.execution_index) FROM execution AS e "
+            "JOIN execution_output AS o ON o.run_id = e.run_id AND o.execution_index = e.execution_index "
+            "JOIN execution_input AS i ON i.run_id = o.run_id AND i.tensor_id = o.tensor_id "
+            "JOIN execution AS u ON u.run_id = i.run_id AND u.execution_index = i.execution_index "
+            "LEFT JOIN execution_output AS m ON m.run_id = u.run_id AND m.execution_index = u.execution_index "
+            f"WHERE e.run_id = ? AND e.op_type = ? AND e.stack_trace_id IN ({', '.join('?' * len(stacks))}) "
+            "AND o.output_slot = ? "
+            "AND NOT (coalesce(e.role, '') = 'gradient' AND coalesce(u.role, '') = 'gradient') "
+            f"AND (u.graph_id IS NOT NULL OR u.op_type IN ({', '.join('?' * len(writers))}) "
+            f"OR (m.output_slot IS NOT NULL AND coalesce(m.dtype, '') NOT IN ({NEVER_BAD_IN_SQL}))) "
+            f"AND u.op_type NOT IN (''{', ?' * len(other_users)})",
+            [self._run_id, op_type, *stacks, output_slot, *writers, *sorted(other_users)],
+        )
+        return None if last is None else int(last)
+
+    def _stacks_of_line(self, op_type: str, stack_trace_id: int) -> list[int]:
+        """Returns the stacks in which the same lines of the program called a function; that of an op is returned alone.
+
+        The first calls of a function pass through other frames of TensorFlow than the later ones. Ops that a library
+        executes for one line of the program differ in its frames alone.
+        """
+        lines = self._user_frames(op_type)
+        own = lines.get(stack_trace_id)
+        return [stack_trace_id] if own is None else [stack for stack, frames in lines.items() if frames == own]
+
+    def _read_user_frames(self, function_name: str) -> dict[int, list[int]]:
+        """Returns the frames of the program's own code, by stack, of all calls of a function."""
+        frames: dict[int, list[int]] = {}
+        for stack, frame in self._logdir.rows(
+            "SELECT t.stack_trace_id, t.stack_frame_id FROM stack_trace AS t "
+            "JOIN stack_frame AS f ON f.run_id = t.run_id AND f.stack_frame_id = t.stack_frame_id "
+            "WHERE t.run_id = ? AND f.owner = 'user' AND t.stack_trace_id IN "
+            "(SELECT stack_trace_id FROM execution WHERE run_id = ? AND op_type = ? AND graph_id IS NOT NULL) "
+            "ORDER BY t.stack_trace_id, t.depth",
+            [self._run_id, self._run_id, function_name],
+        ):
+            frames.setdefault(stack, []).append(frame)
+        return frames
