@@ -1,6 +1,6 @@
 """Why an op made an infinity or a NaN, how to fix it, and whether its inputs had grown over the steps before.
 
-* `kinds.py` and `linear.py`: explanations, the facts about an op that they use, and the kinds of rule.
+* `kinds.py`, `linear.py` and `outside.py`: explanations, the facts about an op that they use, and the kinds of rule.
 * `surroundings.py`: the facts for which the recording is followed.
 * `rules.py`: the rule for each type of op.
 * `library.py`: fixes for ops inside functions of libraries.

@@ -356,25 +356,6 @@ class FiniteGives:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FromOutside:
-    """An op that returns data it did not compute: from a file, from Python, from a dataset, from memory.
-
-    Attributes:
-        source: The subject and the verb, such as `the checkpoint holds`.
-        repair: The fix.
-    """
-
-    source: str
-    repair: str
-
-    def __call__(self, computed: Computed) -> Explanation | None:
-        """Returns the explanation, or None if the counts prove nothing."""
-        if not all(map(is_finite, computed.inputs.values())):
-            return None
-        return Explanation(f"{computed.op}: {self.source} {bad_text(computed.output)}.", self.repair)
-
-
-@dataclass(frozen=True, kw_only=True)
 class Reduction:
     """A reduction that is bad for an empty input.
 

@@ -26,7 +26,6 @@ from tfdbg_arrow.query.explanation.kinds import (
     Domain,
     FiniteGives,
     FirstOf,
-    FromOutside,
     GradientOfFunction,
     Overflow,
     Pole,
@@ -45,6 +44,7 @@ from tfdbg_arrow.query.explanation.linear import (
     remainder,
     softmax,
 )
+from tfdbg_arrow.query.explanation.outside import FROM_OUTSIDE, of_constants, tensor_from_outside
 from tfdbg_arrow.query.flow.extremes import largest_of
 from tfdbg_arrow.query.recorded import TensorEvent
 from tfdbg_arrow.schema.op_traits import OPTIMIZERS, READER, Trait, types_with
@@ -104,17 +104,6 @@ _CHOLESKY = (
     f"{_JITTER} Jitter helps only against rounding: check also that the matrix is symmetric (for the determinant of "
     "another matrix, use tf.linalg.slogdet), and that no variance on its diagonal is negative."
 )
-_DATA = "Check the source of the data for NaN and infinities, and replace them or leave them out."
-_CHECK_DATA = (
-    "Check where the program got it, such as the data, NumPy code or loaded weights, and replace the bad elements or "
-    "leave them out."
-)
-_CHECK_SCALAR = "Check where the program got it, such as a schedule, NumPy code or a division in Python."
-_CHECK_CONSTANT = "Check the constant and how the program got it, such as a weight from NumPy or a default value."
-_MASK_TIMES_INFINITY = (
-    "If the program multiplies a mask by an infinity, use tf.where or a large number such as -1e9 in place of the "
-    f"product. Otherwise: {_CHECK_CONSTANT}"
-)
 _GAMMA = "Keep the arguments in the domain with tf.clip_by_value or tf.maximum."
 _ALPHA = "Keep the parameters above 0, for example with tf.nn.softplus."
 _EPSILON = "Use an epsilon above 0."
@@ -143,7 +132,6 @@ _FROM_LOGITS = {
     "Sigmoid": "Use tf.math.log_sigmoid, or a loss with from_logits=True, in place of both ops.",
 }
 """The fix for the logarithm of a probability in a loss."""
-_EXAMPLE_PARSERS = frozenset({"ParseExample", "ParseExampleV2", "ParseSingleExample"})
 _MOVES = {**dict.fromkeys(("ExpandDims", "Identity", "Reshape", "SplitV", "Squeeze", "StridedSlice"), 0), "Split": 1}
 """Types of ops that return elements of an input, and its index."""
 _MAX_MOVES = 5
@@ -290,12 +278,6 @@ def _batch_norm(computed: Computed) -> Explanation | None:
     return Explanation(f"{computed.op}: {reason}", repair)
 
 
-def _csv(computed: Computed) -> Explanation | None:
-    """Explains a field of CSV records. Each output of the op is one of the fields that the program reads."""
-    source = f"the field of its output {computed.output.output_slot}, counted from 0, holds"
-    return FromOutside(source=source, repair=_DATA)(computed)
-
-
 def _read(computed: Computed) -> Explanation | None:
     """Explains a read of a variable that an optimizer's fused op wrote."""
     if computed.written_by is None or not computed.written_by.startswith(OPTIMIZERS):
@@ -324,23 +306,6 @@ def _cumulative_logsumexp(computed: Computed) -> Explanation | None:
             "Look for the op that made the infinities: tfdbg-arrow first-nonfinite --kinds inf.",
         )
     return _OVER(computed)
-
-
-def _constant(computed: Computed) -> Explanation | None:
-    """Explains a constant. One that a parser takes is the value of missing fields."""
-    takers = computed.takers()
-    if {types[0] for types in takers} == {"DecodeCSV"}:
-        return Explanation(
-            f"A field of a record is missing or bad: the default of missing fields holds {bad_text(computed.output)}.",
-            "Leave out the records with missing fields, or give tf.io.decode_csv a finite default (record_defaults).",
-        )
-    ends = {types[-1] for types in takers} - {"Reshape"}
-    if ends and ends <= _EXAMPLE_PARSERS:
-        return Explanation(
-            f"A feature of an example is missing or bad: its default value holds {bad_text(computed.output)}.",
-            "Leave out the examples without the feature, or give it a finite default_value.",
-        )
-    return FromOutside(source="this constant of the program holds", repair=_CHECK_CONSTANT)(computed)
 
 
 def _all(names: str, rule: Rule) -> dict[str, Rule]:
@@ -509,28 +474,7 @@ RULES: dict[str, Rule] = {
     ),
     **_all("FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3", _batch_norm),
     "ReadVariableOp": _read,
-    **_all(
-        "PyFunc PyFuncStateless EagerPyFunc",
-        FromOutside(source="your Python function returned", repair="Check the Python function that was called."),
-    ),
-    **_all("RestoreV2 Restore", FromOutside(source="the checkpoint holds", repair="Restore an earlier checkpoint.")),
-    **_all(
-        "IteratorGetNext IteratorGetNextSync OptionalGetValue",
-        FromOutside(
-            source="the dataset returned", repair="Check the dataset, for example with tf.debugging.check_numerics."
-        ),
-    ),
-    **_all(
-        "DecodeRaw ParseExampleV2 ParseSingleExample StringToNumber ReadFile",
-        FromOutside(source="the text or the record holds", repair=_DATA),
-    ),
-    "DecodeCSV": _csv,
-    "Bitcast": FromOutside(
-        source="the bytes, read as numbers, hold",
-        repair="Check that the bytes are numbers of that dtype and byte order.",
-    ),
-    "Const": _constant,
-    "Empty": FromOutside(source="the uninitialized memory holds", repair="Use tf.zeros."),
+    **FROM_OUTSIDE,
 }
 """The rule for each type of op."""
 
@@ -548,14 +492,11 @@ def explain(computed: Computed) -> Explanation | None:
     if not output.has_inf_or_nan:
         return None
     if output.op_type is None:
-        from_outside = Explanation(
-            f"No recorded op made the tensor: it already held {bad_text(output)} when the program first used it.",
-            _CHECK_SCALAR if output.shape == () else _CHECK_DATA,
-        )
+        from_outside = tensor_from_outside(output)
         masked = with_mask(from_outside, computed)
         return _with_product(_with_pool(from_outside, computed), computed) if masked is from_outside else masked
     if output.op_type == "Const" and computed.program_ops:
-        return _of_constants(computed)
+        return of_constants(computed, REPAIRS)
     rule = RULES.get(output.op_type)
     explanation = None if rule is None or not is_counted(output) else rule(computed)
     if explanation is not None and computed.is_optimizer:
@@ -632,22 +573,6 @@ def _is_of_optimizer(computed: Computed, divisor: TensorEvent) -> bool:
             waiting += [source for source in computed.made_from(row).values() if zeros(source) or infs(source)]
         num_steps += 1
     return False
-
-
-def _of_constants(computed: Computed) -> Explanation:
-    maker = next(iter(computed.makers), "An op")
-    if maker == "Const":
-        may_be_product = bool(computed.output.num_nan and infs(computed.output)) and "Mul" in computed.program_ops
-        return Explanation(
-            "A constant of the program holds an infinity or a NaN. TensorFlow computed the ops that take it in "
-            f"advance, and the result holds {bad_text(computed.output)}."
-            + (" An infinity times 0 is NaN." if may_be_product else ""),
-            _MASK_TIMES_INFINITY if may_be_product else _CHECK_CONSTANT,
-        )
-    return Explanation(
-        f"{maker} of constants: TensorFlow computed the result in advance, and it holds {bad_text(computed.output)}.",
-        " ".join(filter(None, (f"Check the constants that {maker} takes.", REPAIRS.get(maker)))),
-    )
 
 
 def _of_fused_op(computed: Computed) -> Explanation:

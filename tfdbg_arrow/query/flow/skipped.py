@@ -105,7 +105,7 @@ class SkippedUses:
             op_type: The op type, or the name of the function.
             stack_trace_id: A stack with the line.
             output_slot: The output.
-            other_users: Types of ops and names of functions that do not count, either.
+            other_users: Ops of these types and functions of these names do not count.
         """
         writers = self._eager_writers or ["AssignVariableOp"]
         stacks = self._stacks_of_line(op_type, stack_trace_id)

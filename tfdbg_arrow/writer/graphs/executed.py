@@ -196,7 +196,7 @@ class ExecutedGraphs:
 
     @contextmanager
     def trying(self, function_name: bytes, graph_id: int) -> Iterator[None]:
-        """Watches if TensorFlow can optimize the function of a graph, without running it."""
+        """Observes whether TensorFlow can optimize the function of a graph, which does not run meanwhile."""
         self._optimizer.set_trying(True)
         try:
             yield

@@ -70,8 +70,7 @@ def may_break(graph: Any) -> bool:
     """Returns True if TensorFlow's optimizer may break the function of a graph.
 
     With oneDNN, the optimizer replaces an activation of a sum of a dense layer and another tensor by a node without an
-    op type. TensorFlow then runs the function as it was before the optimizer. Whether it does so depends on shapes and
-    devices.
+    op type. TensorFlow then runs the function without any optimization. Shapes and devices decide whether this happens.
     """
     return any(op.type in _ACTIVATIONS and op.inputs[0].op.type in _SUMS for op in graph.get_operations())
 

@@ -72,7 +72,7 @@ class Observer(Protocol):
         """Returns True if TensorFlow's optimizer may break a function and has not tried it yet."""
 
     def trying(self, function_name: bytes, /) -> AbstractContextManager[None]:
-        """Watches if TensorFlow can optimize an untried function, without running it."""
+        """Observes whether TensorFlow can optimize an untried function, which does not run meanwhile."""
 
     def copy_to_record(self, function_name: bytes, /) -> bytes:
         """Returns the function to run for a call, so that the part that XLA compiles is recorded."""

@@ -122,7 +122,7 @@ class FunctionObserver:
         return self._executed.is_untried(function_name)
 
     def trying(self, function_name: bytes, /) -> AbstractContextManager[None]:
-        """Watches if TensorFlow can optimize an untried function, without running it."""
+        """Observes whether TensorFlow can optimize an untried function, which does not run meanwhile."""
         graph_id = self._registry.graph_id_of_function(function_name.decode())
         return nullcontext() if graph_id is None else self._executed.trying(function_name, graph_id)
 

@@ -1,0 +1,123 @@
+"""Rules for bad values that no op computed: data, constants, and what came into the program from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tfdbg_arrow.query.explanation.computed import Computed, Explanation, Rule, bad_text, infs, is_finite
+from tfdbg_arrow.query.recorded import TensorEvent
+
+_DATA = "Check the source of the data for NaN and infinities, and replace them or leave them out."
+_CHECK_DATA = (
+    "Check where the program got it, such as the data, NumPy code or loaded weights, and replace the bad elements or "
+    "leave them out."
+)
+_CHECK_SCALAR = "Check where the program got it, such as a schedule, NumPy code or a division in Python."
+_CHECK_CONSTANT = "Check the constant and how the program got it, such as a weight from NumPy or a default value."
+_MASK_TIMES_INFINITY = (
+    "If the program multiplies a mask by an infinity, use tf.where or a large number such as -1e9 in place of the "
+    f"product. Otherwise: {_CHECK_CONSTANT}"
+)
+_EXAMPLE_PARSERS = frozenset({"ParseExample", "ParseExampleV2", "ParseSingleExample"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class FromOutside:
+    """An op that returns data it did not compute: from a file, from Python, from a dataset, from memory.
+
+    Attributes:
+        source: The subject and the verb, such as `the checkpoint holds`.
+        repair: The fix.
+    """
+
+    source: str
+    repair: str
+
+    def __call__(self, computed: Computed) -> Explanation | None:
+        """Returns the explanation, or None if the counts prove nothing."""
+        if not all(map(is_finite, computed.inputs.values())):
+            return None
+        return Explanation(f"{computed.op}: {self.source} {bad_text(computed.output)}.", self.repair)
+
+
+def tensor_from_outside(tensor: TensorEvent) -> Explanation:
+    """Explains a tensor that no recorded op made."""
+    return Explanation(
+        f"No recorded op made the tensor: it already held {bad_text(tensor)} when the program first used it.",
+        _CHECK_SCALAR if tensor.shape == () else _CHECK_DATA,
+    )
+
+
+def _csv(computed: Computed) -> Explanation | None:
+    """Explains a field of CSV records. Each output of the op is one of the fields that the program reads."""
+    source = f"the field of its output {computed.output.output_slot}, counted from 0, holds"
+    return FromOutside(source=source, repair=_DATA)(computed)
+
+
+def _constant(computed: Computed) -> Explanation | None:
+    """Explains a constant. One that a parser takes is the value of missing fields."""
+    takers = computed.takers()
+    if {types[0] for types in takers} == {"DecodeCSV"}:
+        return Explanation(
+            f"A field of a record is missing or bad: the default of missing fields holds {bad_text(computed.output)}.",
+            "Leave out the records with missing fields, or give tf.io.decode_csv a finite default (record_defaults).",
+        )
+    ends = {types[-1] for types in takers} - {"Reshape"}
+    if ends and ends <= _EXAMPLE_PARSERS:
+        return Explanation(
+            f"A feature of an example is missing or bad: its default value holds {bad_text(computed.output)}.",
+            "Leave out the examples without the feature, or give it a finite default_value.",
+        )
+    return FromOutside(source="this constant of the program holds", repair=_CHECK_CONSTANT)(computed)
+
+
+def of_constants(computed: Computed, repairs: Mapping[str, str]) -> Explanation:
+    """Explains what TensorFlow computed in advance of constants of the program.
+
+    Args:
+        computed: The result.
+        repairs: The fix for a function of one argument, by op type.
+    """
+    maker = next(iter(computed.makers), "An op")
+    if maker == "Const":
+        may_be_product = bool(computed.output.num_nan and infs(computed.output)) and "Mul" in computed.program_ops
+        return Explanation(
+            "A constant of the program holds an infinity or a NaN. TensorFlow computed the ops that take it in "
+            f"advance, and the result holds {bad_text(computed.output)}."
+            + (" An infinity times 0 is NaN." if may_be_product else ""),
+            _MASK_TIMES_INFINITY if may_be_product else _CHECK_CONSTANT,
+        )
+    return Explanation(
+        f"{maker} of constants: TensorFlow computed the result in advance, and it holds {bad_text(computed.output)}.",
+        " ".join(filter(None, (f"Check the constants that {maker} takes.", repairs.get(maker)))),
+    )
+
+
+FROM_OUTSIDE: dict[str, Rule] = {
+    **dict.fromkeys(
+        ["PyFunc", "PyFuncStateless", "EagerPyFunc"],
+        FromOutside(source="your Python function returned", repair="Check the Python function that was called."),
+    ),
+    **dict.fromkeys(
+        ["RestoreV2", "Restore"], FromOutside(source="the checkpoint holds", repair="Restore an earlier checkpoint.")
+    ),
+    **dict.fromkeys(
+        ["IteratorGetNext", "IteratorGetNextSync", "OptionalGetValue"],
+        FromOutside(
+            source="the dataset returned", repair="Check the dataset, for example with tf.debugging.check_numerics."
+        ),
+    ),
+    **dict.fromkeys(
+        ["DecodeRaw", "ParseExampleV2", "ParseSingleExample", "StringToNumber", "ReadFile"],
+        FromOutside(source="the text or the record holds", repair=_DATA),
+    ),
+    "DecodeCSV": _csv,
+    "Bitcast": FromOutside(
+        source="the bytes, read as numbers, hold",
+        repair="Check that the bytes are numbers of that dtype and byte order.",
+    ),
+    "Const": _constant,
+    "Empty": FromOutside(source="the uninitialized memory holds", repair="Use tf.zeros."),
+}
+"""The rule for each type of op whose result comes from outside."""
