@@ -128,7 +128,7 @@ def measure(program: str, mode: str) -> Result:
         num_added=sum(recorded.ops.values()) - sum(plain.ops.values()),
         num_tensors=len(recorded.dtypes) - num_on_host,
         num_on_host=num_on_host,
-        num_counted=added["Bincount"],
+        num_counted=added["DenseBincount"],
         num_same=recorded.num_same,
         num_copies=recorded.num_copies,
         num_waits=recorded.num_waits,

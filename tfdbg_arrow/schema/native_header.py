@@ -23,6 +23,11 @@ _FUNCTIONS: tuple[tuple[str, Trait, str], ...] = (
     ("is_call", Trait.CALLS | Trait.BRANCHES | Trait.LOOPS, "Ops that run functions."),
     ("has_to_be_fed", Trait.FED, "Ops whose output has to be fed in a run of a session."),
     (
+        "has_own_memory",
+        Trait.OWN_MEMORY,
+        "Ops whose output never lies in the memory of an input that something else holds.",
+    ),
+    (
         "forwards_or_fails",
         Trait.CAN_FAIL,
         "Ops that hand their input on, or fail because of its elements or its shape.",

@@ -27,6 +27,7 @@ class Trait(Flag):
         COMPARES: The output says whether elements are equal, so that it shows NaN if an input is compared with itself.
         OF_SHAPE: The output depends only on the shape of the input.
         SHARES_MEMORY: The output can lie in the memory of an input.
+        OWN_MEMORY: The output never lies in the memory of an input that something else holds.
         CAN_FAIL: The op is EQUAL unless it fails because of the elements or the shape.
         STANDS_FOR_CALL: TensorFlow puts the op in place of the borders of a call.
         ENTERS: It hands a tensor into a loop.
@@ -68,6 +69,7 @@ class Trait(Flag):
     COMPARES = auto()
     OF_SHAPE = auto()
     SHARES_MEMORY = auto()
+    OWN_MEMORY = auto()
     CAN_FAIL = auto()
     STANDS_FOR_CALL = auto()
     ENTERS = auto()
@@ -187,6 +189,14 @@ _ROWS: tuple[tuple[str, Trait], ...] = (
     ("Square SquaredDifference StopGradient Sub Tan Tanh TanhGrad TruncateDiv Xdivy Xlog1py Xlogy", _T.ELEMENTWISE),
     ("AvgPool BiasAdd Conv2D Conv3D DepthwiseConv2dNative LogSoftmax MatMul MaxPool Softmax", _T.KEEPS_SLICES),
     ("_FusedConv2D _FusedMatMul", _T.KEEPS_SLICES),
+    # Ops with memory of their own, of those whose outputs are often added up. These rows add to those above.
+    ("Abs Add AddV2 BatchMatMul BatchMatMulV2 BiasAdd BiasAddGrad Conv2D Conv2DBackpropFilter", _T.OWN_MEMORY),
+    ("Conv2DBackpropInput DivNoNan Elu EluGrad Erf Erfc Exp FusedBatchNormGradV3 FusedBatchNormV3", _T.OWN_MEMORY),
+    ("LeakyRelu LeakyReluGrad Log LogSoftmax MatMul MaxPool MaxPoolGrad Maximum Minimum Mul Neg Pow", _T.OWN_MEMORY),
+    ("RealDiv Reciprocal Relu Relu6 Relu6Grad ReluGrad Rsqrt RsqrtGrad Sigmoid SigmoidGrad Softmax", _T.OWN_MEMORY),
+    ("Softplus SoftplusGrad Sqrt SqrtGrad Square SquaredDifference Sub Tanh TanhGrad", _T.OWN_MEMORY),
+    ("SoftmaxCrossEntropyWithLogits SparseSoftmaxCrossEntropyWithLogits UnsortedSegmentSum", _T.OWN_MEMORY),
+    ("_FusedConv2D _FusedMatMul", _T.OWN_MEMORY),
     # Finite and bad values. These rows add to those above.
     (
         "Abs BroadcastTo Ceil ConcatV2 Cos Elu Erf ExpandDims Floor GatherV2 LeakyRelu Maximum Minimum Neg",

@@ -333,14 +333,15 @@ class Backend:
 
         Args:
             records_others: Whether to record nodes that correspond to no op of the program.
-            device_types: The types of the devices that graphs run on.
+            device_types: The types of the devices that graphs run on, except for accelerators.
 
         Raises:
             RecordingError: This version of TensorFlow does not accept the optimizer.
         """
+        from tfdbg_arrow.writer.hooks import runtime
         from tfdbg_arrow.writer.hooks.graph_optimizer import load_optimizer
 
-        load_optimizer(self.core.__file__, device_types)
+        load_optimizer(self.core.__file__, [*device_types, *sorted(runtime.accelerator_types())])
         self.recording.set_records_others(records_others)
         optimizer: GraphOptimizer = self.recording
         return optimizer

@@ -11,8 +11,8 @@ namespace tfdbg_arrow {
 namespace {
 
 constexpr std::string_view kInput = "tensor", kPart = "part";
-// TF_DOUBLE, TF_INT32, TF_UINT8
-constexpr int kDouble = 2, kInt32 = 3, kUint8 = 4;
+// TF_FLOAT, TF_DOUBLE, TF_INT32, TF_UINT8
+constexpr int kFloat = 1, kDouble = 2, kInt32 = 3, kUint8 = 4;
 
 std::string_view device_type(std::string_view device) {
   constexpr std::string_view kField = "device:";
@@ -27,15 +27,17 @@ void append_node(const NodeBuilder& node, std::string* out, size_t max_bytes) {
   if (out->size() > max_bytes) throw std::runtime_error("the nodes that summarise tensors take too much memory");
 }
 
-// Returns a node that makes views of tensors as another dtype. It also makes the shapes of the tensors if `has_shapes`.
+// Returns a node that makes views of tensors as another dtype: of shape [1, n] if `is_row`, otherwise flat. It also makes
+// the shapes of the tensors if `has_shapes`.
 NodeBuilder view_of(const std::vector<std::string>& tensors, const std::vector<int>& types, int view_type, bool has_shapes,
-                    const std::string& name, std::string_view device) {
+                    bool is_row, const std::string& name, std::string_view device) {
   NodeBuilder view(name, kViewOp, device);
   for (const std::string& tensor : tensors) view.input(tensor);
   const auto num_tensors = static_cast<int64_t>(tensors.size());
   view.attr_types("types", types)
       .attr_int("num_views", view_type == 0 ? 0 : num_tensors)
       .attr_int("num_shapes", has_shapes ? num_tensors : 0)
+      .attr_bool("is_row", is_row)
       .attr_type("T", view_type == 0 ? kUint8 : view_type);
   return view;
 }
@@ -46,7 +48,7 @@ std::string append_all(const std::vector<std::string>& parts, const std::vector<
                        const std::string& device, const std::string& group, std::string_view node_in_loop,
                        std::string* out, size_t max_bytes) {
   const std::string bytes = group + "/bytes";
-  append_node(view_of(parts, types, kUint8, has_shapes, bytes, device), out, max_bytes);
+  append_node(view_of(parts, types, kUint8, has_shapes, false, bytes, device), out, max_bytes);
   if (parts.size() == 1) return bytes;
   NodeBuilder axis(group + "/axis", "Const", device);
   if (!node_in_loop.empty()) axis.input("^" + std::string(node_in_loop));
@@ -205,11 +207,9 @@ void SummaryNodes::build_group(const GroupKey& key, const Group& group, std::str
       shapes_of_parts.emplace_back(shapes.size(), parts.size());
       shapes.emplace_back();
       part_types.push_back(tensor.dtype);
-      if (tensor.is_constant) {
+      if (tensor.is_held) {
         parts.push_back(tensor.name);
       } else {
-        // A copy, because the elements are held until those of all tensors are there. If that was the memory of the
-        // tensor, a sum would add its terms in another order.
         append_node(NodeBuilder(name, "Snapshot", device).input(tensor.name).attr_type("T", tensor.dtype), out, max_bytes);
         parts.push_back(name);
         read_last_by(name);
@@ -217,13 +217,13 @@ void SummaryNodes::build_group(const GroupKey& key, const Group& group, std::str
     } else {
       const bool is_counted = !has_source && tensor.graph->num_classes > 0;
       const int view_type = is_counted ? tensor.graph->view_type : 0;
-      append_node(view_of({tensor.name}, {tensor.dtype}, view_type, true, name, device), out, max_bytes);
+      append_node(view_of({tensor.name}, {tensor.dtype}, view_type, true, true, name, device), out, max_bytes);
       dims.push_back(kShapeIsInput);
       shapes.push_back(tensor_name(name, is_counted ? 1 : 0));
       if (is_counted) {
         add_graph(tensor, name, group_name, node_in_loop, &constants, out, max_bytes);
         parts.push_back(name + "/" + std::string(kPart));
-        part_types.push_back(has_magnitudes_ ? kDouble : kInt32);
+        part_types.push_back(has_magnitudes_ ? kDouble : tensor.graph->num_classes == kNumBadKinds ? kFloat : kInt32);
       }
       read_last_by(is_counted ? name + "/" + tensor.graph->last_reader : name);
     }

@@ -1,15 +1,17 @@
 // Summarizes tensors on their devices, with nodes of TensorFlow's own ops.
 //
 // Copying the elements of a large tensor from an accelerator to the host to count them would be too slow. So each large
-// tensor gets nodes that count on its device. A small tensor is copied on its device, and counted on the host: counting
-// it on a GPU would take longer. A tensor with the elements of another one, such as the output of a Reshape, gets no
-// nodes: its row is made of the same counts. The counts and the copies of all tensors of one place in a graph are put
-// into one tensor. Only this tensor is copied to the host, where one TfdbgArrowRecordDevice op records it. Nodes that can
-// end the step with an error wait for that op, so that the tensors computed before the error are recorded. Other nodes do
-// not wait for the host.
+// tensor gets nodes that count on its device. The consumers of such a tensor run after the last of these nodes, so that
+// none of them holds its memory longer.
 //
-// The consumers of a tensor run after the last node that reads it. Then no other node holds the tensor, as without a
-// recording.
+// A small tensor is counted on the host, because counting it on a GPU would take longer. It is held until all small
+// tensors are there. A sum begins with the first term whose memory it can reuse, so a term that is held would change the
+// order of the terms: such a tensor is copied on its device, and the copy is held.
+//
+// A tensor with the elements of another one, such as the output of a Reshape, gets no nodes: its row is made of the same
+// counts. The counts and the small tensors of one place in a graph are put into one tensor. Only this tensor is copied to
+// the host, where one TfdbgArrowRecordDevice op records it. Nodes that can end the step with an error wait for that op, so
+// that the tensors computed before the error are recorded. Other nodes do not wait for the host.
 #pragma once
 
 #include <atomic>
@@ -35,11 +37,18 @@ namespace tfdbg_arrow {
 // mantissa. So an infinity and a quiet NaN, which is what computations make, are in different classes. A zero and a
 // subnormal number share their class.
 constexpr int kNumCounts = 6;
+// In CURT_HEALTH there are only three classes: -infinity, infinity and NaN. A number that is not 0 says that the tensor has
+// an element of the class.
+constexpr int64_t kNumBadKinds = 3;
 constexpr int kNumMagnitudes = kColumnMaxAbs - kColumnNumSubnormal + 1;
 
 // Writes the six counts of a summary, from kColumnNumNegInf on, given how many elements are in each class.
 template <typename Number>
 void count_kinds(const Number* classes, int64_t num_classes, double* counts) {
+  if (num_classes == kNumBadKinds) {
+    for (int64_t i = 0; i < kNumBadKinds; ++i) counts[i] = classes[i] != 0 ? 1 : 0;
+    return;
+  }
   const int64_t half = num_classes / 2;  // the second half has the negative numbers
   auto sum = [&](int64_t begin, int64_t end) {
     double total = 0;
@@ -54,11 +63,11 @@ void count_kinds(const Number* classes, int64_t num_classes, double* counts) {
   counts[5] = sum(2, half - 2);
 }
 
-// How one tensor is summarized: by a graph that computes one vector, the node `part`, from a flat view of the tensor, the
+// How one tensor is summarized: by a graph that computes the node `part` from a view of shape [1, n] of the tensor, the
 // node `tensor`.
 struct SummaryGraph {
   // Not 0: the vector has the number of elements in each class, as int32, or in FULL_NUMERICS as doubles, followed by the
-  // magnitudes.
+  // magnitudes. If it is kNumBadKinds, it has floats.
   int64_t num_classes = 0;
   // Not 0: there is no graph; the elements are copied to the host, and this is how many bytes one has. If both are 0, only
   // the shape is recorded.
@@ -140,6 +149,7 @@ struct SummarizedTensor {
   std::string_view call_site;
   bool has_call_site = false;
   bool is_constant = false;  // then its memory is never used for other tensors
+  bool is_held = true;       // whether the record op may hold its memory
   std::vector<SameTensor> same_tensors;  // the nearest one first
   std::optional<std::vector<int64_t>> shape;
 };

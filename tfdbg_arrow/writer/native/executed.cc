@@ -122,6 +122,11 @@ bool is_check(std::string_view op) {
   return forwards_or_fails(op) || op == "Assert";
 }
 
+// Returns true for ops that write to the memory of an input even if something else holds it.
+bool writes_to_input(std::string_view op) {
+  return op == "InplaceAdd" || op == "InplaceSub" || op == "InplaceUpdate" || op == "_ParallelConcatUpdate";
+}
+
 // Returns true for nodes that wait for the record ops beside their inputs. Other inputs pass through their record ops. On
 // a device, a sum adds its terms in another order if a record op still holds one of them.
 // Source: tensorflow/core/kernels/aggregate_ops.cc, which begins with the first term whose memory it can reuse.
@@ -216,6 +221,11 @@ class Editor {
       return places.order_of(a.node) < places.order_of(b.node);
     });
     VariableReads reads(graph_, index_of_);
+    const std::unordered_set<std::string> summed = summed_tensors();
+    // An op can write to the memory of a variable although something else holds it, if it takes it by reference.
+    const bool has_references = std::any_of(described_.begin(), described_.end(), [](const ExecutedNode& node) {
+      return std::any_of(node.output_types.begin(), node.output_types.end(), [](int type) { return type < 0; });
+    });
     for (const Summarised& each : summarised_) {
       const NodeView& node = graph_.nodes[each.node];
       const NodeMatcher::Match& match = matcher_[each.node];
@@ -225,6 +235,7 @@ class Editor {
       const bool is_in_order = place->frame == 0;
       nodes.add(*place, {tensor_name(node.name, each.slot), node.name, node.device, each.graph, each.type, each.key,
                          each.stops, match.path, match.has_path, node.op == "Const",
+                         node.op == "Const" || (!has_references && summed.count(tensor_name(node.name, each.slot)) == 0),
                          same_tensors(each.node, is_in_order ? &reads : nullptr), session_.summaries.shape_of(each.key)});
     }
     nodes.build(&added_, kMaxAddedBytes);
@@ -240,6 +251,30 @@ class Editor {
         if (places.can_wait(*place, recorded)) waits_for_[i].push_back("^" + name);
       }
     }
+  }
+
+  // Returns the tensors in whose memory a term of a sum can lie, or a tensor that another op writes to. A sum may be in a
+  // called function too.
+  std::unordered_set<std::string> summed_tensors() const {
+    std::unordered_set<std::string> summed;
+    std::vector<size_t> waiting;
+    auto add_inputs = [&](const NodeView& node) {
+      for (std::string_view text : node.inputs) {
+        const std::optional<NodeInput> input = parse_input(text);
+        if (!input || input->is_control || !summed.insert(canonical(text)).second) continue;
+        const auto source = index_of_.find(input->node);
+        if (source != index_of_.end() && !has_own_memory(graph_.nodes[source->second].op)) waiting.push_back(source->second);
+      }
+    };
+    for (const NodeView& node : graph_.nodes) {
+      if (node.op == "AddN" || writes_to_input(node.op) || is_call(node.op)) add_inputs(node);
+    }
+    while (!waiting.empty()) {
+      const NodeView& node = graph_.nodes[waiting.back()];
+      waiting.pop_back();
+      add_inputs(node);
+    }
+    return summed;
   }
 
   // Returns the tensors that have the same elements as the output of a node, the nearest one first.

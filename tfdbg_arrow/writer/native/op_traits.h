@@ -100,6 +100,68 @@ inline bool has_to_be_fed(std::string_view op) {
   return types.count(op) != 0;
 }
 
+// Ops whose output never lies in the memory of an input that something else holds.
+inline bool has_own_memory(std::string_view op) {
+  static const std::unordered_set<std::string_view> types = {
+      "Abs",
+      "Add",
+      "AddV2",
+      "BatchMatMul",
+      "BatchMatMulV2",
+      "BiasAdd",
+      "BiasAddGrad",
+      "Conv2D",
+      "Conv2DBackpropFilter",
+      "Conv2DBackpropInput",
+      "DivNoNan",
+      "Elu",
+      "EluGrad",
+      "Erf",
+      "Erfc",
+      "Exp",
+      "FusedBatchNormGradV3",
+      "FusedBatchNormV3",
+      "LeakyRelu",
+      "LeakyReluGrad",
+      "Log",
+      "LogSoftmax",
+      "MatMul",
+      "MaxPool",
+      "MaxPoolGrad",
+      "Maximum",
+      "Minimum",
+      "Mul",
+      "Neg",
+      "Pow",
+      "RealDiv",
+      "Reciprocal",
+      "Relu",
+      "Relu6",
+      "Relu6Grad",
+      "ReluGrad",
+      "Rsqrt",
+      "RsqrtGrad",
+      "Sigmoid",
+      "SigmoidGrad",
+      "Softmax",
+      "SoftmaxCrossEntropyWithLogits",
+      "Softplus",
+      "SoftplusGrad",
+      "SparseSoftmaxCrossEntropyWithLogits",
+      "Sqrt",
+      "SqrtGrad",
+      "Square",
+      "SquaredDifference",
+      "Sub",
+      "Tanh",
+      "TanhGrad",
+      "UnsortedSegmentSum",
+      "_FusedConv2D",
+      "_FusedMatMul",
+  };
+  return types.count(op) != 0;
+}
+
 // Ops that hand their input on, or fail because of its elements or its shape.
 inline bool forwards_or_fails(std::string_view op) {
   static const std::unordered_set<std::string_view> types = {

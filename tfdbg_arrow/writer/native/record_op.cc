@@ -171,6 +171,7 @@ void compute_record_constant(void* opaque, TF_OpKernelContext* context) {
 
 struct ViewKernel {
   int type = 0;
+  bool is_row = false;                    // whether a view has the shape [1, n], and not [n]
   int64_t num_views = 0, num_shapes = 0;  // how many inputs have these outputs
 };
 
@@ -178,7 +179,8 @@ void* create_view(TF_OpKernelConstruction* construction) {
   auto kernel = std::make_unique<ViewKernel>();
   Status status;
   tf_api().TF_OpKernelConstruction_GetAttrType(construction, "T", &kernel->type, status.get());
-  if (!status.ok() || !read_int(construction, "num_views", &kernel->num_views, &status) ||
+  if (!status.ok() || !read_bool(construction, "is_row", &kernel->is_row, &status) ||
+      !read_int(construction, "num_views", &kernel->num_views, &status) ||
       !read_int(construction, "num_shapes", &kernel->num_shapes, &status)) {
     tf_api().TF_OpKernelConstruction_Failure(construction, status.get());
     return nullptr;
@@ -188,14 +190,15 @@ void* create_view(TF_OpKernelConstruction* construction) {
 
 void delete_view(void* opaque) { delete static_cast<ViewKernel*>(opaque); }
 
-// Sets an output to a flat view of a tensor.
-void set_view(TF_OpKernelContext* context, int output, const TF_Tensor* tensor, int type, int64_t num_bytes) {
+// Sets an output to a view of a tensor.
+void set_view(const ViewKernel& kernel, TF_OpKernelContext* context, int output, const TF_Tensor* tensor,
+              int64_t num_bytes) {
   const TensorFlowApi& tf = tf_api();
   Status& status = thread_status();
   constexpr int64_t kOne = 1;
   TF_Tensor* view = tf.TF_AllocateTensor(kUint8, &kOne, 1, 1);
-  const int64_t num_elements = num_bytes / static_cast<int64_t>(tf.TF_DataTypeSize(type));
-  tf.TF_TensorBitcastFrom(tensor, type, view, &num_elements, 1, status.get());
+  const int64_t dims[] = {1, num_bytes / static_cast<int64_t>(tf.TF_DataTypeSize(kernel.type))};
+  tf.TF_TensorBitcastFrom(tensor, kernel.type, view, kernel.is_row ? dims : dims + 1, kernel.is_row ? 2 : 1, status.get());
   if (status.ok()) tf.TF_SetOutput(context, output, view, status.get());
   tf.TF_DeleteTensor(view);
 }
@@ -227,7 +230,7 @@ void compute_view(void* opaque, TF_OpKernelContext* context) {
         dims.push_back(tf.TF_Dim(tensor, d));
         num_bytes *= dims.back();
       }
-      if (i < kernel->num_views) set_view(context, i, tensor, kernel->type, num_bytes);
+      if (i < kernel->num_views) set_view(*kernel, context, i, tensor, num_bytes);
       if (status.ok() && i < kernel->num_shapes) set_shape(context, static_cast<int>(kernel->num_views) + i, dims);
     }
     if (tensor != nullptr) tf.TF_DeleteTensor(tensor);
@@ -263,7 +266,8 @@ void register_view_op() {
   tf.TF_OpDefinitionBuilderAddInput(builder, "tensors: types");
   tf.TF_OpDefinitionBuilderAddOutput(builder, "views: num_views * T");
   tf.TF_OpDefinitionBuilderAddOutput(builder, "shapes: num_shapes * int64");
-  for (const char* attr : {"types: list(type) >= 1", "num_views: int >= 0", "num_shapes: int >= 0", "T: type"}) {
+  for (const char* attr : {"types: list(type) >= 1", "num_views: int >= 0", "num_shapes: int >= 0", "is_row: bool",
+                           "T: type"}) {
     tf.TF_OpDefinitionBuilderAddAttr(builder, attr);
   }
   tf.TF_OpDefinitionBuilderSetShapeInferenceFunction(builder, unknown_shapes);

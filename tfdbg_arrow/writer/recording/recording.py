@@ -300,9 +300,11 @@ class Recording:
 
     def _choose_xla(self) -> str:
         """Returns how to treat functions with jit_compile=True: `inside`, `observe` or `keep`."""
-        if self.settings.xla == "auto":
-            return "observe" if self.settings.keeps_values or self.settings.histograms else "inside"
-        return self.settings.xla
+        if self.settings.xla != "auto":
+            return self.settings.xla
+        # XLA takes minutes to compile what counts the tensors of a network for a GPU.
+        runs_without_xla = self.settings.keeps_values or self.settings.histograms or runtime.has_accelerator()
+        return "observe" if runs_without_xla else "inside"
 
     def _make_compiled(self, notes: FunctionNotes) -> CompiledFunctions:
         from tfdbg_arrow.writer.tensorflow_backend.compiled import CompiledSummaries

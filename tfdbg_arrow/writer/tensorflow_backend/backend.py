@@ -30,9 +30,8 @@ class TensorFlowBackend(Backend):
         Raises:
             RecordingError: This version of TensorFlow does not accept the optimizer.
         """
-        accelerators = sorted(runtime.accelerator_types())
-        optimizer = super().load_optimizer(records_others=records_others, device_types=[*device_types, *accelerators])
-        counting = accelerators or ["CPU"]
+        optimizer = super().load_optimizer(records_others=records_others, device_types=device_types)
+        counting = sorted(runtime.accelerator_types()) or ["CPU"]
         # TensorFlow's op that counts does not run on a GPU if the program asks for deterministic ops. Tensors are then
         # copied to the host.
         if not runtime.refuses_counting_on_accelerators():
@@ -49,7 +48,9 @@ class TensorFlowBackend(Backend):
 
     def start(self, handlers: Handlers) -> None:
         """Starts to record events."""
-        self.core.set_device_counter(functools.partial(count_on_device, is_exact=self.settings.exact_subnormals))
+        settings = self.settings
+        count = functools.partial(count_on_device, mode=settings.mode, is_exact=settings.exact_subnormals)
+        self.core.set_device_counter(count)
         super().start(handlers)
 
     def stop(self) -> None:

@@ -30,7 +30,10 @@ from tfdbg_arrow.writer.hooks.unobserved import unobserved
 from tfdbg_arrow.writer.native import reference
 from tfdbg_arrow.writer.settings import TensorDebugMode
 from tfdbg_arrow.writer.tensorflow_backend.elements import (
+    CHECKED_DTYPES,
     FORMATS,
+    NUM_BAD_KINDS,
+    bad_kinds,
     classes,
     classes_of_bits,
     magnitudes,
@@ -170,8 +173,9 @@ def device_graphs(
 
     Returns:
         For each dtype, the number of classes, and a serialized GraphDef that computes the node `part` from the node
-        `tensor`. They are 0 and no such node if the mode only needs shapes. The dtype of `tensor` is that of the
-        elements, or of their bits as unsigned integers. Its shape is flat.
+        `tensor`. They are 0 and no such node if the mode only needs shapes. In CURT_HEALTH, the classes of dtypes in
+        CHECKED_DTYPES are those of bad_kinds(). The dtype of `tensor` is that of the
+        elements, or of their bits as unsigned integers. Its shape is [1, n].
     """
     graphs = {}
     for dtype in _DTYPES:
@@ -179,48 +183,64 @@ def device_graphs(
         if dtype_mask >> number & 1:
             graph_def = _device_graph(mode, dtype, is_exact)
             if all(_can_count(dtype, graph_def, device_type) for device_type in device_types):
-                graphs[number] = (num_classes(dtype) if mode.measures_health else 0, graph_def)
+                graphs[number] = (_num_classes(mode, dtype), graph_def)
     return graphs
 
 
-def count_on_device(tensor: Any, *, is_exact: bool) -> bytes:
-    """Returns how many elements of an eager tensor are in each class, as the bytes of int32 numbers.
+def _num_classes(mode: TensorDebugMode, dtype: tf.DType) -> int:
+    if _only_finds_bad(mode, dtype):
+        return NUM_BAD_KINDS
+    return num_classes(dtype) if mode.measures_health else 0
+
+
+def _only_finds_bad(mode: TensorDebugMode, dtype: tf.DType) -> bool:
+    return mode is TensorDebugMode.CURT_HEALTH and dtype in CHECKED_DTYPES
+
+
+def count_on_device(tensor: Any, *, mode: TensorDebugMode, is_exact: bool) -> bytes:
+    """Returns the bytes of the numbers that a graph of device_graphs() computes for an eager tensor.
 
     Args:
         tensor: An eager tensor of a dtype for which device_graphs() has a graph.
+        mode: The mode to count for, which is not FULL_NUMERICS.
         is_exact: Whether subnormal numbers are not counted as zeros.
     """
     with unobserved(), tf.device(tensor.device):
-        counted: bytes = _counting_function(tensor.dtype, is_exact)(tensor).numpy().tobytes()
+        counted: bytes = _counting_function(mode, tensor.dtype, is_exact)(tensor).numpy().tobytes()
         return counted
 
 
 @functools.cache
-def _counting_function(dtype: tf.DType, is_exact: bool) -> Any:
-    function = tf.function(lambda tensor: classes(tf.reshape(tensor, [-1]), is_exact=is_exact), autograph=False)
+def _counting_function(mode: TensorDebugMode, dtype: tf.DType, is_exact: bool) -> Any:
+    def count(tensor: Any) -> Any:
+        row = tf.reshape(tensor, [1, -1])
+        return bad_kinds(row) if _only_finds_bad(mode, dtype) else classes(row, is_exact=is_exact)
+
     with tf.device(None):
-        return function.get_concrete_function(tf.TensorSpec(None, dtype))
+        return tf.function(count, autograph=False).get_concrete_function(tf.TensorSpec(None, dtype))
 
 
 @functools.cache
 def _device_graph(mode: TensorDebugMode, dtype: tf.DType, is_exact: bool) -> bytes:
     with unobserved(), tf.Graph().as_default() as graph:
         if mode is TensorDebugMode.FULL_NUMERICS:
-            tensor = _flat_input(dtype)
-            counts = tf.cast(classes(tensor, is_exact=True), tf.float64)
+            tensor = _row_input(dtype)
+            counts = tf.reshape(tf.cast(classes(tensor, is_exact=True), tf.float64), [-1])
             tf.concat([counts, magnitudes(tensor, without_loss(tensor))], axis=0, name="part")
+        elif _only_finds_bad(mode, dtype):
+            bad_kinds(_row_input(dtype), name="part")
         elif mode.measures_health and dtype in FORMATS and not is_exact:
-            classes_of_bits(_flat_input(FORMATS[dtype].bits), dtype, name="part")
+            classes_of_bits(_row_input(FORMATS[dtype].bits), dtype, name="part")
         elif mode.measures_health:
-            classes(_flat_input(dtype), is_exact=is_exact, name="part")
+            classes(_row_input(dtype), is_exact=is_exact, name="part")
         else:
-            _flat_input(dtype)
+            _row_input(dtype)
         serialized: bytes = graph.as_graph_def().SerializeToString()
         return serialized
 
 
-def _flat_input(dtype: tf.DType) -> Any:
-    return tf.compat.v1.placeholder(dtype, [None], name="tensor")
+def _row_input(dtype: tf.DType) -> Any:
+    return tf.compat.v1.placeholder(dtype, [1, None], name="tensor")
 
 
 def small_dtypes(mode: TensorDebugMode, *, device_types: Sequence[str]) -> dict[int, int]:
