@@ -150,7 +150,7 @@ def run(
         typer.Option(
             metavar="CHOICE",
             help="Functions with jit_compile=True: inside (compiled, recorded), observe (without XLA, recorded), keep "
-            "(compiled, not recorded) or auto (inside, but observe if elements are kept, and with "
+            "(compiled, not recorded) or auto (inside, but observe with a GPU, if elements are kept, and with "
             "--histograms).",
         ),
     ] = "auto",

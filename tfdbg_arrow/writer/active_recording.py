@@ -133,9 +133,9 @@ def enable(
         xla: How to treat functions with jit_compile=True. "inside" keeps them compiled and records them; of a loop in
             them, it records the first iteration with a bad value and the last iteration. "observe" runs them without
             XLA and records them. "keep" keeps them compiled and does not record them; `Logdir.coverage()` lists their
-            ops. "auto" is "inside", and "observe" if elements of tensors are kept (`values`, FULL_TENSOR) or with
-            `histograms`. In sessions of `tf.compat.v1` and in functions of tf.data, "inside" does the same as
-            "observe" (docs/xla.md).
+            ops. "auto" is "inside", and "observe" if TensorFlow sees a GPU, if elements of tensors are kept (`values`,
+            FULL_TENSOR) or with `histograms`. In sessions of `tf.compat.v1` and in functions of tf.data, "inside" does
+            the same as "observe" (docs/xla.md).
         graphs: Which ops of functions are recorded. "executed" records the ops that TensorFlow's optimizer makes of
             yours and that run. The numbers are those of an unrecorded run, and ops that TensorFlow fuses are recorded
             as one. "traced" switches off TensorFlow's passes that fuse, fold or reorder ops, so that each of your ops

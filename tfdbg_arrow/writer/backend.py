@@ -328,12 +328,11 @@ class Backend:
         """
         self.core.set_local_task(task)
 
-    def load_optimizer(self, *, records_others: bool, device_types: Sequence[str] = ("CPU",)) -> GraphOptimizer:
+    def load_optimizer(self, *, records_others: bool) -> GraphOptimizer:
         """Makes TensorFlow call the core's graph optimizer, and returns it.
 
         Args:
             records_others: Whether to record nodes that correspond to no op of the program.
-            device_types: The types of the devices that graphs run on, except for accelerators.
 
         Raises:
             RecordingError: This version of TensorFlow does not accept the optimizer.
@@ -341,7 +340,7 @@ class Backend:
         from tfdbg_arrow.writer.hooks import runtime
         from tfdbg_arrow.writer.hooks.graph_optimizer import load_optimizer
 
-        load_optimizer(self.core.__file__, [*device_types, *sorted(runtime.accelerator_types())])
+        load_optimizer(self.core.__file__, ["CPU", *sorted(runtime.accelerator_types())])
         self.recording.set_records_others(records_others)
         optimizer: GraphOptimizer = self.recording
         return optimizer

@@ -122,7 +122,7 @@ class FunctionNotes:
 
     def without_xla(self, function_name: str) -> None:
         """Reports that a function with jit_compile=True runs without XLA."""
-        reason = "runs without XLA while recording: compiled ops cannot be observed"
+        reason = "runs without XLA while recording: its numbers can differ"
         self._stats.note("changed", function_name, reason, reason_code="ran_without_xla")
 
     def kept_xla(self, function_name: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 
 from tfdbg_arrow.writer.backend import Backend, Handlers
 from tfdbg_arrow.writer.graphs.compiled_rows import RESHAPED, SAME_TENSOR
@@ -18,19 +17,18 @@ class TensorFlowBackend(Backend):
     name = "tensorflow"
     counts_on_device = True
 
-    def load_optimizer(self, *, records_others: bool, device_types: Sequence[str] = ("CPU",)) -> GraphOptimizer:
+    def load_optimizer(self, *, records_others: bool) -> GraphOptimizer:
         """Makes TensorFlow call the core's graph optimizer, which counts tensors on their devices, and returns it.
 
         If there is an accelerator, the core counts the tensors that are on the host.
 
         Args:
             records_others: Whether to record nodes that correspond to no op of the program.
-            device_types: The types of the devices that graphs run on, except for accelerators.
 
         Raises:
             RecordingError: This version of TensorFlow does not accept the optimizer.
         """
-        optimizer = super().load_optimizer(records_others=records_others, device_types=device_types)
+        optimizer = super().load_optimizer(records_others=records_others)
         counting = sorted(runtime.accelerator_types()) or ["CPU"]
         # TensorFlow's op that counts does not run on a GPU if the program asks for deterministic ops. Tensors are then
         # copied to the host.
