@@ -1,7 +1,7 @@
 """How fast TensorFlow's ops count the elements of tensors on a device, and what reading the results of eager ops costs.
 
-`python benchmarks/counting.py --device GPU:0 --output counting.json`. docs/executed_graphs.md says how tensors on a GPU are
-counted; this benchmark is the reason for it.
+`python benchmarks/counting.py --device GPU:0 --output counting.json`. docs/executed_graphs.md says how tensors on a GPU
+are counted; this benchmark is the reason for it.
 """
 
 from __future__ import annotations
