@@ -135,8 +135,7 @@ PROGRAMS = (
     Program(logarithm, eager),
     Program(logarithm, eager, LARGE_EAGER),
     *(Program(function, graph, size) for function in OP_TYPES for size in (SMALL, LARGE)),
-    Program(logarithm, xla),
-    Program(loop, xla),
+    *(Program(function, xla, settings={"xla": how}) for function in (logarithm, loop) for how in ("auto", "inside")),
     *(Program(logarithm, session, size) for size in (SMALL, LARGE)),
     Program(logarithm, thread),
     *(
