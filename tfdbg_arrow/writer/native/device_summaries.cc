@@ -36,13 +36,13 @@ NodeBuilder view_of(const std::vector<std::string>& tensors, const std::vector<i
   const auto num_tensors = static_cast<int64_t>(tensors.size());
   view.attr_types("types", types)
       .attr_int("num_views", view_type == 0 ? 0 : num_tensors)
-      .attr_int("num_shapes", has_shapes ? num_tensors : 0)
+      .attr_int("num_shapes", has_shapes ? 1 : 0)
       .attr_bool("is_row", is_row)
       .attr_type("T", view_type == 0 ? kUint8 : view_type);
   return view;
 }
 
-// Appends nodes that put the bytes of tensors together, and the shapes of the tensors as further outputs of
+// Appends nodes that put the bytes of tensors together, and the shapes of the tensors as a further output of
 // `<group>/bytes`. Returns the name of the node with all bytes.
 std::string append_all(const std::vector<std::string>& parts, const std::vector<int>& types, bool has_shapes,
                        const std::string& device, const std::string& group, std::string_view node_in_loop,
@@ -182,7 +182,7 @@ void SummaryNodes::build_group(const GroupKey& key, const Group& group, std::str
   std::unordered_set<std::string> constants;
   std::vector<std::string> parts, shapes;
   std::vector<int> part_types;
-  std::vector<std::pair<size_t, size_t>> shapes_of_parts;  // index in `shapes`, index in `parts`
+  bool has_shapes_of_parts = false;
   std::vector<std::string> computed;  // nodes whose tensors are recorded without further nodes
   std::vector<int32_t> keys, stops, dtypes, nums_classes, element_bytes, same_as, dims, sites, has_call_site;
   Interned call_sites;
@@ -203,9 +203,8 @@ void SummaryNodes::build_group(const GroupKey& key, const Group& group, std::str
       dims.push_back(static_cast<int32_t>(tensor.shape->size()));
       for (int64_t dim : *tensor.shape) dims.push_back(static_cast<int32_t>(dim));
     } else if (!has_source && is_whole) {
-      dims.push_back(kShapeIsInput);
-      shapes_of_parts.emplace_back(shapes.size(), parts.size());
-      shapes.emplace_back();
+      dims.push_back(kShapeOfPart);
+      has_shapes_of_parts = true;
       part_types.push_back(tensor.dtype);
       if (tensor.is_held) {
         parts.push_back(tensor.name);
@@ -239,13 +238,13 @@ void SummaryNodes::build_group(const GroupKey& key, const Group& group, std::str
   NodeBuilder record(group_name, kRecordDeviceOp, device);
   if (!parts.empty()) {
     record.input(
-        append_all(parts, part_types, !shapes_of_parts.empty(), device, group_name, node_in_loop, out, max_bytes));
+        append_all(parts, part_types, has_shapes_of_parts, device, group_name, node_in_loop, out, max_bytes));
   }
-  for (const auto& [shape, part] : shapes_of_parts) shapes[shape] = tensor_name(group_name + "/bytes", parts.size() + part);
+  if (has_shapes_of_parts) record.input(tensor_name(group_name + "/bytes", parts.size()));
   for (const std::string& shape : shapes) record.input(shape);
   for (const std::string& node : computed) record.input("^" + node);
   record.attr_int("num_parts", parts.empty() ? 0 : 1)
-      .attr_int("num_shapes", static_cast<int64_t>(shapes.size()))
+      .attr_int("num_shapes", static_cast<int64_t>(shapes.size()) + (has_shapes_of_parts ? 1 : 0))
       .attr_ints("nodes", keys)
       .attr_ints("decides", stops)
       .attr_ints("dtypes", dtypes)

@@ -130,6 +130,7 @@ bool is_host(std::string_view device);
 // or the rank, followed by the dimensions.
 constexpr int kShapeIsInput = -1;   // its next input
 constexpr int kShapeOfSource = -2;  // the tensor with the same elements
+constexpr int kShapeOfPart = -3;    // its first input of shapes, which has those of all parts in their order
 
 // An earlier tensor that has the same elements as a tensor.
 struct SameTensor {

@@ -172,7 +172,8 @@ void compute_record_constant(void* opaque, TF_OpKernelContext* context) {
 struct ViewKernel {
   int type = 0;
   bool is_row = false;                    // whether a view has the shape [1, n], and not [n]
-  int64_t num_views = 0, num_shapes = 0;  // how many inputs have these outputs
+  int64_t num_views = 0;                  // 0, or the number of inputs
+  int64_t num_shapes = 0;                 // 0, or 1: a vector with the rank of each input, followed by its dimensions
 };
 
 void* create_view(TF_OpKernelConstruction* construction) {
@@ -203,14 +204,14 @@ void set_view(const ViewKernel& kernel, TF_OpKernelContext* context, int output,
   tf.TF_DeleteTensor(view);
 }
 
-void set_shape(TF_OpKernelContext* context, int output, const std::vector<int64_t>& dims) {
+void set_shapes(TF_OpKernelContext* context, int output, const std::vector<int64_t>& numbers) {
   const TensorFlowApi& tf = tf_api();
-  const auto rank = static_cast<int64_t>(dims.size());
-  const size_t num_bytes = dims.size() * sizeof(int64_t);
-  TF_Tensor* shape = tf.TF_AllocateTensor(kInt64, &rank, 1, num_bytes);
-  if (num_bytes > 0) std::memcpy(tf.TF_TensorData(shape), dims.data(), num_bytes);
-  tf.TF_SetOutput(context, output, shape, thread_status().get());
-  tf.TF_DeleteTensor(shape);
+  const auto size = static_cast<int64_t>(numbers.size());
+  const size_t num_bytes = numbers.size() * sizeof(int64_t);
+  TF_Tensor* shapes = tf.TF_AllocateTensor(kInt64, &size, 1, num_bytes);
+  std::memcpy(tf.TF_TensorData(shapes), numbers.data(), num_bytes);
+  tf.TF_SetOutput(context, output, shapes, thread_status().get());
+  tf.TF_DeleteTensor(shapes);
 }
 
 void compute_view(void* opaque, TF_OpKernelContext* context) {
@@ -219,25 +220,25 @@ void compute_view(void* opaque, TF_OpKernelContext* context) {
   const TensorFlowApi& tf = tf_api();
   Status& status = thread_status();
   const int num_tensors = tf.TF_NumInputs(context);
-  std::vector<int64_t> dims;
+  std::vector<int64_t> shapes;
   for (int i = 0; i < num_tensors; ++i) {
     TF_Tensor* tensor = nullptr;
     tf.TF_GetInput(context, i, &tensor, status.get());
     if (status.ok() && tensor != nullptr) {
-      dims.clear();
       int64_t num_bytes = static_cast<int64_t>(tf.TF_DataTypeSize(tf.TF_TensorType(tensor)));
+      shapes.push_back(tf.TF_NumDims(tensor));
       for (int d = 0; d < tf.TF_NumDims(tensor); ++d) {
-        dims.push_back(tf.TF_Dim(tensor, d));
-        num_bytes *= dims.back();
+        shapes.push_back(tf.TF_Dim(tensor, d));
+        num_bytes *= shapes.back();
       }
       if (i < kernel->num_views) set_view(*kernel, context, i, tensor, num_bytes);
-      if (status.ok() && i < kernel->num_shapes) set_shape(context, static_cast<int>(kernel->num_views) + i, dims);
     }
     if (tensor != nullptr) tf.TF_DeleteTensor(tensor);
     if (status.ok()) continue;
     tf.TF_OpKernelContext_Failure(context, status.get());
     return;
   }
+  if (kernel->num_shapes > 0) set_shapes(context, static_cast<int>(kernel->num_views), shapes);
 }
 
 void no_outputs(TF_ShapeInferenceContext*, TF_Status*) {}

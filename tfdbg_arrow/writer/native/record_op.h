@@ -6,7 +6,7 @@
 // of branches that were not taken are omitted. The memory of the arguments identifies the call.
 // TfdbgArrowRecordDevice(parts, shapes...): records tensors whose elements were counted on their device, see
 // device_summaries.h.
-// TfdbgArrowView(tensors...): returns flat views of tensors as another dtype, in the same memory, and their shapes on
+// TfdbgArrowView(tensors...): returns views of tensors as another dtype, in the same memory, and their shapes on
 // the host. It copies nothing, also on a device.
 // TfdbgArrowRecordThrough(tensor): records one tensor and passes it on. The optimizer of executed.h adds it to graphs.
 // TfdbgArrowRecordConstant(tensor): records one tensor, and has no output.

@@ -109,16 +109,31 @@ int64_t call_with_arguments(const RecordKernel& kernel, TF_OpKernelContext* cont
   return found;
 }
 
-// Reads a shape from an int64 tensor.
-Shape shape_in(TF_Tensor* tensor) {
+// Reads the shapes from an input that TfdbgArrowView made. A shape of a higher rank than kMaxRank is not known.
+std::vector<Shape> shapes_of_input(TF_OpKernelContext* context, int input) {
   const TensorFlowApi& tf = tf_api();
-  Shape shape;
-  if (tf.TF_TensorType(tensor) != kInt64 || tf.TF_NumDims(tensor) != 1 || tf.TF_Dim(tensor, 0) > kMaxRank) return shape;
-  shape.is_known = true;
-  shape.rank = static_cast<int>(tf.TF_Dim(tensor, 0));
-  std::memcpy(shape.dims, tf.TF_TensorData(tensor), static_cast<size_t>(shape.rank) * sizeof(int64_t));
-  shape.size = num_elements(shape.rank, shape.dims);
-  return shape;
+  std::vector<Shape> shapes;
+  TF_Tensor* tensor = nullptr;
+  tf.TF_GetInput(context, input, &tensor, thread_status().get());
+  if (tensor == nullptr) return shapes;
+  if (tf.TF_TensorType(tensor) == kInt64 && tf.TF_NumDims(tensor) == 1) {
+    const auto* next = static_cast<const int64_t*>(tf.TF_TensorData(tensor));
+    const int64_t* const end = next + tf.TF_Dim(tensor, 0);
+    while (next < end && *next >= 0 && *next < end - next) {
+      const int64_t rank = *next++;
+      Shape shape;
+      if (rank <= kMaxRank) {
+        shape.is_known = true;
+        shape.rank = static_cast<int>(rank);
+        std::copy_n(next, rank, shape.dims);
+        shape.size = num_elements(shape.rank, shape.dims);
+      }
+      shapes.push_back(shape);
+      next += rank;
+    }
+  }
+  tf.TF_DeleteTensor(tensor);
+  return shapes;
 }
 
 }  // namespace
@@ -261,6 +276,10 @@ Layout layout(const RecordKernel& kernel, TF_OpKernelContext* context, bool has_
   const TensorFlowApi& tf = tf_api();
   Layout found;
   int next_shape = has_parts ? 1 : 0;
+  const bool has_shapes_of_parts = std::count(kernel.dims.begin(), kernel.dims.end(), kShapeOfPart) > 0;
+  const std::vector<Shape> shapes_of_parts =
+      has_shapes_of_parts ? shapes_of_input(context, next_shape++) : std::vector<Shape>();
+  size_t part = 0;
   const int64_t* dims = kernel.dims.data();
   for (size_t i = 0; i < kernel.nodes.size(); ++i) {
     const auto source = static_cast<size_t>(kernel.same_as[i]);
@@ -269,11 +288,11 @@ Layout layout(const RecordKernel& kernel, TF_OpKernelContext* context, bool has_
     Shape shape;
     if (rank == kShapeOfSource) {
       shape = found.shapes[source];
+    } else if (rank == kShapeOfPart) {
+      if (part < shapes_of_parts.size()) shape = shapes_of_parts[part];
     } else if (rank == kShapeIsInput) {
-      TF_Tensor* tensor = nullptr;
-      tf.TF_GetInput(context, next_shape++, &tensor, thread_status().get());
-      if (tensor != nullptr) shape = shape_in(tensor);
-      if (tensor != nullptr) tf.TF_DeleteTensor(tensor);
+      const std::vector<Shape> shapes = shapes_of_input(context, next_shape++);
+      if (!shapes.empty()) shape = shapes[0];
     } else {
       shape.is_known = true;
       shape.rank = static_cast<int>(rank);
@@ -289,7 +308,9 @@ Layout layout(const RecordKernel& kernel, TF_OpKernelContext* context, bool has_
     found.shapes.push_back(shape);
     found.sizes.push_back(num_bytes);
     found.begins.push_back(has_source ? found.begins[source] : found.size);
-    if (!has_source) found.size += num_bytes;
+    if (has_source) continue;
+    found.size += num_bytes;
+    if (kernel.element_bytes[i] > 0 || num_classes > 0) ++part;
   }
   return found;
 }
