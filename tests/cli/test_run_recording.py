@@ -32,10 +32,8 @@ class TestRecording:
             "tfdbg-arrow: Slice 0 along the first axis, the only bad one of 2.",
         ]
         assert re.fullmatch(r"tfdbg-arrow: recorded \d+ tensors in tfdbg_logdir, \d+ of them bad", number)
-        ((run_id,),) = rows(here / "tfdbg_logdir", "SELECT run_id FROM run")
-        assert second == (
-            f"tfdbg-arrow: for its op, inputs and stack: tfdbg-arrow first-nonfinite tfdbg_logdir --run {run_id}"
-        )
+        shown = "tfdbg-arrow: for its op, inputs and stack: tfdbg-arrow first-nonfinite tfdbg_logdir"
+        assert second == shown
 
         found = tfdbg_arrow.first_nonfinite(here / "tfdbg_logdir")
         assert found is not None
@@ -52,6 +50,10 @@ class TestRecording:
         user = [(frame.file_path, frame.func) for frame in found.stack if frame.is_user]
         assert user == [(str(program), "loss"), (str(program), "main"), (str(program), "<module>")]
         assert found.stack[-1].func == "<module>"
+
+        again = run(here, "program.py", is_forked=False).stderr.splitlines()
+        newest = rows(here / "tfdbg_logdir", "SELECT run_id FROM run ORDER BY wall_time_ns DESC LIMIT 1")[0][0]
+        assert again[-1] == f"{shown} --run {newest}", "the logdir holds two runs now"
 
     def test_on_nonfinite_raise_stops_the_program_with_the_reason(self, here: Path) -> None:
         program = write(here, "program.py", BAD_PROGRAM)

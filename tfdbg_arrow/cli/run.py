@@ -419,7 +419,9 @@ def _lines_about_own_runs(summary: Summary, runs: list[Run], shown_logdir: str) 
         from tfdbg_arrow.query.present.tensors import verdict
         from tfdbg_arrow.query.present.text import line_text
 
-        command = f"tfdbg-arrow first-nonfinite {shlex.quote(shown_logdir)} --run {summary.nonfinite.run_id}"
+        has_other_runs = summary.about is not None and summary.about.num_others > 0
+        chosen_run = f" --run {summary.nonfinite.run_id}" if has_other_runs else ""
+        command = f"tfdbg-arrow first-nonfinite {shlex.quote(shown_logdir)}{chosen_run}"
         return [
             *map(line_text, verdict(summary.nonfinite, summary.reasons)),
             f"{recorded}, {summary.num_nonfinite:,} of them bad",
