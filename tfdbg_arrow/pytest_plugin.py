@@ -188,8 +188,8 @@ def _as_rules(rules: str | Sequence[str] | Mapping[str, Mapping[str, float]]) ->
 def _check_settings(node: Any, settings: Mapping[str, Any]) -> None:
     from tfdbg_arrow.stop import enable
 
-    known = set(inspect.signature(enable).parameters) - {"logdir", "tensor_debug_mode"}
-    unknown = sorted(set(settings) - known)
+    names = set(inspect.signature(enable).parameters) - {"logdir", "tensor_debug_mode"}
+    unknown = sorted(set(settings) - names)
     if unknown:
         raise pytest.UsageError(
             f"the marker tfdbg of {node.nodeid} has the unknown argument {unknown[0]!r}; it takes mode, kinds, allow, "

@@ -282,13 +282,13 @@ def _by_range(graph_ids: Ints, events: Ints, calls: _Calls) -> Ints:
     """Assigns calls to tensors of unknown step: by graph, between two changes of the calls in flight."""
     spans = np.searchsorted(calls.changes(), events)
     starts, lengths = _runs(spans, graph_ids)
-    known: dict[tuple[int, int], int] = {}
+    call_of: dict[tuple[int, int], int] = {}
     answers = np.empty(len(starts), dtype=np.int64)
     fields = zip(spans[starts].tolist(), graph_ids[starts].tolist(), events[starts].tolist(), strict=True)
     for place, (span, graph, event) in enumerate(fields):
-        if (span, graph) not in known:
-            known[span, graph] = calls.only(event, event, {graph})
-        answers[place] = known[span, graph]
+        if (span, graph) not in call_of:
+            call_of[span, graph] = calls.only(event, event, {graph})
+        answers[place] = call_of[span, graph]
     return np.repeat(answers, lengths)
 
 

@@ -245,8 +245,8 @@ class Converter:
 
 def _shapes(batch: Batch, rows: Ints) -> pa.ListArray:
     """Returns the shapes of tensors; NULL if a shape was not measured or a DIMS record is missing."""
-    known = (batch.flags[rows] & Flag.SHAPE) != 0
-    lengths = np.where(known, batch.field("rank", rows).astype(np.int64), 0)
+    has_shape = (batch.flags[rows] & Flag.SHAPE) != 0
+    lengths = np.where(has_shape, batch.field("rank", rows).astype(np.int64), 0)
     deep: dict[int, Ints] = {}
     for place in np.flatnonzero(lengths > NUM_INLINE_DIMS).tolist():  # rare
         row = int(rows[place])
@@ -254,7 +254,7 @@ def _shapes(batch: Batch, rows: Ints) -> pa.ListArray:
         if behind[-1] < len(batch) and np.all(batch.kind[behind] == Kind.DIMS):
             deep[place] = batch.payload(behind).ravel()[: int(lengths[place]) - NUM_INLINE_DIMS]
         else:
-            known[place], lengths[place] = False, 0
+            has_shape[place], lengths[place] = False, 0
     offsets = np.zeros(len(rows) + 1, dtype=np.int32)
     np.cumsum(lengths, out=offsets[1:])
     inline = np.arange(NUM_INLINE_DIMS) < lengths[:, None]
@@ -265,7 +265,7 @@ def _shapes(batch: Batch, rows: Ints) -> pa.ListArray:
         for place, more in deep.items():
             whole[offsets[place] + NUM_INLINE_DIMS : offsets[place + 1]] = more
         flat = whole
-    mask = None if known.all() else pa.array(~known)
+    mask = None if has_shape.all() else pa.array(~has_shape)
     shape_type = arrow_schema("tensor_health").field("shape").type
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(flat), type=shape_type, mask=mask)
 

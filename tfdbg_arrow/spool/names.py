@@ -100,13 +100,13 @@ class Names:
         All four are -1 if the string does not describe a node. The native core writes the string as four lines: graph
         id, slot, op type and op name.
         """
-        known = self._executed_nodes.get(string_id)
-        if known is None and string_id < len(self._string_ids):
+        node = self._executed_nodes.get(string_id)
+        if node is None and string_id < len(self._string_ids):
             fields = self.texts[self._string_ids[string_id]].split("\n")
             if len(fields) == 4 and all(re.fullmatch("[0-9]{1,9}", number) for number in fields[:2]):
-                known = (int(fields[0]), self._intern(fields[3]), self._intern(fields[2]), int(fields[1]))
-                self._executed_nodes[string_id] = known
-        return known or (-1, -1, -1, -1)
+                node = (int(fields[0]), self._intern(fields[3]), self._intern(fields[2]), int(fields[1]))
+                self._executed_nodes[string_id] = node
+        return node or (-1, -1, -1, -1)
 
     def call_sites(self, string_ids: npt.NDArray[Any], *, graph_ids: Ints) -> Ints:
         """Returns the name ids of call sites for the runtime's paths and the graphs that they lead to."""

@@ -138,18 +138,18 @@ class _Recovery:
     def read(self, sealed: SealedRows) -> Recovered:
         header = read_header(self._paths.spool)
         self._next_event = header.tail
-        known = JournaledNames(self._paths.journal)
-        if known.num_torn:
-            self._note(self._paths.journal, "names", known.num_torn)
-        names = Names(known, nodes=known, call_graph=known.graphs)
+        journaled = JournaledNames(self._paths.journal)
+        if journaled.num_torn:
+            self._note(self._paths.journal, "names", journaled.num_torn)
+        names = Names(journaled, nodes=journaled, call_graph=journaled.graphs)
         rows, state = self._read_rows(header)
         converter = Converter(self._run_id, names=names)
-        join = CallJoin(known.graphs, max_looks=_MAX_LOOKS)
+        join = CallJoin(journaled.graphs, max_looks=_MAX_LOOKS)
         join.restore(state)
         pieces: dict[str, list[pa.Table]] = {}
         kept: dict[str, list[Records]] = {}
         devices: dict[int, str] = {}
-        for batch in self._selected(header, names, join, num_strings=known.num_strings):
+        for batch in self._selected(header, names, join, num_strings=journaled.num_strings):
             with self._failures.caught("convert"):
                 devices.update(converter.devices(batch))
                 for table, data in self._convert(converter, batch):

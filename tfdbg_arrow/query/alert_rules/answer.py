@@ -213,8 +213,8 @@ def alerts(
     with asking(logdir, run_id) as (open_, asked):
         scanned: dict[str, RuleFindings] = {}
         if asked.is_all and isinstance(open_, OpenLogdir) and is_large(open_):
-            known = [rule for rule in rules if rule.candidates is not None]
-            scanned = scan(open_, known, given, limit=rolled_up)
+            scannable = [rule for rule in rules if rule.candidates is not None]
+            scanned = scan(open_, scannable, given, limit=rolled_up)
             sources = _sources(open_, [row for of_rule in scanned.values() for row in of_rule.rows])
         for rule in rules:
             try:

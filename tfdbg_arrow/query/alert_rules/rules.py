@@ -97,8 +97,8 @@ class Rule:
         values = {parameter.name: parameter.default for parameter in self.parameters}
         for name, value in given.items():
             if name not in values:
-                known = ", ".join(values) or "none"
-                raise QueryError(f"the rule {self.kind} has no parameter {name!r}; it has {known}.")
+                names = ", ".join(values) or "none"
+                raise QueryError(f"the rule {self.kind} has no parameter {name!r}; it has {names}.")
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < float("inf"):
                 raise QueryError(f"the parameter {name} of the rule {self.kind} is {value!r}; expected a number.")
             values[name] = float(value)
@@ -218,8 +218,8 @@ def _parse_parameter(text: str, *, where: str) -> Parameter:
 
 
 def _check_placeholders(rule: Rule, *, where: str) -> None:
-    known = {parameter.name for parameter in rule.parameters}
-    unknown = sorted(set(re.findall(r"\{(\w+)\}", rule.select)) - known)
+    names = {parameter.name for parameter in rule.parameters}
+    unknown = sorted(set(re.findall(r"\{(\w+)\}", rule.select)) - names)
     if unknown:
         raise QueryError(
             f"the rule {where} uses {{{unknown[0]}}}, which is not one of its parameters; add a line for it."

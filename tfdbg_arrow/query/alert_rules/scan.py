@@ -362,7 +362,7 @@ class OpDigests:
         views = {view.name: view.select for view in public_views()}
         extremes = _EXTREMES.format(gradient_op=views["gradient_op"])
         self._selects = dict(zip(_DERIVED, (extremes, _UPDATES), strict=True))
-        self._known: dict[str, _Parts] = {}
+        self._parts_of_runs: dict[str, _Parts] = {}
         self._is_made = False
 
     def update(self) -> None:
@@ -371,15 +371,15 @@ class OpDigests:
         self._make()
         while True:
             parts = self._logdir.parts_by_run("tensor_health")
-            outdated = [run_id for run_id, known in self._known.items() if parts.get(run_id) != known]
+            outdated = [run_id for run_id, read_parts in self._parts_of_runs.items() if parts.get(run_id) != read_parts]
             for run_id in outdated:
-                del self._known[run_id]
+                del self._parts_of_runs[run_id]
             self._remove(outdated)
-            unknown = sorted(run_id for run_id in parts if run_id not in self._known)
+            unknown = sorted(run_id for run_id in parts if run_id not in self._parts_of_runs)
             for start in range(0, len(unknown), _LARGE_BATCH):
                 batch = {run_id: parts[run_id] for run_id in unknown[start : start + _LARGE_BATCH]}
                 self._digest(batch)
-                self._known.update(batch)
+                self._parts_of_runs.update(batch)
             if self._logdir.parts_by_run("tensor_health") == parts:
                 return
             # Parts were replaced meanwhile: some rows were read twice or not at all.

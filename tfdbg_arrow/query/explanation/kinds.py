@@ -115,19 +115,19 @@ class Domain:
 
     def __call__(self, computed: Computed) -> Explanation | None:
         """Returns the explanation, or None if the counts prove nothing."""
-        known = computed.counted(0)
-        if known is None or not is_real(computed.output):
+        counted = computed.counted(0)
+        if counted is None or not is_real(computed.output):
             return None
         output = computed.output
         created = {
-            "nan": (output.num_nan or 0) - (known[0].num_nan or 0),
+            "nan": (output.num_nan or 0) - (counted[0].num_nan or 0),
             "inf": infs(output),
             "neg_inf": output.num_neg_inf or 0,
         }[self.kind]
         if created <= 0:
             return None
         result = {"nan": "NaN", "inf": "infinite", "neg_inf": "-Inf"}[self.kind]
-        what = f"{computed.op} of {self.of}: {elements_are(created, known[0])} {self.where}"
+        what = f"{computed.op} of {self.of}: {elements_are(created, counted[0])} {self.where}"
         return Explanation(f"{what}, and the result is {result}.", self.repair)
 
 
@@ -147,10 +147,10 @@ class Pole:
 
     def __call__(self, computed: Computed) -> Explanation | None:
         """Returns the explanation, or None if the counts prove nothing."""
-        known = computed.counted(0)
-        if known is None:
+        counted = computed.counted(0)
+        if counted is None:
             return None
-        (x,), output = known, computed.output
+        (x,), output = counted, computed.output
         created = (output.num_neg_inf or 0) if self.kind == "neg_inf" else infs(output)
         is_made = created > 0 or (not is_real(x) and bool(output.num_nan) and not x.num_nan)
         if is_made and x.num_zero:
@@ -326,8 +326,8 @@ def _extreme_of_nothing(computed: Computed) -> Explanation | None:
 
 
 def _largest_input(computed: Computed) -> str:
-    known = [x.max_abs_finite for x in computed.inputs.values() if x.max_abs_finite is not None]
-    return f"the largest magnitude in its inputs is {max(known):.6g}" if known else "its inputs are finite"
+    magnitudes = [x.max_abs_finite for x in computed.inputs.values() if x.max_abs_finite is not None]
+    return f"the largest magnitude in its inputs is {max(magnitudes):.6g}" if magnitudes else "its inputs are finite"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -371,8 +371,8 @@ class Reduction:
 
     def __call__(self, computed: Computed) -> Explanation | None:
         """Returns the explanation, or None if the counts prove nothing."""
-        known = computed.counted(0)
-        if known is not None and known[0].size == 0:
+        counted = computed.counted(0)
+        if counted is not None and counted[0].size == 0:
             return Explanation(f"{computed.op} of no elements: its input is empty, and {self.value}.", self.repair)
         return None if self.otherwise is None else self.otherwise(computed)
 
@@ -393,10 +393,10 @@ class GradientOfFunction:
 
     def __call__(self, computed: Computed) -> Explanation | None:
         """Returns the explanation, or None if the counts prove nothing."""
-        known = computed.counted(0, 1)
-        if known is None or known[0].num_nan or known[1].num_nan:
+        counted = computed.counted(0, 1)
+        if counted is None or counted[0].num_nan or counted[1].num_nan:
             return None
-        y, gradient = known
+        y, gradient = counted
         at_zero = zeros(y) if self.at_zero == "zero" else infs(y)
         what = f"The gradient of {self.function}"
         if at_zero and (self.at_zero == "zero" or is_finite(gradient)):
@@ -423,11 +423,11 @@ class Product:
 
     def __call__(self, computed: Computed) -> Explanation | None:
         """Returns the explanation, or None if the counts prove nothing."""
-        known = computed.counted(0, 1)
-        if known is None or not computed.has_inputs_without_nan:
+        counted = computed.counted(0, 1)
+        if counted is None or not computed.has_inputs_without_nan:
             return None
         if computed.output.num_nan:
-            return inf_times_zero(computed, *known)
+            return inf_times_zero(computed, *counted)
         return Overflow(repair=self.repair)(computed)
 
 

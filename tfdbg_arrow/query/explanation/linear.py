@@ -102,10 +102,10 @@ class Division:
 
     def __call__(self, computed: Computed) -> Explanation | None:
         """Returns the explanation, or None if the counts prove nothing."""
-        known = computed.counted(0, 1)
-        if known is None or any(event.num_nan for event in known):
+        counted = computed.counted(0, 1)
+        if counted is None or any(event.num_nan for event in counted):
             return None
-        x, y = known
+        x, y = counted
         if computed.output.num_nan:
             return self._nan(computed, x, y)
         if not is_finite(x) or not is_finite(y):
@@ -198,10 +198,10 @@ def _zeros(event: TensorEvent) -> str:
 
 def remainder(computed: Computed) -> Explanation | None:
     """Explains a remainder. It is NaN only for a divisor of 0 or an infinite dividend, and it is never infinite."""
-    known = computed.counted(0, 1)
-    if known is None or not computed.output.num_nan or any(event.num_nan for event in known):
+    counted = computed.counted(0, 1)
+    if counted is None or not computed.output.num_nan or any(event.num_nan for event in counted):
         return None
-    x, y = known
+    x, y = counted
     if bool(infs(x)) == may_be_zero(y):
         return None
     if infs(x):
@@ -221,10 +221,10 @@ class Power:
 
     def __call__(self, computed: Computed) -> Explanation | None:
         """Returns the explanation, or None if the counts prove nothing."""
-        known = computed.counted(0, 1)
-        if known is None or not is_real(computed.output) or any(event.num_nan for event in known):
+        counted = computed.counted(0, 1)
+        if counted is None or not is_real(computed.output) or any(event.num_nan for event in counted):
             return None
-        x, y = known
+        x, y = counted
         if computed.output.num_nan:
             return self._nan(x)
         if not is_finite(x) or not is_finite(y):
@@ -273,12 +273,12 @@ class ZeroTimes:
 
     def __call__(self, computed: Computed) -> Explanation | None:
         """Returns the explanation, or None if the counts prove nothing."""
-        known = computed.counted(0, 1)
-        if known is None or not all(is_counted(event) and is_finite(event) for event in known):
+        counted = computed.counted(0, 1)
+        if counted is None or not all(is_counted(event) and is_finite(event) for event in counted):
             return None
         if not is_real(computed.output):
             return None
-        x, y = known
+        x, y = counted
         repair = f"Keep the second argument of {computed.op} above {self.pole}, for example with tf.maximum."
         if computed.output.num_nan:
             what = f"{computed.op} of a number below {self.pole}"
@@ -296,10 +296,10 @@ class ZeroTimes:
 
 def softmax(computed: Computed) -> Explanation | None:
     """Explains a softmax or its logarithm, over the last axis."""
-    known = computed.counted(0)
-    if known is None or known[0].num_nan or not computed.output.num_nan:
+    counted = computed.counted(0)
+    if counted is None or counted[0].num_nan or not computed.output.num_nan:
         return None
-    return rows_of_logits(computed, known[0])
+    return rows_of_logits(computed, counted[0])
 
 
 def rows_of_logits(computed: Computed, logits: TensorEvent) -> Explanation | None:
@@ -329,10 +329,10 @@ class CrossEntropy:
 
     def __call__(self, computed: Computed) -> Explanation | None:
         """Returns the explanation, or None if the counts prove nothing."""
-        known = computed.counted(0)
-        if known is None or known[0].num_nan:
+        counted = computed.counted(0)
+        if counted is None or counted[0].num_nan:
             return None
-        (logits,), output = known, computed.output
+        (logits,), output = counted, computed.output
         if not _cannot_overflow(logits):
             return None
         if self.is_sparse and is_finite(logits) and output.num_nan:

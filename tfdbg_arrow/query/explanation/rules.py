@@ -238,10 +238,10 @@ def _is_difference_of_moments(computed: Computed, x: TensorEvent) -> bool:
 
 
 def _lgamma(computed: Computed) -> Explanation | None:
-    known = computed.counted(0)
-    if known is None or not is_finite(known[0]) or not infs(computed.output):
+    counted = computed.counted(0)
+    if counted is None or not is_finite(counted[0]) or not infs(computed.output):
         return None
-    (x,) = known
+    (x,) = counted
     below = (x.num_neg_finite or 0) + zeros(x)
     is_small = x.max_abs_finite is not None and x.max_abs_finite < 1e30 and largest_of(x) > 1e38
     if not below:
@@ -260,10 +260,10 @@ def _lgamma(computed: Computed) -> Explanation | None:
 
 def _batch_norm(computed: Computed) -> Explanation | None:
     """Explains batch normalization. As small inputs cannot overflow, the cause is the root of variance + epsilon."""
-    known = [event for event in computed.inputs.values() if event.size]
-    if computed.output.output_slot != 0 or not known or not computed.has_finite_inputs:
+    filled = [event for event in computed.inputs.values() if event.size]
+    if computed.output.output_slot != 0 or not filled or not computed.has_finite_inputs:
         return None
-    if any(event.max_abs_finite is None or event.max_abs_finite > 1e6 for event in known):
+    if any(event.max_abs_finite is None or event.max_abs_finite > 1e6 for event in filled):
         return None
     variance, repair = computed.inputs.get(4), _EPSILON
     if variance is None or not variance.size:
@@ -298,9 +298,9 @@ def _fused_products(computed: Computed) -> Explanation | None:
 
 
 def _cumulative_logsumexp(computed: Computed) -> Explanation | None:
-    known = computed.counted(0)
-    if known is not None and computed.output.num_nan and known[0].num_pos_inf and not known[0].num_nan:
-        held = elements_are(known[0].num_pos_inf, known[0])
+    counted = computed.counted(0)
+    if counted is not None and computed.output.num_nan and counted[0].num_pos_inf and not counted[0].num_nan:
+        held = elements_are(counted[0].num_pos_inf, counted[0])
         return Explanation(
             f"CumulativeLogsumexp of +Inf: {held} +Inf, and Inf - Inf is NaN.",
             "Look for the op that made the infinities: tfdbg-arrow first-nonfinite --kinds inf.",

@@ -182,7 +182,7 @@ class TensorLists:
         self._graphs = graphs
         self._executed = executed
         self._resolve = resolve
-        self._known: dict[_Key, _List | None] = {}
+        self._contents: dict[_Key, _List | None] = {}
         """The lists by their places."""
 
     def popped(self, pop: GraphTensor) -> Place | None:
@@ -202,10 +202,10 @@ class TensorLists:
             at.context.iteration,
         ):
             key = (at.context, at.graph_id, at.op_name, at.output_slot)
-            if key in self._known:
-                content = self._known[key]
+            if key in self._contents:
+                content = self._contents[key]
                 break
-            self._known[key] = None  # ends a cycle
+            self._contents[key] = None  # ends a cycle
             op = self._graphs.op(at.graph_id, at.op_name)
             if op is None or not (op.op_type == PUSHES or (op.op_type == POPS and at.output_slot != ELEMENT)):
                 break
@@ -217,5 +217,5 @@ class TensorLists:
                 content = _List(pushed, content)
             elif content is not None:
                 content = content.rest
-            self._known[key] = content
+            self._contents[key] = content
         return content

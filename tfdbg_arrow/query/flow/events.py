@@ -108,10 +108,10 @@ class EventReader:
     def eager(self, tensor_id: int) -> EagerTensor:
         """Returns the recorded facts about an eager tensor."""
         self._logdir.check_time()
-        known = self._tensors.get(tensor_id)
-        if known is None:
-            known = self._tensors[tensor_id] = self._read_single(tensor_id)
-        return known
+        event = self._tensors.get(tensor_id)
+        if event is None:
+            event = self._tensors[tensor_id] = self._read_single(tensor_id)
+        return event
 
     def execution(self, execution_index: int | None) -> Execution | None:
         """Returns an execution, or None if it is unknown or was not recorded."""
@@ -132,9 +132,9 @@ class EventReader:
 
     def uses(self, tensor_id: int) -> tuple[Use, ...]:
         """Returns every use of an eager tensor by an execution, in order."""
-        known = self._some_uses(tensor_id, 0)
-        if known is not None:
-            return known
+        uses = self._some_uses(tensor_id, 0)
+        if uses is not None:
+            return uses
         rows = self._logdir.rows(_USES + "ORDER BY e.event_index, i.input_index", [self._run_id, tensor_id, 0])
         return tuple(_use(row) for row in rows)
 
@@ -151,14 +151,14 @@ class EventReader:
         """
         if not op_types:
             return
-        known = self._some_uses(tensor_id, since)
-        if known is None:
+        uses = self._some_uses(tensor_id, since)
+        if uses is None:
             yield from self._ask_uses_before(tensor_id, tuple(op_types), before, since)
             return
-        end = bisect_left(known, before, key=lambda use: use.execution.event_index)
+        end = bisect_left(uses, before, key=lambda use: use.execution.event_index)
         last: Execution | None = None
         for place in range(end - 1, -1, -1):
-            execution = known[place].execution
+            execution = uses[place].execution
             if execution.op_type in op_types and execution != last:
                 last = execution
                 yield execution
@@ -300,9 +300,9 @@ class EventReader:
         return tuple(_use(row) for row in rows) if len(rows) <= _MAX_USES else None
 
     def _read_ways_of_use(self, tensor_id: int, since: int) -> tuple[tuple[str, int | None, int], ...]:
-        known = self._some_uses(tensor_id, since)
-        if known is not None:
-            ways = {(use.execution.op_type, use.execution.graph_id, use.input_index): None for use in known}
+        uses = self._some_uses(tensor_id, since)
+        if uses is not None:
+            ways = {(use.execution.op_type, use.execution.graph_id, use.input_index): None for use in uses}
             return tuple(ways)
         rows = self._logdir.rows(
             "SELECT DISTINCT e.op_type, e.graph_id, i.input_index FROM execution_input AS i JOIN execution AS e "

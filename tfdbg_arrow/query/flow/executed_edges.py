@@ -243,18 +243,18 @@ class ExecutedEdges:
         if node is None:
             return as_traced
         sources = self._sources(place, node)
-        known = [source for source in sources if source is not None]
-        if len(known) < len(sources):
+        computed = [source for source in sources if source is not None]
+        if len(computed) < len(sources):
             # The optimizer may have changed the order of the inputs.
-            return tuple(dict.fromkeys([*as_traced, *known]))
-        if op.made_for is None and node.op_type == op.op_type and len(known) == len(op.inputs):
+            return tuple(dict.fromkeys([*as_traced, *computed]))
+        if op.made_for is None and node.op_type == op.op_type and len(computed) == len(op.inputs):
             # The traced name of a resource is needed to find the ops that write to it.
             dtypes = self._graphs.graph(place.graph_id).dtypes
             return tuple(
                 traced if dtypes.get(edge) == "resource" else source
-                for source, traced, edge in zip(known, as_traced, op.inputs, strict=True)
+                for source, traced, edge in zip(computed, as_traced, op.inputs, strict=True)
             )
-        return tuple(known)
+        return tuple(computed)
 
     def aligned_inputs(self, place: GraphTensor, op: Op) -> tuple[GraphTensor, ...]:
         """Returns where each input of an op in the program came from, with one place per input."""

@@ -235,32 +235,32 @@ class Origins:
         self,
         event: TensorEvent,
         causes_of: Callable[[TensorEvent], tuple[TensorEvent, ...]],
-        known: dict[int, bool],
+        verdicts: dict[int, bool],
     ) -> bool:
         """Returns whether a bad tensor goes back to literals alone.
 
         Args:
             event: The tensor.
             causes_of: Returns the tensors that made a tensor bad.
-            known: The results for other tensors, by event_index. Those that are found are added.
+            verdicts: The results for other tensors, by event_index. Those that are found are added.
         """
         takers: dict[int, int | None] = {event.event_index: None}
         waiting = [event]
         while waiting:
             row = waiting.pop()
-            result = known.get(row.event_index)
+            result = verdicts.get(row.event_index)
             causes = () if result is not None else causes_of(row)
             if result is False or (result is None and not causes and not self._is_base_literal(row)):
                 # Neither it nor what was computed from it goes back to literals alone.
                 at: int | None = row.event_index
                 while at is not None:
-                    known[at] = False
+                    verdicts[at] = False
                     at = takers[at]
                 return False
             new = [cause for cause in causes if cause.event_index not in takers]
             takers.update((cause.event_index, row.event_index) for cause in new)
             waiting += new
-        known.update(dict.fromkeys(takers, True))
+        verdicts.update(dict.fromkeys(takers, True))
         return True
 
     def _is_base_literal(self, origin: TensorEvent) -> bool:
@@ -460,7 +460,7 @@ class Effects:
         self._gradients = gradients
         self._find_blamed = blamed
         self._is_followed_by_harm = is_followed_by_harm
-        self._known: dict[int, Effect] = {}
+        self._effects: dict[int, Effect] = {}
         self._is_overflow: dict[int, bool] = {}
         self._logdir = logdir
         self._run_id = run_id
@@ -479,10 +479,10 @@ class Effects:
 
     def of(self, event: TensorEvent) -> Effect:
         """Returns where the badness of a tensor ends."""
-        known = self._known.get(event.event_index)
-        if known is None:
-            known = self._known[event.event_index] = self._find(event)
-        return known
+        effect = self._effects.get(event.event_index)
+        if effect is None:
+            effect = self._effects[event.event_index] = self._find(event)
+        return effect
 
     def _find(self, event: TensorEvent) -> Effect:
         computed = self._flow.computed(event)

@@ -336,8 +336,8 @@ def _logarithm_undone(x: TensorEvent) -> _Counts:
 
 
 def _sum(*numbers: int | None) -> int | None:
-    known = [number for number in numbers if number is not None]
-    return sum(known) if len(known) == len(numbers) else None
+    counts = [number for number in numbers if number is not None]
+    return sum(counts) if len(counts) == len(numbers) else None
 
 
 def _ones(row: TensorEvent) -> TensorEvent:

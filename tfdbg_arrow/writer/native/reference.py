@@ -183,8 +183,8 @@ def count_histogram(array: Array) -> HistogramSummary:
         TypeError: The dtype is not one of HISTOGRAM_DTYPES.
     """
     if array.dtype.name not in HISTOGRAM_DTYPES:
-        known = ", ".join(HISTOGRAM_DTYPES)
-        raise TypeError(f"dtype {array.dtype.name} has no histogram; expected one of {known}.")
+        dtypes = ", ".join(HISTOGRAM_DTYPES)
+        raise TypeError(f"dtype {array.dtype.name} has no histogram; expected one of {dtypes}.")
     kinds = _Kinds.of(array)
     values = _values(array)[kinds.finite & (kinds.sign != 0)]
     if values.size == 0:

@@ -441,7 +441,7 @@ class SpoolLosses:
 
     def __init__(self, recorder: Backend, files: RunFiles, *, failures: Failures) -> None:
         self._recorder, self._files, self._failures = recorder, files, failures
-        self.num_dropped = self._num_unkept = self._num_refused = self._num_known = self._num_unwritten = 0
+        self.num_dropped = self._num_unkept = self._num_refused = self._num_unchanged = self._num_unwritten = 0
 
     def note(self) -> None:
         """Reports the losses since the last call."""
@@ -465,11 +465,13 @@ class SpoolLosses:
                 "dropped", "table input_value", reason, refused - self._num_refused, reason_code="input_budget"
             )
             self._num_refused = refused
-        known = self._recorder.num_known_arguments()
-        if known > self._num_known:
+        num_unchanged = self._recorder.num_known_arguments()
+        if num_unchanged > self._num_unchanged:
             reason = "is the same tensor as in the call before, and was healthy when it was last measured"
-            self._failures.note("unchanged", "a large argument of a function", reason, known - self._num_known)
-            self._num_known = known
+            self._failures.note(
+                "unchanged", "a large argument of a function", reason, num_unchanged - self._num_unchanged
+            )
+            self._num_unchanged = num_unchanged
         self._note_unwritten()
 
     def _note_unwritten(self) -> None:
