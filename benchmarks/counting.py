@@ -1,7 +1,7 @@
 """How fast TensorFlow's ops count the elements of tensors on a device, and what reading the results of eager ops costs.
 
 `python benchmarks/counting.py --device GPU:0 --output counting.json`. docs/executed_graphs.md says how tensors on a GPU
-are counted; this benchmark is the reason for it.
+are counted. This benchmark shows why.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ WAYS: dict[str, Callable[[Any], Any]] = {
     "Max": tf.reduce_max,
     "Snapshot": lambda tensor: tf.raw_ops.Snapshot(input=tensor)[:1],
 }
-"""What is computed of each tensor, by name. All of them read each element but the first."""
+"""What is computed of each tensor, by name. Each way but the first reads all elements."""
 
 
 def counting(sizes: tuple[int, ...]) -> Iterator[dict[str, Any]]:

@@ -427,23 +427,6 @@ def test_tensors_are_copied_in_a_graph_with_references_to_variables(tmp_path: Pa
     assert {"Identity", "Log"} <= copied
 
 
-@pytest.mark.parametrize("num_terms", [2, 3, 9])
-@pytest.mark.parametrize("knows_shapes", [True, False])
-def test_a_sum_adds_its_terms_in_the_order_of_an_unrecorded_run(
-    knows_shapes: bool, num_terms: int, tmp_path: Path
-) -> None:
-    def program(x: tf.Tensor) -> Any:
-        terms = [tf.math.sin(x * float(i)) for i in range(num_terms)]
-        shaped = [tf.reshape(tf.reshape(term, [2, -1]), [-1]) for term in terms]
-        held = tf.add_n([x, *shaped])
-        return tf.add_n(terms), held, tf.add_n([tf.identity(held), *(term[:4000] for term in shaped[1:]), x])
-
-    x = tf.constant(np.random.default_rng(1).normal(size=4000).astype(np.float32) * 1e3)
-    function = traced(program, x, knows_shapes=knows_shapes)
-    wanted = [np.asarray(tensor).tobytes() for tensor in tf.nest.flatten([function(x) for _ in range(3)])]
-    assert record(tmp_path, program, x, knows_shapes=knows_shapes, health_backend="tensorflow") == wanted
-
-
 def convolution_gradients(x: tf.Tensor) -> Any:
     image = tf.math.log(tf.reshape(x, [1, -1, 1, 1]), name="image")
     gradient = tf.math.sqrt(image, name="gradient")

@@ -210,7 +210,7 @@ class TestXla:
     def test_it_runs_without_xla_by_default_if_there_is_a_gpu(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """XLA takes minutes to compile what counts the tensors of a network on a GPU."""
+        """For a GPU, XLA takes long to compile the ops that count tensors."""
         monkeypatch.setattr(runtime, "has_accelerator", lambda: True)
 
         @tf.function(jit_compile=True)

@@ -170,8 +170,8 @@ class CallReader:
     def _read_block(self, call: _Call, context: Context) -> None:
         """Reads the iterations of a call site around the one of a context, unless they were already read."""
         assert context.step_id is not None
-        visits_of_step = call.passes.setdefault((context.step_id, context.call_site or ""), {})
-        if (context.frame_id, context.iteration) in visits_of_step:
+        passes = call.passes.setdefault((context.step_id, context.call_site or ""), {})
+        if (context.frame_id, context.iteration) in passes:
             return
         visits = [
             visit
@@ -182,7 +182,7 @@ class CallReader:
             (visit.frame_id, iteration)
             for visit in visits
             for iteration in visit.iterations
-            if context.iteration in (None, iteration) and (visit.frame_id, iteration) not in visits_of_step
+            if context.iteration in (None, iteration) and (visit.frame_id, iteration) not in passes
         ]
         if not wanted:
             return
@@ -199,7 +199,7 @@ class CallReader:
             [self._run_id, context.execution_index, context.step_id, context.call_site, least, most, *frames],
         )
         before = call.num_rows
-        there = frozenset(visits_of_step)
+        there = frozenset(passes)
         call.add(row for row in rows if (row.frame_id or 0, row.iteration or 0) not in there)
         self._num_rows += call.num_rows - before
         self._forget()

@@ -297,7 +297,7 @@ NUM_BAD_KINDS = 3
 def bad_kinds(tensor: Any, *, name: str | None = None) -> Any:
     """Returns whether a tensor has -infinity, infinity and NaN, as float32 of shape [3]: 0 for no.
 
-    It reads the elements once, and takes a third of the time of classes().
+    On an H200, it takes at most a third of the time of classes() for tensors of 16 million elements or more.
 
     Args:
         tensor: A tensor of a dtype in CHECKED_DTYPES.
