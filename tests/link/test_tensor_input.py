@@ -166,3 +166,43 @@ def test_numbers_and_cycles_of_a_hostile_logdir_do_no_harm(tmp_path: Path, itera
     logdir = hostile(RunBuilder("run-a"), iteration=iteration, num_outputs=num_outputs).write(tmp_path)
     found = rows(logdir, "SELECT DISTINCT event_index FROM tensor_input WHERE event_index IS NOT NULL ORDER BY 1")
     assert set(found) <= {(event,) for event in range(6)}
+
+
+def test_a_variable_of_a_session_holds_what_its_last_run_wrote(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    graph = run.graph("session").op("x", "Placeholder").op("v", "VarHandleOp", dtypes=["resource"])
+    graph.op("read", "ReadVariableOp", ["v"]).op("loss", "Mul", ["read", "x"]).op("grad", "Exp", ["read"])
+    graph.op("write", "AssignSubVariableOp", ["v", "grad"], dtypes=[])
+    functions = [
+        ("train", '["write"]', ["x"], ["loss"]),
+        ("evaluate", "[]", ["read"], ["loss"]),
+        ("read", "[]", [], ["read"]),
+    ]
+    for index, (name, targets, feeds, fetches) in enumerate(functions):
+        graph.function(name, feeds, fetches)
+        run.rows["graph_function"][index] |= {"session_index": 0, "session_targets": targets}
+    for row in run.rows["graph_function_input"]:
+        row["output_slot"] = 0
+    events = {}
+    for tensor_id, (name, recorded) in enumerate(
+        [("train", ["x", "read", "grad", "loss"]), ("evaluate", ["loss"]), ("read", ["read"])], start=1
+    ):
+        call = run.execution(name, inputs=[tensor_id] if name != "read" else [], graph=graph)
+        events["fed", name] = run.external(tensor_id, CLEAN, execution=call)
+        for op_name in recorded:
+            events[name, op_name] = run.tensor(graph, op_name, CLEAN, execution=call, step=tensor_id)
+    logdir = run.write(tmp_path)
+    inputs = rows(logdir, "SELECT event_index, input_index, source_event_index, source_kind FROM tensor_input")
+    assert (events["train", "x"], 0, events["fed", "train"], "argument") in inputs
+    assert (events["train", "loss"], 0, events["train", "read"], "tensor") in inputs
+    assert (events["evaluate", "loss"], 0, None, "tensor") in inputs, "`read` is fed, and has no row"
+    assert (None, 0, events["fed", "evaluate"], "argument") in inputs
+    behind_read = (
+        "SELECT i.source_event_index FROM tensor_input AS r JOIN tensor_input AS i ON i.node_id = r.source_node_id "
+        "WHERE r.event_index = ? AND r.source_kind = 'variable'"
+    )
+    with open_logdir(logdir) as opened:
+        written = opened.rows(behind_read, [events["read", "read"]])
+        before = opened.rows(behind_read, [events["train", "read"]])
+    assert written == [(events["train", "grad"],)], "the run of `train` wrote it, which `evaluate` did not"
+    assert before == [], "the run itself writes after its read"

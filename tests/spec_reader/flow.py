@@ -12,10 +12,12 @@ from typing import Any, NamedTuple
 
 import polars
 
+from tests.spec_reader.graph_mode import BORDERS, HANDS_ON_HANDLES, REFERENCE_WRITER, REFERENCES, GraphMode
+
 _WRITER = re.compile(
     r"Assign(Add|Sub)?VariableOp|Resource(Sparse)?Apply\w+|ResourceScatter\w+|ResourceStridedSliceAssign|MakeIterator"
 )
-_REPLACING = frozenset({"AssignVariableOp", "MakeIterator"})
+_REPLACING = frozenset({"AssignVariableOp", "MakeIterator", "Assign"})
 _LOOP = frozenset({"cond", "body"})
 _BRANCHES = frozenset({"then_branch", "else_branch", "branches"})
 _BORDER_NODES = frozenset({"Identity", "Switch", "Merge", "Enter", "Exit", "NextIteration"})
@@ -70,6 +72,13 @@ class Flow:
         self.run_id = run_id
         self._tables = tables
         self.start: int = min((row["wall_time_ns"] for row in self.rows("run")), default=0)
+        self._mode = GraphMode(
+            self.rows("graph_function"),
+            self.rows("graph_function_input"),
+            self.rows("graph_function_output"),
+            self.rows("graph_op"),
+            self.rows("graph_op_input"),
+        )
         self._graphs = self._by("graph", "graph_id")
         self._ops = self._by("graph_op", "graph_id", "op_name")
         self._outputs = self._by("graph_op_output", "graph_id", "op_name", "output_slot")
@@ -112,7 +121,11 @@ class Flow:
         found = []
         calls = (call for key, calls in self._calls.items() if key[0] == context.graph_id for call in calls)
         for call in calls:
-            if call["attribute"] not in _LOOP | _BRANCHES and not self._own_callees(context, call):
+            if (
+                self._has_run(context, call["op_name"])
+                and call["attribute"] not in _LOOP | _BRANCHES
+                and not self._own_callees(context, call)
+            ):
                 callee = self._silent_callee(context, call)
                 self._seen[callee] = self._seen[context]
                 self._sites[callee.step_id][callee.call_site].append(callee)
@@ -128,10 +141,15 @@ class Flow:
         site = f"{context.call_site}/{call['op_name']}" if context.call_site else str(call["op_name"])
         return context._replace(call_site=site + _suffix(call), graph_id=call["callee_graph_id"])
 
-    @property
-    def has_sessions(self) -> bool:
-        """Whether the program ran sessions of graph mode."""
-        return any(row["session_index"] is not None for row in self.rows("graph_function"))
+    def _session(self, context: Context | None) -> str | None:
+        """Returns the function of the session's run in which a context ran, None outside sessions."""
+        name = self._executions.get(None if context is None else self._execution_of(context), {}).get("op_type")
+        return name if name in self._mode.sessions else None
+
+    def _has_run(self, context: Context, op: str | int) -> bool:
+        """Returns whether an op ran where its graph did: a session runs only some ops of its graph."""
+        session = self._session(context) if context.call_site == "" else None
+        return session is None or op in self._mode.before(session, None)
 
     def rows(self, table: str) -> list[Row]:
         """Returns the rows of a table."""
@@ -240,9 +258,11 @@ class Flow:
         found: list[tuple[int | None, Tensor]] = []
         for index, source in sources:
             dtype = self._dtype(source)
-            if dtype == "resource" or (dtype is None and self._handle(source) in self._writes):
+            if self._is_reference(source):
+                found += [(index, each) for each in self._content_by_reference(source, context, op)]
+            elif dtype == "resource" or (dtype is None and self._handle(source) in self._writes):
                 is_placed = context is None or self._is_placed(context)
-                held = self._content(self._handle(source), self._order(context, op)) if is_placed else [_UNKNOWN]
+                held = self._content(self._handle(source), context, op) if is_placed else [_UNKNOWN]
                 found += [(index, each) for each in held]
             elif not _NEVER_BAD.fullmatch(dtype or ""):
                 found.append((index, source))
@@ -302,6 +322,8 @@ class Flow:
 
     def _op_inputs(self, tensor: Tensor) -> list[tuple[int, Tensor]]:
         """Returns the inputs of an op: those that ran, and unless these are all known, those of the program."""
+        if self._mode.type_of(tensor.context.graph_id, tensor.op) in BORDERS:
+            return self._inputs_at_border(tensor)
         ran, is_known = self._node_inputs(tensor)
         node = self._node(tensor)
         of_op = tensor.op if node is None or node["op_name"] is not None else node["made_for"]
@@ -310,7 +332,74 @@ class Flow:
             program = [each for each in program if self._dtype(each[1]) == "resource" and of_op == tensor.op]
         if of_op == tensor.op:
             ran = [each for each in ran if self._dtype(each[1]) != "resource"]
-        return ran + program
+        return [(index, self._where_recorded(source)) for index, source in ran + program]
+
+    def _where_recorded(self, source: Tensor) -> Tensor:
+        """Returns the tensor of iteration 0 for one that entered a loop: it is the same in all iterations."""
+        if not self._mode.is_enter(source.context.graph_id, source.op):
+            return source
+        return source._replace(context=source.context._replace(iteration=0))
+
+    def _inputs_at_border(self, tensor: Tensor) -> list[tuple[int, Tensor]]:
+        """Returns the inputs of an op at a border of a loop or branch of TensorFlow 1."""
+        context, op, _ = tensor
+        graph_id, iteration = context.graph_id, context.iteration
+        inputs = list(enumerate(self._edge_inputs(context, op)))
+        if self._mode.is_enter(graph_id, op):
+            frame_id, iteration = self._frame_entry(context, self._mode.parts(graph_id)[op])
+            outer = context._replace(frame_id=frame_id, iteration=iteration)
+            return [(i, source._replace(context=outer)) for i, source in inputs] if iteration is not None else []
+        if self._mode.is_exit(graph_id, op):
+            return [(i, inner) for i, source in inputs for inner in self._last_inside(source)]
+        if self._mode.is_next(graph_id, op):
+            before = context._replace(iteration=(iteration or 0) - 1)
+            return [(i, source._replace(context=before)) for i, source in inputs] if iteration else []
+        if self._mode.merges_loop(graph_id, op):
+            return [pair for pair in inputs if self._mode.is_next(graph_id, pair[1].op) == bool(iteration)]
+        ran, _ = self._node_inputs(tensor)
+        return [pair for pair in dict.fromkeys([*inputs, *ran]) if pair[1] in self.health]
+
+    @functools.cached_property
+    def _frames(self) -> dict[tuple[int | None, int, str | None, str], dict[int | None, tuple[int, int, int]]]:
+        """The frames of each loop of TensorFlow 1: first event, last iteration, last iteration of a loop variable."""
+        found: Any = defaultdict(dict)
+        for (context, op, _), row in self.health.items():
+            part = None if context is None else self._mode.parts(context.graph_id).get(op)
+            if part is not None and context.step_id is not None:
+                frames = found[context.step_id, context.graph_id, context.call_site, part]
+                first, last, merged = frames.get(context.frame_id, (row["event_index"], 0, -1))
+                if self._mode.merges_loop(context.graph_id, op):
+                    merged = max(merged, context.iteration)
+                frames[context.frame_id] = first, max(last, context.iteration), merged
+        return found
+
+    def _frame_entry(self, context: Context, part: str) -> tuple[int | None, int | None]:
+        """Returns the frame and the iteration in which the frame of a loop of TensorFlow 1 was entered."""
+        outer_part = self._mode.outer(context.graph_id, part)
+        if outer_part is None:
+            return 0, 0
+        place = context.step_id, context.graph_id, context.call_site
+        frames = self._frames[*place, part]
+        in_order = sorted(frames, key=lambda frame: frames[frame][0])
+        outer = self._frames[*place, outer_part]
+        passes = [(f, i) for f in sorted(outer, key=lambda f: outer[f][0]) for i in range(outer[f][1] + 1)]
+        return _entries_of(in_order, passes).get(context.frame_id, (None, None))
+
+    def _last_inside(self, source: Tensor) -> list[Tensor]:
+        """Returns the tensor of the iteration that ended the loop that a pass entered, none if it is unknown."""
+        context = source.context
+        part = self._mode.parts(context.graph_id).get(source.op)
+        if part is None:
+            return []
+        frames = self._frames[context.step_id, context.graph_id, context.call_site, part]
+        entered = [
+            frame
+            for frame in frames
+            if self._frame_entry(context._replace(frame_id=frame), part) == (context.frame_id, context.iteration)
+        ]
+        if len(entered) != 1 or frames[entered[0]][2] < 0:
+            return []
+        return [source._replace(context=context._replace(frame_id=entered[0], iteration=frames[entered[0]][2]))]
 
     def _node_inputs(self, tensor: Tensor) -> tuple[list[tuple[int, Tensor]], bool]:
         """Returns the inputs of an op by the edges that ran, without borders, and whether these are all."""
@@ -355,10 +444,13 @@ class Flow:
             execution = self._executions.get(op) if slot is not None else None
             graph_id = self._graph_of.get(execution["op_type"]) if execution is not None else None
             return None if graph_id is None else self._result([self._root(op, graph_id)], slot, execution["op_type"])
+        session = self._session(context) if context.call_site == "" else None
+        if session is not None and (op, slot) in self._mode.feeds[session]:
+            return self._eager(self._execution_of(context), self._mode.feeds[session][op, slot])
         if (context.graph_id, op) in self._calls:
             return self._call_result(context, op, slot)
         row = self._ops.get((context.graph_id, op))
-        if row is None or self._edges[context.graph_id, op]:
+        if row is None or self._edges[context.graph_id, op] or session is not None:
             return None
         return self._argument(context, op)
 
@@ -382,6 +474,8 @@ class Flow:
 
     def _variants(self, graph_id: int, name: str | None = None) -> list[str]:
         """Returns the functions of a graph, beginning with the one of a name."""
+        if name in self._mode.sessions and self._mode.sessions[name]["graph_id"] == graph_id:
+            return [name]
         names = [row["function_name"] for row in self._functions[graph_id]]
         return sorted(names, key=lambda other: other != name)
 
@@ -582,32 +676,28 @@ class Flow:
         if not passes:  # the outer loop has no rows
             return {frame_id: (None, iteration) for iteration, frame_id in enumerate(frames)}
         order = {frame_id: place for place, (frame_id, _) in enumerate(reversed(passes))}
-        entries = sorted(passes, key=lambda entry: (-order[entry[0]], entry[1]))
-        in_order = dict(zip(frames, entries, strict=True)) if len(passes) == len(frames) else {}
-        if None in frames or any(frame_id is None for frame_id, _ in entries):
-            return in_order
-        if in_order and len({_name_of(frame, entry) for frame, entry in in_order.items()}) == 1:
-            return in_order
-        if not frames:
-            return {}
-        names = set.intersection(*({_name_of(frame, entry) for entry in entries} for frame in frames))
-        if len(names) != 1:
-            return in_order
-        (name,) = names
-        return {frame: entry for frame in frames for entry in entries if _name_of(frame, entry) == name}
+        return _entries_of(frames, sorted(passes, key=lambda entry: (-order[entry[0]], entry[1])))
 
     # Variables
 
-    def _handle(self, tensor: Tensor) -> int | None:
-        """Returns the `tensor_id` of the handle of a resource."""
+    def _is_reference(self, tensor: Tensor) -> bool:
+        return tensor.context is not None and self._mode.type_of(tensor.context.graph_id, tensor.op) in REFERENCES
+
+    def _handle(self, tensor: Tensor) -> Any:
+        """Returns the `tensor_id` of the handle of a resource, or the session and the op that made it."""
         for _ in range(_MAX_PATH):
             if tensor.context is None and tensor.slot is None:
                 return int(tensor.op)
             across = self._across(tensor)
             if across is None and tensor.context is None:
                 return self._made.get(tensor[1:], {}).get("tensor_id")
-            if across is None and self._ops.get((tensor.context.graph_id, tensor.op), {}).get("op_type") == "Identity":
-                across = self._edge_inputs(tensor.context, tensor.op)
+            if across is None:
+                op_type = self._ops.get((tensor.context.graph_id, tensor.op), {}).get("op_type") or ""
+                session = self._session(tensor.context)
+                if session is not None and op_type in REFERENCES | {"VarHandleOp"}:
+                    return self._mode.sessions[session]["session_index"], tensor.context.graph_id, tensor.op
+                if op_type == "Identity" or op_type in HANDS_ON_HANDLES or REFERENCE_WRITER.fullmatch(op_type):
+                    across = [source for _, source in self._op_inputs(tensor)]
             if not across:
                 return None
             tensor = across[0]
@@ -636,15 +726,73 @@ class Flow:
         sites = self._sites[step_id].values() if step_id in self._sites else ()
         return min((self._seen[context][0] for site in sites for context in site), default=-1)
 
-    def _content(self, handle: int | None, order: tuple[int, ...]) -> list[Tensor]:
-        """Returns the tensors that determine what a resource held at a point of the program."""
+    def _content(self, handle: Any, context: Context | None, op: str | int) -> list[Tensor]:
+        """Returns the tensors that determine what a resource held when an op took it."""
+        if isinstance(handle, tuple):
+            before = [write[1:] for write in self._session_writes_before(handle, context, op)]
+        else:
+            order = self._order(context, op)
+            before = [write[1:] for write in self._writes.get(handle, ()) if write[0] < order]
         found: list[Tensor] = []
-        for at, op_type, values in reversed(self._writes.get(handle, ())):
-            if at < order:
-                found += values
-                if op_type in _REPLACING:
-                    return found
-        return [*found, Tensor(None, handle, None)] if handle is not None else found
+        for op_type, values in reversed(before):
+            found += values
+            if op_type in _REPLACING:
+                return found
+        return found if handle is None or isinstance(handle, tuple) else [*found, Tensor(None, handle, None)]
+
+    def _content_by_reference(self, reference: Tensor, context: Context, op: str | int) -> list[Tensor]:
+        """Returns the output of the last op that wrote to a variable through its reference."""
+        before = self._session_writes_before(self._handle(reference), context, op)
+        return [before[-1][0]] if before else []
+
+    def _session_place(self, context: Context, op: str | int) -> tuple[int | None, str, tuple[int, ...]]:
+        """Returns (execution, op of the session's graph, order within its call) of an op of a session's run."""
+        index, order = self._execution_of(context), self._order(context, op)
+        while (caller := self._caller(context)) is not None:
+            context, op = caller[0], caller[1]["op_name"]
+        return index, str(op), order[2:]
+
+    def _session_writes_before(self, handle: Any, context: Context, op: str | int) -> list[Any]:
+        """Returns (output, op type, values) of the writes to a variable of a session before an op ran, in order."""
+        index, outer, inner = self._session_place(context, op)
+        session = self._executions[index]["op_type"]
+        start, needed = self._executions[index]["event_index"], self._mode.before(session, outer)
+        found = []
+        for (other, name, within), output, op_type, values in self._session_writes.get(handle, ()):
+            event_index = self._executions[other]["event_index"]
+            places = self._mode.before(self._executions[other]["op_type"], None)
+            is_before = name in needed or (name == outer and within < inner) if other == index else event_index < start
+            if is_before and name in places:
+                found.append(((event_index, places[name], within), (output, op_type, values)))
+        return [write for _, write in sorted(found, key=lambda each: each[0])]
+
+    @functools.cached_property
+    def _session_writes(self) -> dict[Any, list[Any]]:
+        """The writes to each variable of a session: (place, output of the op, op type, values)."""
+        found: dict[Any, list[Any]] = defaultdict(list)
+        for context in self._seen:
+            if self._session(context) is None:
+                continue
+            for row in (row for row in self._ops.values() if row["graph_id"] == context.graph_id):
+                name, op_type = row["op_name"], row["op_type"]
+                by_reference = REFERENCE_WRITER.fullmatch(op_type) is not None
+                if not (by_reference or _WRITER.fullmatch(op_type)) or not self._has_run(context, name):
+                    continue
+                part = self._mode.parts(context.graph_id).get(name)
+                if (part is not None) != bool(context.frame_id) and context.call_site == "":
+                    continue
+                inputs = [source for _, source in self._op_inputs(Tensor(context, name, 0))]
+                places = (
+                    [0] if by_reference else [i for i, source in enumerate(inputs) if self._dtype(source) == "resource"]
+                )
+                values = [source for i, source in enumerate(inputs) if i not in places]
+                if part is not None or not self._is_placed(context):
+                    op_type, values = "", [_UNKNOWN]
+                for handle in {self._handle(inputs[place]) for place in places}:
+                    if isinstance(handle, tuple):
+                        place = self._session_place(context, name)
+                        found[handle].append((place, Tensor(context, name, 0), op_type, values))
+        return found
 
     @functools.cached_property
     def _writes(self) -> dict[int | None, list[tuple[tuple[int, ...], str, list[Tensor]]]]:
@@ -657,7 +805,7 @@ class Flow:
                 self._note(found, self._order(None, index), execution["op_type"], inputs, places)
         writers = _grouped((row for row in self._ops.values() if _WRITER.fullmatch(row["op_type"])), "graph_id")
         for context in self._seen:
-            for row in writers.get(context.graph_id, ()):
+            for row in writers.get(context.graph_id, ()) if self._session(context) is None else ():
                 inputs = [source for _, source in self._op_inputs(Tensor(context, row["op_name"], 0))]
                 places = [i for i, source in enumerate(inputs) if self._dtype(source) == "resource"]
                 order = self._order(context, row["op_name"])
@@ -695,7 +843,7 @@ class Flow:
 
         for context in self._seen:
             for calls in of_graph[context.graph_id]:
-                if calls[0]["attribute"] not in _BRANCHES:
+                if calls[0]["attribute"] not in _BRANCHES or not self._has_run(context, calls[0]["op_name"]):
                     continue
                 callees = ((each, other) for each in calls for other in self._callees(context, each))
                 if any(self._caller(other) == (context, each) for each, other in callees):
@@ -716,6 +864,22 @@ class Flow:
         values = [source for i, source in enumerate(inputs) if i not in handles]
         for handle in {self._handle(inputs[place]) for place in handles if place < len(inputs)}:
             found[handle].append((order, op_type, values))
+
+
+def _entries_of(frames: list[Any], entries: list[Any]) -> dict[Any, Any]:
+    """Returns the entry of each frame of a loop: both are in the order in which they began."""
+    in_order = dict(zip(frames, entries, strict=True)) if len(entries) == len(frames) else {}
+    if None in frames or any(frame_id is None for frame_id, _ in entries):
+        return in_order
+    if in_order and len({_name_of(frame, entry) for frame, entry in in_order.items()}) == 1:
+        return in_order
+    if not frames:
+        return {}
+    names = set.intersection(*({_name_of(frame, entry) for entry in entries} for frame in frames))
+    if len(names) != 1:
+        return in_order
+    (name,) = names
+    return {frame: entry for frame in frames for entry in entries if _name_of(frame, entry) == name}
 
 
 def _name_of(frame_id: int, entry: tuple[int, int]) -> int:

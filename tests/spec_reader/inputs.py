@@ -25,8 +25,6 @@ def differences(logdir: Path) -> list[str]:
     found = []
     with open_for_queries(logdir) as opened:
         for run in open_logdir(logdir):
-            if run.has_sessions:  # the view has no inputs of these
-                continue
             ours, theirs = edges_of_view(opened, run), edges_of_reader(run)
             found += [f"{run.run_id}: only the view has {_named(run, edge)}" for edge in sorted(ours - theirs)]
             found += [f"{run.run_id}: only the reader has {_named(run, edge)}" for edge in sorted(theirs - ours)]

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.culprit.corpus import programs
-from tests.spec_reader.inputs import differences
+from tests.spec_reader.inputs import differences, edges_of_reader
+from tests.spec_reader.reader import open_logdir
 from tests.spec_reader.test_random_programs import chosen_seeds
 from tests.spec_reader.test_spec_reader import LOGDIRS, REPOSITORY
 
@@ -34,6 +35,15 @@ def test_the_inputs_in_a_sample_of_the_corpus_are_the_same(tmp_path: Path, graph
     names = [program.name for program in programs()][::SAMPLE_STEP]
     record("record", tmp_path, graphs, *names)
     assert [each for name in names for each in differences(tmp_path / name / "logdir")] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("graphs", ["traced", "executed"])
+def test_the_inputs_in_runs_of_sessions_are_the_same(tmp_path: Path, graphs: str) -> None:
+    record("record_sessions", tmp_path / "logdir", graphs)
+    assert differences(tmp_path / "logdir") == []
+    (run,) = open_logdir(tmp_path / "logdir")
+    assert len(edges_of_reader(run)) > 1000
 
 
 @pytest.mark.slow

@@ -74,10 +74,10 @@ class Interfaces:
             merged = self._arguments.get(name, {}) | merged
         return merged
 
-    def _merged_results(self, graph_id: int, function_name: str) -> dict[int, Result]:
-        """Returns the results by index, like `arguments`."""
+    def _merged_results(self, graph_id: int, function_name: str, *, is_alone: bool = False) -> dict[int, Result]:
+        """Returns the results by index, like `arguments`, or those of the function alone."""
         merged: dict[int, Result] = {}
-        for name in self._variants(graph_id, function_name):
+        for name in [function_name] if is_alone else self._variants(graph_id, function_name):
             merged = self._results.get(name, {}) | merged
         return merged
 
@@ -98,6 +98,7 @@ class BorderEdges:
     Attributes:
         of_ops, of_tensors: The edges, as in `ProgramEdges`.
         is_argument: By op, whether it holds an argument of its graph.
+        is_fed: By tensor, whether runs of a session were given it.
         is_border: By op, whether its tensor is that of another op, and not computed.
         results: (function, output index) -> tensor in the site of the outermost graph.
         calling_ops: (site, op name) -> (number of the op, its first tensor), also of arguments and results.
@@ -121,9 +122,13 @@ class BorderEdges:
         self.of_ops: list[Edge] = []
         self.of_tensors: list[Edge] = []
         self.is_argument: Bools = np.zeros(len(ops), bool)
+        self.is_fed: Bools = np.zeros(ops.num_tensors, bool)
         self.silent_sites: set[int] = set()
         for site in range(len(sites)):
-            self._add_arguments(site, has_inputs)
+            if sites.calls[site] is None and sites.places[site].root in sites.sessions.functions:
+                self._add_feeds(site)
+            else:
+                self._add_arguments(site, has_inputs)
         for (parent, name), children in sites.children.items():
             if (parent, name) in self.calling_ops:
                 self._add_results(parent, *self.calling_ops[parent, name], children)
@@ -134,6 +139,13 @@ class BorderEdges:
                 if (site, call.op_name) in self.calling_ops:
                     self.is_border[self.calling_ops[site, call.op_name][0]] = True
         self.results = self._outermost_results()
+
+    def _add_feeds(self, site: int) -> None:
+        for (name, slot), index in self._sites.sessions.functions[self._sites.places[site].root].feeds.items():
+            tensor = self._tensor(site, name, slot)
+            if tensor is not None:
+                self.is_fed[tensor] = True
+                self.of_tensors.append(Edge(tensor, index, 0, Way.EAGER, index))
 
     def _add_arguments(self, site: int, has_inputs: set[int]) -> None:
         call, parent = self._sites.calls[site], self._sites.parents[site]
@@ -219,9 +231,12 @@ class BorderEdges:
 
     def _outermost_results(self) -> dict[tuple[str, int], int]:
         tensor_of_result = {}
+        sessions = self._sites.sessions
         for function_name, graph_id in self._interfaces.graph_of.items():
-            site = self._sites.outermost(graph_id)
-            results = self._interfaces.results(graph_id, function_name) if site >= 0 else {}
+            root = sessions.root_of(function_name, graph_id)
+            site = self._sites.outermost(root)
+            is_session = root in sessions.functions
+            results = self._interfaces.results(graph_id, function_name, is_alone=is_session) if site >= 0 else {}
             for index, (name, slot) in results.items():
                 tensor = self._tensor(site, name, slot)
                 if tensor is not None:

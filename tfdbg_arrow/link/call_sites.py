@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from tfdbg_arrow.link.call_chains import LOOP, CallChains, call_suffix, join_site
+from tfdbg_arrow.link.sessions import Sessions
 
 _MAX_SITES = 200_000
 """Call sites, before those without rows are left out. More are only in a hostile logdir."""
@@ -33,7 +34,10 @@ class Call(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A graph at a call site of an outermost graph (-1 if no execution is known)."""
+    """A graph at a call site of an outermost graph.
+
+    The root is the outermost graph, the `root` of a session's function, or -1 if no execution is known.
+    """
 
     root: int
     graph_id: int
@@ -43,7 +47,12 @@ class Place(NamedTuple):
 class CallSites:
     """The call sites of a run as dense numbers.
 
+    Args:
+        calls: The calls of the run.
+        sessions: The runs of sessions.
+
     Attributes:
+        sessions: As given.
         places: The graph and the text of each site.
         calls: The call that led to each site; None for an outermost graph, and if it is unknown.
         parents: The site of the calling op, -1 for none.
@@ -54,7 +63,8 @@ class CallSites:
         by_place: The number of each place.
     """
 
-    def __init__(self, calls: Iterable[Call]) -> None:
+    def __init__(self, calls: Iterable[Call], sessions: Sessions) -> None:
+        self.sessions = sessions
         self.places: list[Place] = []
         self.calls: list[Call | None] = []
         self.parents: list[int] = []
@@ -77,7 +87,7 @@ class CallSites:
         """Returns the number of a place, after it added the place and all around it."""
         if place in self.by_place:
             return self.by_place[place]
-        levels = self._chains.levels(place.graph_id, place.text, root=None if place.root < 0 else place.root)
+        levels = self._chains.levels(place.graph_id, place.text, root=self.sessions.graph_of(place.root))
         if levels is None:
             levels = self._chains.levels(place.graph_id, place.text, root=None) or ()
         places = [Place(place.root, level.call.graph_id, level.site) for level in levels] + [place]
@@ -101,14 +111,17 @@ class CallSites:
                 is_there = any(self.calls[child] == call for child in self.children.get((site, call.op_name), ()))
                 if is_there or call.is_loop or inner in self.by_place or self._is_inside(site, call.callee_graph_id):
                     continue
+                if not self.sessions.has_run(*place, call.op_name):
+                    continue
                 ops_left -= num_ops.get(call.callee_graph_id, 0)
                 if ops_left < 0 or len(self) >= _MAX_SITES:
                     return
                 self._append(inner, call, site)
 
-    def outermost(self, graph_id: int) -> int:
-        """Returns the site of a graph that eager code called, -1 if there is none."""
-        return self.by_place.get(Place(graph_id, graph_id, ""), -1)
+    def outermost(self, root: int) -> int:
+        """Returns the site of a graph that eager code called or a session ran, -1 if there is none."""
+        graph_id = self.sessions.graph_of(root)
+        return -1 if graph_id is None else self.by_place.get(Place(root, graph_id, ""), -1)
 
     def _is_inside(self, site: int, graph_id: int) -> bool:
         """Returns whether a site is of a graph, or in a call of it. TensorFlow inlines no function into itself."""

@@ -34,6 +34,19 @@ class Way(IntEnum):
     """The last pass of the loop `detail` that was entered here."""
     SKIP = 9
     """The same pass, if the loop `detail` was not entered."""
+    # The ways of the loops and branches of TensorFlow 1; see `GraphLoops`.
+    ENTRY = 10
+    """The pass that entered the frame, in each iteration."""
+    PREVIOUS = 11
+    """The pass before."""
+    FIRST = 12
+    """The same pass, in iteration 0."""
+    LATER = 13
+    """The same pass, except in iteration 0."""
+    LAST = 14
+    """The last pass of the loop `detail` that was entered here."""
+    MERGED = 15
+    """The same pass, if the source has a row there."""
 
 
 class Edge(NamedTuple):
@@ -46,6 +59,10 @@ class Edge(NamedTuple):
     detail: int
 
 
+Column = tuple[Ints, Ints, Ints, int, Ints]
+"""(owners, input indexes, sources, way, details) of many edges."""
+
+
 class Edges:
     """Edges grouped by their owner.
 
@@ -54,9 +71,7 @@ class Edges:
         input_index, source, way, detail: The columns.
     """
 
-    def __init__(
-        self, columns: Sequence[tuple[Ints, Ints, Ints, int, Ints]], rows: Sequence[Edge], *, size: int
-    ) -> None:
+    def __init__(self, columns: Sequence[Column], rows: Sequence[Edge], *, size: int) -> None:
         of_rows = np.array(rows, np.int64).reshape(-1, 5).T
         parts = [[*map(ints, (c[0], c[1], c[2], np.full(len(c[0]), c[3]), c[4]))] for c in columns]
         table = np.stack([joined([part[i] for part in parts] + [of_rows[i]]) for i in range(5)])

@@ -10,6 +10,7 @@ from tfdbg_arrow.link.arrays import Bools, Ints, has, ints, place_of, ranges
 from tfdbg_arrow.link.border_edges import BorderEdges
 from tfdbg_arrow.link.eager import Eager
 from tfdbg_arrow.link.edges import Edges, Way
+from tfdbg_arrow.link.graph_loops import GraphLoops
 from tfdbg_arrow.link.keys import EAGER
 from tfdbg_arrow.link.ops import Ops
 from tfdbg_arrow.link.passes import Passes
@@ -20,7 +21,7 @@ TENSOR, ARGUMENT, RESULT, VARIABLE, NOT_RECORDED = range(5)
 KINDS = ("tensor", "argument", "result", "variable", "not recorded")
 """What an input is: the tensor of another op, the caller's tensor, the callee's tensor, what a variable held; or no row
 says what it is."""
-_KIND_OF_WAY = ints([TENSOR, TENSOR, *[ARGUMENT] * 4, *[RESULT] * 4])
+_KIND_OF_WAY = ints([TENSOR, TENSOR, *[ARGUMENT] * 4, *[RESULT] * 4, *[TENSOR] * 6])
 
 
 class Sources(NamedTuple):
@@ -51,6 +52,7 @@ class GraphSources:
         visits: Which call sites ran in them.
         ops: The ops at all call sites.
         eager: The executions.
+        loops: The loops of TensorFlow 1.
     """
 
     def __init__(
@@ -60,11 +62,14 @@ class GraphSources:
         visits: Visits,
         ops: Ops,
         eager: Eager,
+        loops: GraphLoops,
         program: ProgramEdges,
         borders: BorderEdges,
+        row_keys: Ints,
     ) -> None:
-        self.passes, self.visits, self.ops, self.eager = passes, visits, ops, eager
-        self._of_op = Edges(program.of_ops, borders.of_ops, size=len(ops))
+        self.passes, self.visits, self.ops, self.eager, self.loops = passes, visits, ops, eager, loops
+        self._is_fed, self._row_keys = borders.is_fed, row_keys
+        self._of_op = Edges(loops.with_ways(program.of_ops), borders.of_ops, size=len(ops))
         self._of_tensor = Edges(program.of_tensors, borders.of_tensors, size=ops.num_tensors)
         self._replaced, self._num_executed = program.replaced, len(program.executed_graphs)
         self._executed = place_of(passes.executed_graph, program.executed_graphs)
@@ -79,8 +84,13 @@ class GraphSources:
         """
         passes, tensor = np.divmod(keys, self.ops.num_tensors)
         parts = []
-        for edges, owner in ((self._of_op, self.ops.of_tensor[tensor]), (self._of_tensor, tensor)):
-            item, at = ranges(edges.starts[owner], edges.starts[owner + 1])
+        is_computed = ~self._is_fed[tensor]
+        for edges, owner, is_used in (
+            (self._of_op, self.ops.of_tensor[tensor], is_computed),
+            (self._of_tensor, tensor, np.ones(len(keys), bool)),
+        ):
+            first = edges.starts[owner]
+            item, at = ranges(first, np.where(is_used, edges.starts[owner + 1], first))
             parts.append((item, edges.input_index[at], edges.source[at], edges.way[at], edges.detail[at]))
         columns = parts[0] if of_op_only else [np.concatenate(pair) for pair in zip(*parts, strict=True)]
         item, input_index, source, way, detail = columns
@@ -117,4 +127,22 @@ class GraphSources:
         is_skipped = self.visits.last_pass(passes[at], detail[at]) < 0
         is_skipped &= self.visits.has_known_entries(passes[at], detail[at])
         source_pass[at[~is_skipped]] = -1
-        return source_pass
+        return self._in_loops(source_pass, passes, source, way, detail) if self.loops.is_border.any() else source_pass
+
+    def _in_loops(self, source_pass: Ints, passes: Ints, source: Ints, way: Ints, detail: Ints) -> Ints:
+        """Returns the passes of sources after the ways of the loops and branches of TensorFlow 1."""
+        frame = self.passes.frame_of(passes)
+        start = self.passes.start[frame]
+        made_by = self.ops.of_tensor[source]
+        # What enters a loop and does not change in it has a row in iteration 0 only.
+        is_invariant = self.loops.is_enter[made_by] & ((way == Way.SAME) | (way == Way.PROGRAM)) & (source_pass >= 0)
+        source_pass = np.where(is_invariant, start, source_pass)
+        source_pass = np.where(way == Way.ENTRY, self.loops.entry[frame], source_pass)
+        source_pass = np.where(way == Way.PREVIOUS, np.where(passes > start, passes - 1, -1), source_pass)
+        source_pass[(way == Way.FIRST) & (passes > start)] = -1
+        source_pass[(way == Way.LATER) & (passes == start)] = -1
+        at = np.nonzero(way == Way.LAST)[0]
+        source_pass[at] = self.loops.last_pass(passes[at], detail[at])
+        needs_row = (way == Way.MERGED) & (source_pass >= 0)
+        has_row = has(source_pass * self.ops.num_tensors + source, self._row_keys)
+        return np.where(needs_row & ~has_row, -1, source_pass)

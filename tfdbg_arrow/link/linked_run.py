@@ -9,11 +9,13 @@ import numpy as np
 from tfdbg_arrow.link.arrays import Ints, KeySet, distinct, has, ints, joined, place_of
 from tfdbg_arrow.link.border_edges import BorderEdges
 from tfdbg_arrow.link.eager import Eager
+from tfdbg_arrow.link.graph_loops import GraphLoops
 from tfdbg_arrow.link.graph_sources import NOT_RECORDED, TENSOR, VARIABLE, GraphSources, Sources
 from tfdbg_arrow.link.keys import CONTENT, EAGER, is_eager, is_graph
 from tfdbg_arrow.link.ops import MAX_TENSORS, Ops
 from tfdbg_arrow.link.passes import Passes
 from tfdbg_arrow.link.program_edges import read_program_edges
+from tfdbg_arrow.link.sessions import Sessions
 from tfdbg_arrow.link.tables import Columns, Tables
 from tfdbg_arrow.link.variables import Variables
 from tfdbg_arrow.link.visits import Visits, read_call_sites
@@ -53,8 +55,9 @@ class LinkedRun:
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
+        sessions = Sessions(tables)
         passes = Passes(tables)
-        sites = read_call_sites(tables, max_ops=MAX_TENSORS // 4)
+        sites = read_call_sites(tables, sessions, max_ops=MAX_TENSORS // 4)
         self._ops = ops = Ops(tables, sites)
         settings = tables.columns('SELECT count(*) AS num FROM run WHERE settings LIKE \'%"xla": "inside"%\'')
         visits = Visits(tables, sites, passes, skips_iterations=bool(settings["num"][0]))
@@ -63,8 +66,19 @@ class LinkedRun:
         self._borders = borders = BorderEdges(
             tables, sites, ops, call_inputs=program.call_inputs, has_inputs=program.has_inputs
         )
-        self._graph = GraphSources(passes=passes, visits=visits, ops=ops, eager=eager, program=program, borders=borders)
-        self._variables = Variables(self._graph, sites=sites, borders=borders)
+        self._loops = loops = GraphLoops(tables, ops, passes, visits.outer_pass, ints(sites.loops))
+        self._keys, self._events = self._read_rows("true")
+        self._graph = GraphSources(
+            passes=passes,
+            visits=visits,
+            ops=ops,
+            eager=eager,
+            loops=loops,
+            program=program,
+            borders=borders,
+            row_keys=self._keys,
+        )
+        self._variables = Variables(tables, self._graph, sites=sites, borders=borders)
         self._outer_pass = np.full(len(eager.index), -1)
         at = np.nonzero(passes.frame_id == 0)[0][::-1]
         execution = eager.place_of(passes.execution[at])
@@ -73,7 +87,6 @@ class LinkedRun:
             {slot: tensor for (name, slot), tensor in borders.results.items() if name == function}
             for function in eager.types
         ]
-        self._keys, self._events = self._read_rows("true")
 
     def tensor_inputs(self, condition: str = "true") -> Iterator[Columns]:
         """Yields the inputs of tensors, and of the tensors without a row between them.
@@ -126,7 +139,8 @@ class LinkedRun:
         sources = _with_contents(sources, at, self._variables.content(handles, order))
         is_found = np.zeros(len(keys), bool)
         is_found[sources.item] = True
-        return _with_unknown(sources, (self._borders.is_border[op] & ~is_found) | self._ops.is_unlinked[op])
+        is_border = self._borders.is_border[op] | self._loops.is_border[op]
+        return _with_unknown(sources, (is_border & ~is_found) | self._ops.is_unlinked[op])
 
     def _of_eager(self, keys: Ints) -> Sources:
         execution, slot = self._eager.maker(keys - EAGER)

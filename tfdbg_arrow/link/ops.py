@@ -16,6 +16,10 @@ from tfdbg_arrow.schema import op_traits
 WRITER = op_traits.WRITER.pattern
 """Matches the types of ops that write to the resource that they take. Here and below: see "Following values"."""
 REPLACING = f"{tuple(sorted(op_traits.REPLACING))}"
+REFERENCE_WRITER = op_traits.REFERENCE_WRITER.pattern
+"""Matches the types of ops that write to a variable of TensorFlow 1 by its reference, their first input."""
+REFERENCES = f"{tuple(sorted(op_traits.types_with(op_traits.Trait.HOLDS_REFERENCE)))}"
+_ENTERING = f"{tuple(sorted(op_traits.types_with(op_traits.Trait.ENTERS | op_traits.Trait.SWITCHES)))}"
 NEVER_BAD = r"bool|string|q?u?int\d+"
 """Matches dtypes whose tensors are followed only if they have a row."""
 _UNLINKED = f"{op_traits.TAKES_FROM_STORE.pattern}|({'|'.join(op_traits.PIPELINE_ENDS)}).*"
@@ -56,22 +60,25 @@ GROUP BY graph_id, call_site, op_name"""
 _OPS = f"""
 CREATE OR REPLACE TEMP TABLE linked_op AS
 SELECT *, CAST(sum(num_outputs) OVER (ORDER BY op) - num_outputs AS BIGINT) AS base FROM (
-    SELECT row_number() OVER (ORDER BY site, is_made, op_index, op_name) - 1 AS op, * REPLACE (
+    SELECT row_number() OVER (ORDER BY site, is_made, position, op_name) - 1 AS op, * REPLACE (
         least(greatest(coalesce(num_outputs, 1), 1), {_MAX_OUTPUTS}) AS num_outputs
     ) FROM (
         SELECT
-            s.site, s.root, s.graph_id, s.text, g.op_name, g.op_type, g.op_index, z.num_outputs, false AS is_made,
-            CAST(NULL AS VARCHAR) AS made_for
+            s.site, s.root, s.graph_id, s.text, g.op_name, g.op_type, coalesce(r.position, g.op_index) AS position,
+            z.num_outputs, false AS is_made, CAST(NULL AS VARCHAR) AS made_for, coalesce(r.has_run, true) AS has_run
         FROM linked_site AS s
         JOIN graph_op AS g ON g.graph_id = s.graph_id
+        LEFT JOIN linked_ran AS r ON r.root = s.root AND r.op_name = g.op_name AND s.text = ''
         LEFT JOIN linked_size AS z ON z.graph_id = g.graph_id AND z.op_name = g.op_name
+        WHERE s.root >= -1 OR s.text <> '' OR r.op_name IS NOT NULL
         UNION ALL
         SELECT
-            s.site, s.root, s.graph_id, s.text, m.op_name, m.op_type, coalesce(g.op_index, 0), len(m.dtypes), true,
-            m.made_for
+            s.site, s.root, s.graph_id, s.text, m.op_name, m.op_type, coalesce(r.position, g.op_index, 0),
+            len(m.dtypes), true, m.made_for, true
         FROM linked_site AS s
         JOIN linked_made AS m ON m.graph_id = s.graph_id AND m.call_site = s.text
         LEFT JOIN graph_op AS g ON g.graph_id = m.graph_id AND g.op_name = m.made_for
+        LEFT JOIN linked_ran AS r ON r.root = s.root AND r.op_name = m.made_for AND s.text = ''
     )
 )"""
 _DTYPES = f"""
@@ -99,14 +106,16 @@ class Ops:
         sites: The call sites.
 
     Attributes:
-        site, base, num_outputs, position: Of each op; the position is `op_index`, or that of the op it was made for.
+        site, base, num_outputs, position: Of each op; the position is `op_index`, or that of the op it was made for, or
+            the place in the order of a session's run.
         is_made: Whether the optimizer made the op.
-        is_writer, is_replacing, is_iterator: Whether it writes to a resource, and how.
+        is_writer, is_reference_writer, is_replacing, is_iterator: Whether it writes to a resource, and how.
         is_unlinked: Whether no row says where its outputs come from.
-        is_passing: Whether it hands on a resource: Identity.
-        is_handle: Whether it makes the handle of a variable.
+        is_passing: Whether it hands on a resource or a reference: Identity, or a border of a loop or branch.
+        is_handle: Whether it makes the handle of a variable or its reference.
         of_tensor: The op of each tensor.
-        is_resource, is_never_bad: By tensor, from its dtype.
+        is_resource: By tensor: whether it is a resource or the reference of a variable.
+        is_never_bad: By tensor, from its dtype.
 
     Raises:
         MemoryLimitError: The graphs have too many ops.
@@ -124,18 +133,23 @@ class Ops:
         for statement in (_SIZES, _NODES, _MADE, _OPS):
             tables.run(statement)
         rows = tables.columns(
-            "SELECT site, base, num_outputs, op_index, is_made, "
-            f"regexp_full_match(op_type, '{WRITER}') AS is_writer, op_type IN {REPLACING} AS is_replacing, "
+            "SELECT site, base, num_outputs, position, is_made, "
+            f"has_run AND regexp_full_match(op_type, '{WRITER}|{REFERENCE_WRITER}') AS is_writer, "
+            f"regexp_full_match(op_type, '{REFERENCE_WRITER}') AS is_reference_writer, "
+            f"op_type IN {REPLACING} OR op_type = 'Assign' AS is_replacing, op_type IN {REFERENCES} AS is_reference, "
             f"op_type = 'MakeIterator' AS is_iterator, regexp_full_match(op_type, '{_UNLINKED}') AS is_unlinked, "
-            "op_type = 'Identity' AS is_passing, op_type = 'VarHandleOp' AS is_handle FROM linked_op ORDER BY op"
+            f"op_type = 'Identity' OR op_type IN {_ENTERING} AS is_passing, op_type = 'VarHandleOp' AS is_handle "
+            "FROM linked_op ORDER BY op"
         )
         self.site, self.base, self.num_outputs, self.position = (
-            rows[name] for name in ("site", "base", "num_outputs", "op_index")
+            rows[name] for name in ("site", "base", "num_outputs", "position")
         )
         self.is_made, self.is_writer, self.is_replacing, self.is_iterator, self.is_unlinked, self.is_passing = (
             rows[name] for name in ("is_made", "is_writer", "is_replacing", "is_iterator", "is_unlinked", "is_passing")
         )
-        self.is_handle = rows["is_handle"]
+        self.is_reference_writer, is_reference = rows["is_reference_writer"], rows["is_reference"]
+        self.is_passing |= self.is_reference_writer
+        self.is_handle = rows["is_handle"] | is_reference
         self.num_tensors = int(self.base[-1] + self.num_outputs[-1]) if len(self.base) else 1
         if self.num_tensors > MAX_TENSORS:
             raise MemoryLimitError(
@@ -147,6 +161,7 @@ class Ops:
         dtypes = tables.columns(_DTYPES)
         self.is_resource[dtypes["tensor"]] = dtypes["is_resource"]
         self.is_never_bad[dtypes["tensor"]] = dtypes["is_never_bad"]
+        self.is_resource[self.base[is_reference]] = True
 
     def __len__(self) -> int:
         return len(self.base)

@@ -22,28 +22,26 @@ SELECT
 FROM tensor_health
 WHERE scope = 'graph' AND event_index >= 0 AND iteration BETWEEN 0 AND {MAX_PASSES}
 AND step_id IS NOT NULL AND frame_id IS NOT NULL AND call_site IS NOT NULL AND graph_id IS NOT NULL
-AND (execution_index IS NULL OR execution_index NOT IN (
-    SELECT e.execution_index FROM execution AS e JOIN graph_function AS f ON f.function_name = e.op_type
-    WHERE f.session_index IS NOT NULL
-))
 GROUP BY step_id, frame_id, iteration, call_site, graph_id"""
 _STEPS = """
 CREATE OR REPLACE TEMP TABLE linked_step AS
 SELECT
     s.step_id, min(s.first) AS first, min(s.execution_index) AS execution_index,
-    min(coalesce(e.graph_id, -1)) AS root, min(e.event_index) AS started,
+    min(coalesce(r.root, e.graph_id, -1)) AS root, min(e.event_index) AS started,
     max(s.executed_graph_id) AS executed_graph_id
 FROM linked_seen AS s
 LEFT JOIN execution AS e ON e.execution_index = s.execution_index
+LEFT JOIN linked_session AS r ON r.function_name = e.op_type
 GROUP BY s.step_id"""
 _SILENT_STEPS = """
 INSERT INTO linked_step
-SELECT -1 - execution_index, event_index, execution_index, graph_id, event_index, NULL
-FROM execution
-WHERE graph_id IS NOT NULL AND event_index >= 0 AND execution_index >= 0
-AND execution_index NOT IN (SELECT execution_index FROM linked_step WHERE execution_index IS NOT NULL)
-AND op_type NOT IN (SELECT function_name FROM graph_function WHERE session_index IS NOT NULL)
-AND graph_id NOT IN (SELECT graph_id FROM linked_seen WHERE execution_index IS NULL)"""
+SELECT
+    -1 - e.execution_index, e.event_index, e.execution_index, coalesce(r.root, e.graph_id), e.event_index, NULL
+FROM execution AS e
+LEFT JOIN linked_session AS r ON r.function_name = e.op_type
+WHERE e.graph_id IS NOT NULL AND e.event_index >= 0 AND e.execution_index >= 0
+AND e.execution_index NOT IN (SELECT execution_index FROM linked_step WHERE execution_index IS NOT NULL)
+AND e.graph_id NOT IN (SELECT graph_id FROM linked_seen WHERE execution_index IS NULL)"""
 """A call without rows is a step of its own, unless its rows may be among those of no execution."""
 _FRAMES = f"""
 CREATE OR REPLACE TEMP TABLE linked_frame AS
@@ -70,14 +68,15 @@ WINDOW place AS (ORDER BY started, first, step_id, frame_id)"""
 class Passes:
     """The passes of a run.
 
-    It also creates the temporary table `linked_frame`: the frames with their first passes.
+    It also creates the temporary table `linked_frame`: the frames with their first passes. It needs the tables of
+    `Sessions`.
 
     Attributes:
         start: The first pass of each frame. Frames are in the order in which they began.
         num_passes: Of each frame.
         step: The step of each frame as a dense number.
         frame_id: 0 outside loops.
-        root: The outermost graph, -1 if no execution is known.
+        root: The outermost graph, or the `root` of a session's function; -1 if no execution is known.
         started: `event_index` of the execution, or the smallest of the step.
         execution: `execution_index`, -1 if it is unknown.
         executed_graph: `executed_graph_id`, -1 if no optimized graph ran.

@@ -11,12 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from tfdbg_arrow.link.arrays import Ints, distinct, has, place_of
-from tfdbg_arrow.link.edges import Way
+from tfdbg_arrow.link.edges import Column, Way
 from tfdbg_arrow.link.ops import Ops
 from tfdbg_arrow.link.tables import Tables
-
-Column = tuple[Ints, Ints, Ints, int, Ints]
-"""(owners, input indexes, sources, way, details) of many edges."""
 
 _OP_OF_NODE = (
     "JOIN linked_op AS {op} ON {op}.graph_id = {node}.graph_id AND {op}.text = {node}.call_site "

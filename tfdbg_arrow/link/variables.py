@@ -14,22 +14,31 @@ from tfdbg_arrow.link.call_sites import CallSites
 from tfdbg_arrow.link.graph_sources import NOT_RECORDED, VARIABLE, GraphSources, Sources
 from tfdbg_arrow.link.keys import CONTENT, EAGER, is_eager
 from tfdbg_arrow.link.ops import Ops
+from tfdbg_arrow.link.tables import Tables
 
 _MAX_PATH = 10_000
 """How many borders a handle is followed over."""
 _UNKNOWN = -1
+_OF_SESSIONS = """
+SELECT o.base, min(o.base) OVER (PARTITION BY s.session_index, o.graph_id, o.op_name) AS first
+FROM linked_op AS o JOIN linked_session AS s ON s.root = o.root AND o.text = ''
+WHERE NOT o.is_made"""
 
 
 class Variables:
     """The writes to resources.
 
-    A resource is known by the `tensor_id` of its handle; if a graph made the handle, by -2 minus its tensor.
+    A resource is known by the `tensor_id` of its handle; if a graph made the handle, by -2 minus its tensor. All runs
+    of a session have the same resources.
     """
 
-    def __init__(self, graph: GraphSources, *, sites: CallSites, borders: BorderEdges) -> None:
+    def __init__(self, tables: Tables, graph: GraphSources, *, sites: CallSites, borders: BorderEdges) -> None:
         self._graph, self._passes, self._visits = graph, graph.passes, graph.visits
         self._ops = ops = graph.ops
         self._eager = graph.eager
+        of_sessions = tables.columns(_OF_SESSIONS)
+        self._resource_of: Ints = np.arange(ops.num_tensors)
+        self._resource_of[of_sessions["base"]] = of_sessions["first"]
         self._is_passing = borders.is_border | ops.is_passing
         self._parent, self._depth = ints(sites.parents), ints(sites.depths)
         self._is_loop = np.array([call is not None and call.is_loop for call in sites.calls], bool)
@@ -55,7 +64,11 @@ class Variables:
         is_written = (at >= 0) & (handles != _UNKNOWN)
         if len(self._handle):
             is_written &= self._handle[np.maximum(at, 0)] == handles
-        return np.where(is_written, CONTENT + at, np.where(handles >= 0, EAGER + handles, -1))
+        content = np.where(is_written, CONTENT + at, np.where(handles >= 0, EAGER + handles, -1))
+        if self._writes_by_reference.any():  # what wrote to a variable by its reference also returns the new value
+            by_reference = is_written & self._writes_by_reference[np.maximum(at, 0)]
+            content = np.where(by_reference, self._writer[np.maximum(at, 0)], content)
+        return content
 
     def is_written(self, tensor_ids: Ints) -> Bools:
         """Returns which eager tensors are handles of resources that an op wrote to."""
@@ -89,9 +102,7 @@ class Variables:
         key = self._writer[write]
         at = np.nonzero(~is_eager(key) & ~self._is_unknown[write])[0]
         sources = self._graph.of(key[at], of_op_only=True)
-        sources = sources.where(
-            ~self._ops.is_resource[np.where(is_eager(sources.key), 0, sources.key % self._ops.num_tensors)]
-        )
+        sources = sources.where(~self._is_handle(sources, key[at]))
         of_graph = sources._replace(item=at[sources.item], kind=np.full(len(sources.item), VARIABLE))
         at = np.nonzero(is_eager(key))[0]
         item, tensor_id, index = self._eager.inputs(key[at] - EAGER)
@@ -114,7 +125,7 @@ class Variables:
             tensor = keys % self._ops.num_tensors
             op = self._ops.of_tensor[tensor]
             is_made = self._ops.is_handle[op]
-            resources[at[is_made]] = -2 - tensor[is_made]
+            resources[at[is_made]] = -2 - self._resource_of[tensor[is_made]]
             at, keys = at[self._is_passing[op]], keys[self._is_passing[op]]
             if not len(at):
                 break
@@ -164,6 +175,7 @@ class Variables:
         op = self._ops.of_tensor[key % self._ops.num_tensors]
         order, is_placed = self.order_of_graph(key)
         is_unknown = (np.arange(len(key)) >= ran.shape[1]) | ~is_placed
+        is_unknown |= self._graph.loops.loop[op] >= 0  # the order of the iterations of these loops is not known here
         execution = np.nonzero(self._eager.is_writer)[0]
         written = self._eager.argument(execution, self._eager.is_iterator[execution].astype(np.int64))
         order = np.concatenate([order, self.order_of_eager(self._eager.event[execution])])
@@ -173,6 +185,8 @@ class Variables:
         self._sorted, self._handle = sortable[by_order], handle[by_order]
         self._writer = np.concatenate([key, EAGER + execution])[by_order]
         self._is_unknown = np.concatenate([is_unknown, np.zeros(len(execution), bool)])[by_order]
+        by_reference = np.concatenate([self._ops.is_reference_writer[op], np.zeros(len(execution), bool)])
+        self._writes_by_reference = by_reference[by_order]
         replaces = np.concatenate([self._ops.is_replacing[op] & ~is_unknown, self._eager.is_replacing[execution]])
         self._replaces = replaces[by_order]
         begins = self._replaces.copy()
@@ -185,17 +199,24 @@ class Variables:
         """Returns (key of the writing op, resource) of the writes of ops in visits, each pair once."""
         order, starts = grouped(self._ops.site[writers], int(max(len(self._parent), 1)))
         item, at = ranges(starts[sites], starts[sites + 1])
+        has_run = self._graph.loops.has_run(passes[item], writers[order[at]])
+        item, at = item[has_run], at[has_run]
         key = passes[item] * self._ops.num_tensors + self._ops.base[writers[order[at]]]
         sources = self._graph.of(key, of_op_only=True)
-        is_resource = ~is_eager(sources.key)
-        is_resource &= self._ops.is_resource[np.where(is_resource, sources.key % self._ops.num_tensors, 0)]
-        sources = sources.where(is_resource)
+        sources = sources.where(self._is_handle(sources, key))
         writes = np.stack([key[sources.item], self.handles(sources.key)])
         writes = writes[:, np.lexsort(writes)]
         is_new = np.ones(writes.shape[1], bool)
         is_new[1:] = np.any(writes[:, 1:] != writes[:, :-1], axis=0)
         distinct_writes: Ints = writes[:, is_new]
         return distinct_writes
+
+    def _is_handle(self, sources: Sources, keys: Ints) -> Bools:
+        """Returns which inputs of writing ops are the resource or the reference to write to."""
+        is_of_graph = ~is_eager(sources.key)
+        is_handle = is_of_graph & self._ops.is_resource[np.where(is_of_graph, sources.key % self._ops.num_tensors, 0)]
+        op = self._ops.of_tensor[keys[sources.item] % self._ops.num_tensors]
+        return np.where(self._ops.is_reference_writer[op], sources.input_index == 0, is_handle)
 
 
 def _position(ops: Ops, op: int) -> int:

@@ -9,6 +9,7 @@ from tfdbg_arrow.link.call_chains import BRANCHES
 from tfdbg_arrow.link.call_sites import Call, CallSites, Place
 from tfdbg_arrow.link.frame_entries import find_entries
 from tfdbg_arrow.link.passes import Passes
+from tfdbg_arrow.link.sessions import Sessions
 from tfdbg_arrow.link.tables import Tables, rows_of
 
 _PLACES = """
@@ -16,6 +17,8 @@ SELECT p.root, s.graph_id, s.call_site FROM linked_seen AS s
 JOIN linked_step AS p ON p.step_id = s.step_id
 UNION
 SELECT root, root, '' FROM linked_step WHERE root >= 0
+UNION
+SELECT root, graph_id, '' FROM linked_session WHERE root IN (SELECT root FROM linked_step)
 ORDER BY ALL"""
 _CALLS = """
 SELECT graph_id, op_name, attribute, branch_index, function_name, callee_graph_id FROM graph_call
@@ -27,14 +30,15 @@ JOIN linked_frame AS f ON f.step_id = s.step_id AND f.frame_id = s.frame_id
 JOIN linked_site AS t ON t.root = f.root AND t.graph_id = s.graph_id AND t.text = s.call_site"""
 
 
-def read_call_sites(tables: Tables, *, max_ops: int) -> CallSites:
+def read_call_sites(tables: Tables, sessions: Sessions, *, max_ops: int) -> CallSites:
     """Returns the call sites of a run. Needs the temporary tables of `Passes`.
 
     Args:
         tables: The tables of the run.
+        sessions: The runs of sessions.
         max_ops: How many ops all sites may have before functions and branches without rows are left out.
     """
-    sites = CallSites(Call(*row) for row in rows_of(tables.columns(_CALLS)))
+    sites = CallSites((Call(*row) for row in rows_of(tables.columns(_CALLS))), sessions)
     for row in rows_of(tables.columns(_PLACES)):
         sites.add(Place(*row))
     counted = rows_of(tables.columns("SELECT graph_id, count(*) AS num_ops FROM graph_op GROUP BY graph_id"))
@@ -145,7 +149,7 @@ class Visits:
             [seen["pass"] * self._num_sites + seen["site"], self._passes.start[at] * self._num_sites + roots[at]]
         )
         frame = self._passes.frame_of(keys // self._num_sites)
-        in_loop = self._passes.frame_id[frame] != 0
+        in_loop = (self._passes.frame_id[frame] != 0) & (self._loop[keys % self._num_sites] >= 0)
         self._frame_loop[frame[in_loop]] = self._loop[keys[in_loop] % self._num_sites]
         return distinct(keys)
 
