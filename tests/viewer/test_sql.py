@@ -10,8 +10,10 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import expect
 
+from tfdbg_arrow.query import open_logdir
 from tfdbg_arrow.query.sql_sandbox import Sandbox
-from tfdbg_arrow.viewer.pages.sql import EXAMPLES, read_sql
+from tfdbg_arrow.viewer.pages.sql import _EDITOR, EXAMPLES, read_sql
+from tfdbg_arrow.viewer.rendering import static_files
 
 from . import logdirs
 from .browser import chromium, watched_page
@@ -40,7 +42,8 @@ def test_it_is_off_by_default(path: Path) -> None:
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.title)
 def test_the_examples_return_rows(path: Path, example: object) -> None:
-    page = read_sql(Sandbox(path), example.query)  # type: ignore[attr-defined]
+    with open_logdir(path) as logdir:
+        page = read_sql(logdir, Sandbox(path), example.query)  # type: ignore[attr-defined]
     assert page.error is None
     assert page.answer is not None
     assert page.answer.rows
@@ -122,6 +125,30 @@ def test_running_a_query_with_the_keyboard_and_copying_it(served: Served) -> Non
         page.locator(".questions summary").click()
         page.locator(".questions").get_by_role("link", name="Run on the SQL page").first.click()
         expect(page.locator(".result tbody tr").first).to_be_visible()
+
+
+def test_the_editor_completes_tables_and_columns(served: Served) -> None:
+    with chromium() as browser, watched_page(browser) as page:
+        page.goto(f"{served.url}/sql?query=SELECT+1&token={TOKEN}")
+        page.keyboard.press("/")
+        page.keyboard.press("Control+A")
+        page.keyboard.type("SELECT * FROM tensor_hea")
+        expect(page.locator(".CodeMirror-hint")).to_have_text(["tensor_health"])
+        page.keyboard.press("Enter")
+        page.keyboard.type(" AS h WHERE h.num_na")
+        expect(page.locator(".CodeMirror-hint")).to_have_text(["h.num_nan"])
+        page.keyboard.press("Enter")
+        page.keyboard.type(" >= 0")
+        page.keyboard.press("Tab")
+        page.keyboard.press("Enter")
+        page.wait_for_url("**num_nan*")
+        expect(page.locator(".result tbody tr").first).to_be_visible()
+        assert page.locator("#query").input_value() == "SELECT * FROM tensor_health AS h WHERE h.num_nan >= 0"
+
+
+def test_the_files_of_the_editor_are_those_of_its_package() -> None:
+    names = {name for name in static_files() if name.startswith("vendor/codemirror/")}
+    assert names == {f"vendor/codemirror/{name}" for name in _EDITOR}
 
 
 def test_a_long_cell_is_cut_and_unfolds_and_a_wide_result_scrolls_in_its_card(served: Served) -> None:

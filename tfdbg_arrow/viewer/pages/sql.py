@@ -5,14 +5,24 @@ The page exists only if the server was started with --sql.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tfdbg_arrow.errors import QueryError
+from tfdbg_arrow.query import Logdir
 from tfdbg_arrow.query.logdir.public_views import public_views
 from tfdbg_arrow.query.sql_sandbox import Sandbox, SandboxAnswer
 from tfdbg_arrow.schema import TABLES, Table
 from tfdbg_arrow.viewer.page import PageKind, Parameters
+
+_EDITOR = ("codemirror.css", "show-hint.css", "codemirror.js", "sql.js", "show-hint.js", "sql-hint.js")
+"""The files of CodeMirror in the order in which a page must load them."""
+_COLUMNS = """
+SELECT table_name, list(column_name ORDER BY column_index) FROM (
+    SELECT table_name, column_name, min(column_index) AS column_index FROM duckdb_columns()
+    WHERE NOT internal GROUP BY table_name, column_name
+) GROUP BY table_name ORDER BY table_name"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +71,7 @@ class SqlPage:
         answer: The result; None if there is none.
         error: Why the query failed; None if it did not fail.
         sources: The tables and views that can be queried.
+        columns: The columns of each of them, which the editor completes.
         examples: Example queries.
     """
 
@@ -68,6 +79,7 @@ class SqlPage:
     answer: SandboxAnswer | None
     error: str | None
     sources: tuple[Source, ...]
+    columns: Mapping[str, Sequence[str]]
     examples: tuple[Example, ...]
 
     def tensor_at(self, row: tuple[Any, ...]) -> tuple[str, int] | None:
@@ -79,10 +91,11 @@ class SqlPage:
         return (run_id, event_index) if isinstance(run_id, str) and isinstance(event_index, int) else None
 
 
-def read_sql(sandbox: Sandbox, query: str | None) -> SqlPage:
+def read_sql(logdir: Logdir, sandbox: Sandbox, query: str | None) -> SqlPage:
     """Runs a query and returns it with its answer.
 
     Args:
+        logdir: Has the tables and views.
         sandbox: Runs the query.
         query: One SELECT; None if none was given.
 
@@ -95,7 +108,10 @@ def read_sql(sandbox: Sandbox, query: str | None) -> SqlPage:
             answer = sandbox.ask(query)
         except QueryError as refused:
             error = str(refused)
-    return SqlPage(query=query, answer=answer, error=error, sources=_sources(), examples=EXAMPLES)
+    sources = _sources()
+    names = {source.name for source in sources}
+    columns = {name: columns for name, columns in logdir.rows(_COLUMNS) if name in names}
+    return SqlPage(query=query, answer=answer, error=error, sources=sources, columns=columns, examples=EXAMPLES)
 
 
 def sql_page(sandbox: Sandbox) -> PageKind:
@@ -104,8 +120,8 @@ def sql_page(sandbox: Sandbox) -> PageKind:
         name="sql",
         title="SQL",
         key="q",
-        read=lambda _, parameters: read_sql(sandbox, parameters.text("query")),
-        assets=("sql.js", "sql.css"),
+        read=lambda logdir, parameters: read_sql(logdir, sandbox, parameters.text("query")),
+        assets=(*(f"vendor/codemirror/{name}" for name in _EDITOR), "sql.js", "sql.css"),
     )
 
 

@@ -1,5 +1,25 @@
-// The SQL page: Ctrl+Enter runs the query.
+// The SQL page: an editor that completes the names of tables and columns. Ctrl+Enter runs the query.
 "use strict";
-document.addEventListener("keydown", (event) => {
-  if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && event.target.id === "query") event.target.form.requestSubmit();
-});
+(() => {
+  const equip = () => {
+    const field = document.getElementById("query");
+    if (!field || field.classList.contains("edited")) return; // no content with a query, or the editor is there
+    field.classList.add("edited");
+    const run = () => field.form.requestSubmit();
+    const editor = CodeMirror.fromTextArea(field, {
+      mode: "text/x-sql",
+      lineWrapping: true,
+      screenReaderLabel: field.labels[0].textContent,
+      // Tab moves on to the button, as in other fields.
+      extraKeys: { Tab: false, "Shift-Tab": false, "Ctrl-Enter": run, "Cmd-Enter": run, "Ctrl-Space": "autocomplete" },
+      hintOptions: { tables: JSON.parse(field.dataset.columns), completeSingle: false },
+    });
+    field.form.addEventListener("submit", () => editor.save());
+    editor.on("inputRead", (_, change) => {
+      if (!editor.state.completionActive && /[\w.]$/.test(change.text.at(-1))) editor.showHint();
+    });
+    editor.getInputField().dataset.search = ""; // the key `/` focuses the editor in place of the field, which is hidden
+  };
+  equip();
+  document.addEventListener("content-changed", equip);
+})();
