@@ -673,3 +673,22 @@ def test_methods_return_the_same_as_functions(tmp_path: Path) -> None:
         assert logdir.first_nonfinite() == first_nonfinite(tmp_path)
         assert logdir.nonfinite(kinds=("nan",)) == nonfinite(logdir)
         assert first_nan(logdir) == logdir.first_nonfinite()
+
+
+@pytest.mark.parametrize(("num_zero", "origin"), [(2, "masked"), (3, "log")], ids=["each from -Inf", "one underflow"])
+def test_a_logarithm_of_exponentials_has_the_infinities_that_these_took(
+    tmp_path: Path, num_zero: int, origin: str
+) -> None:
+    run = RunBuilder("run-a")
+    graph = run.graph("f").op("masked", "Neg").op("exp", "Exp", ["masked"]).op("sum", "Sum", ["exp"])
+    graph.op("log", "Log", ["sum"]).function("f_1", results=["log"])
+    call = run.execution("f_1", graph=graph, outputs={1: "float32"})
+    for name, numbers in (
+        ("masked", counts(neg_inf=2, neg=2)),
+        ("exp", counts(zero=num_zero, pos=4 - num_zero)),
+        ("sum", counts(zero=1, pos=1)),
+        ("log", counts(neg_inf=1, neg=1)),
+    ):
+        run.tensor(graph, name, numbers, execution=call)
+    run.eager(call, counts(neg_inf=1, neg=1), tensor_id=1)
+    assert names(first_nonfinite(run.write(tmp_path)))[0] == origin

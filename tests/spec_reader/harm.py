@@ -105,8 +105,8 @@ def _place(run: Run, root: Tensor) -> tuple[Any, ...]:
 
 def _bad_inputs(run: Run, tensor: Tensor) -> list[Tensor]:
     """Returns the nearest bad rows that an op took."""
-    nearest = run.ancestors(tensor, is_through_rows=False)
-    return [source for source in nearest if source in run.health and run.kinds_of_row(run.health[source])]
+    behind = [*run.nearest_rows(tensor), *run.behind_exponentials(tensor)]
+    return [source for source in behind if run.kinds_of_row(run.health[source])]
 
 
 def _roots(run: Run, tensors: Iterable[Tensor]) -> set[Tensor]:

@@ -26,6 +26,7 @@ from tests.spec_reader.flow import TAKING, Flow, Row, Tensor
 MAJOR_VERSION = 2
 _RUN_ID = re.compile(r"(?=.*[A-Za-z])[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 _CHECKSUM = re.compile(rb', "checksum": "([0-9a-f]{8})"\}\n?$')
+_SUMS = frozenset({"Sum", "Mean", "ExpandDims", "Reshape", "Squeeze", "Transpose", "Identity", "StopGradient"})
 _PIPELINE_ENDS = ("Iterator", "MultiDeviceIterator", "OptionalGetValue", "DatasetToSingleElement")
 
 
@@ -129,7 +130,7 @@ class Run(Flow):
         for tensor, row in self.health.items():
             made = self.kinds_of_row(row)
             if made:
-                made -= frozenset().union(*map(self.kinds, self.inputs(tensor)))
+                made -= frozenset().union(*map(self.kinds, [*self.inputs(tensor), *self.behind_exponentials(tensor)]))
             if made:
                 found[tensor] = made
         return found
@@ -142,6 +143,29 @@ class Run(Flow):
             if not any(source in origins for source in before):
                 return self.describe(tensor, origins[tensor])
         return None
+
+    def behind_exponentials(self, tensor: Tensor) -> list[Tensor]:
+        """Returns the tensors of -Inf whose exponentials are the zeros of which a Log made -Inf."""
+        row = self.health[tensor]
+        if row["op_type"] != "Log" or not row["num_neg_inf"] or row["num_nan"] or row["num_pos_inf"]:
+            return []
+        found: list[Tensor] = []
+        waiting = self.nearest_rows(tensor)
+        while waiting:
+            at = waiting.pop()
+            op_type, nearest = self.health[at]["op_type"], self.nearest_rows(at)
+            num_zero = self.health[at]["num_zero"]
+            if op_type == "Exp" and num_zero and [self.health[each]["num_neg_inf"] for each in nearest] == [num_zero]:
+                found += nearest
+            elif op_type in _SUMS and nearest:
+                waiting += nearest
+            else:
+                return []
+        return found
+
+    def nearest_rows(self, tensor: Tensor) -> list[Tensor]:
+        """Returns the nearest tensors with a row from which a tensor was computed."""
+        return [source for source in self.ancestors(tensor, is_through_rows=False) if source in self.health]
 
     def unlinked(self, tensor: Tensor) -> list[Tensor]:
         """Returns the tensors that may come before a tensor although no row links them to it.

@@ -254,3 +254,24 @@ def mixture_density_of_far_components() -> None:
         return loss
 
     train_step()
+
+
+@bug(op_type="Exp", effect="variable")
+def mixture_density_that_sums_exponentials_of_infinities() -> None:
+    """The infinite deviation makes each component -Inf, which tf.reduce_logsumexp turns into 0 and back into -Inf."""
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(4, kernel_initializer="ones")])
+    optimizer = keras.optimizers.SGD(0.1)
+    inputs = tf.fill([3, 2], 50.0)
+
+    @tf.function
+    def train_step() -> Any:
+        with tf.GradientTape() as tape:
+            mean, raw = tf.split(model(inputs), 2, axis=-1)
+            deviation = tf.exp(raw)  # culprit
+            densities = -0.5 * tf.square((1.0 - mean) / deviation) - tf.math.log(deviation)
+            loss = -tf.reduce_mean(tf.reduce_logsumexp(densities, axis=-1))
+        weights = model.trainable_variables
+        optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+        return loss
+
+    train_step()

@@ -17,12 +17,14 @@ from tfdbg_arrow.query.flow.pipelines import Pipelines
 from tfdbg_arrow.query.flow.program_ops import ProgramOps
 from tfdbg_arrow.query.flow.resources import Resources, Write
 from tfdbg_arrow.query.recorded import EagerValue, GraphTensor, Op, Place, TensorEvent, Trace
-from tfdbg_arrow.schema.op_traits import COLLECTIVES, CONTAINERS, POPS, TAKES_FROM_STORE
+from tfdbg_arrow.schema.op_traits import COLLECTIVES, CONTAINERS, POPS, TAKES_FROM_STORE, Trait, types_with
 
 _MAX_PATH = 10_000
 """Maximum number of borders that a tensor is followed across. A longer path is taken for a cycle."""
 _MAX_KEPT = 50_000
 """Number of tensors whose sources are cached."""
+_SUMS = types_with(Trait.EQUAL | Trait.RESHAPED) | {"Mean", "Sum"}
+"""Types of ops whose output is 0 for numbers that are not negative only where all of these are 0."""
 _MAX_UNRECORDED = 500
 """Maximum number of unrecorded tensors that are examined for one op."""
 
@@ -155,8 +157,32 @@ class DataFlow:
             if len(self._sources) > _MAX_KEPT:
                 self._sources.clear()
                 self._contents.clear()
-            self._sources[key] = self._find_sources(event, since)
+            sources = self._find_sources(event, since)
+            hidden = self._infinities_behind(event, sources.events, since)
+            self._sources[key] = replace(sources, events=(*sources.events, *hidden))
         return self._sources[key]
+
+    def _infinities_behind(
+        self, event: TensorEvent, sources: tuple[TensorEvent, ...], since: int
+    ) -> tuple[TensorEvent, ...]:
+        """Returns the rows of -Inf that a logarithm of sums of exponentials returns, as exp(-Inf) is 0.
+
+        Returns none if an exponential returned a 0 for another number, which is an underflow.
+        """
+        if event.op_type != "Log" or not event.num_neg_inf or event.num_nan or event.num_pos_inf:
+            return ()
+        infinities: list[TensorEvent] = []
+        rows = list(sources)
+        while rows:
+            row = rows.pop()
+            behind = self._sources_of(row, since=since).events
+            if row.op_type == "Exp" and len(behind) == 1 and row.num_zero and behind[0].num_neg_inf == row.num_zero:
+                infinities += behind
+            elif row.op_type in _SUMS and behind:
+                rows += behind
+            else:
+                return ()
+        return tuple(infinities)
 
     @cached_property
     def _bad_since(self) -> int:
