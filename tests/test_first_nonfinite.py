@@ -162,7 +162,9 @@ def test_another_bug_on_the_same_line_is_named_by_its_part(tmp_path: Path) -> No
     assert [line.code for line in first.also_bad] == ["tf.math.log(1.0 - p)"]
     *_, last = verdict(first, Reasons(explanation=None, growth=None))
     place = f"test_first_nonfinite.py:{first.source.lineno if first.source else None}"
-    assert last.spans == (f"Also bad in the same call, with a cause of its own: `tf.math.log(1.0 - p)` at {place}.",)
+    assert last.spans == (
+        f"Also bad in the same call, and may need a fix of its own: `tf.math.log(1.0 - p)` at {place}.",
+    )
 
 
 def test_bad_results_after_the_first_bad_variable_are_not_looked_at(tmp_path: Path) -> None:

@@ -165,6 +165,30 @@ CASES = (
     Case("entropy in a function", lambda: tf.function(_entropy)(_t(0, 1)), "Log of 0: 1 of 2", "xlogy", "Log"),
     Case("softplus", lambda: tf.math.log(1.0 + tf.exp(_t(100, 1))), "Overflow in Exp", "tf.nn.softplus", "Exp"),
     Case("logsumexp", lambda: tf.function(_logsumexp_by_hand)(_t(100, 1)), "Overflow in Exp", "logsumexp", "Exp"),
+    Case(
+        "logsumexp of a mask",
+        lambda: tf.function(lambda x: tf.reduce_logsumexp(tf.where(x > 0.0, x, -np.inf), 1))(
+            _t(0, 0, 0, 1)[None] * [[1.0], [0.0]]
+        ),
+        "Log-sum-exp of -Inf alone: 1 of 2 rows holds nothing else, and the log-sum-exp of such a row is -Inf.",
+        "Mask with a large negative number such as -1e9, or leave one element of each row unmasked.",
+        "Log",
+    ),
+    Case(
+        "logsumexp of nothing",
+        lambda: tf.reduce_logsumexp(tf.zeros([2, 0]), 1),
+        "Log-sum-exp of no elements: the input is empty",
+        "Check for an empty batch or mask",
+        "Log",
+    ),
+    Case(
+        "logsumexp of an overflow",
+        lambda: tf.function(tf.reduce_logsumexp)(-tf.square(_t(1e30, 1e30))),
+        "Log-sum-exp of -Inf alone: the only row holds nothing else, and the log-sum-exp of such a row is -Inf. The "
+        "infinities go back to test_why.py:",
+        "Look at test_why.py:",
+        "Log",
+    ),
     Case("softmax by hand", lambda: _softmax_by_hand(_t(100, 1)), "Overflow in Exp", "tf.nn.softmax", "Exp"),
     Case(
         "underflow of exp",
@@ -333,6 +357,27 @@ def test_the_infinite_inputs_of_an_origin_lead_to_the_line_that_wrote_them(tmp_p
     assert [hop.why is not None for hop in path] == [False, False, True]
     softmax = "return tf.nn.softmax(tf.transpose(masked) * 2.0)"
     assert lines == ["masked = tf.where(mask, scores, -np.inf)", softmax, softmax]
+
+
+def test_the_zeros_of_an_origin_lead_to_the_infinities_whose_exponentials_they_are(tmp_path: Path) -> None:
+    @tf.function
+    def pool(scores: Any, mask: Any) -> Any:
+        masked = tf.where(mask, scores, -np.inf)
+        return tf.reduce_logsumexp(masked, 1)
+
+    with tfdbg_arrow.capture(tmp_path):
+        pool(tf.ones([2, 3]), tf.constant([[True, False, False], [False, False, False]]))
+    with tfdbg_arrow.open_logdir(tmp_path) as opened:
+        first = opened.first_nonfinite()
+        assert first is not None
+        path = opened.provenance(first).path
+    line, call = "masked = tf.where(mask, scores, -np.inf)", "return tf.reduce_logsumexp(masked, 1)"
+    assert [(hop.op_type, hop.role, hop.how, hop.source and hop.source.code) for hop in path] == [
+        ("Const", "literal", "graph", line),
+        ("Sum", "cause", "graph", call),
+        ("SelectV2", "infinite", "zeros", line),
+        ("Log", "origin", "start", call),
+    ]
 
 
 def test_a_healthy_input_is_that_of_the_last_op_of_a_fused_node(tmp_path: Path) -> None:

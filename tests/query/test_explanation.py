@@ -555,6 +555,31 @@ def test_the_gradient_of_a_logarithm_needs_the_repair_of_the_logarithm(tmp_path:
     )
 
 
+@pytest.mark.parametrize(
+    ("x", "terms", "is_mask"),
+    [
+        (counts(neg_inf=2, neg=1), counts(zero=2, pos=1), True),
+        (counts(neg_inf=1, neg=2), counts(zero=2, pos=1), False),  # one of them underflowed
+        (counts(neg=3), counts(zero=2, pos=1), False),
+        (
+            counts(neg_inf=2, neg=1),
+            {**counts(zero=2, pos=1), "num_subnormal": 1},
+            False,
+        ),  # TensorFlow may add 0 in its place
+    ],
+)
+def test_a_sum_of_exponentials_of_infinities_is_no_underflow(
+    x: dict[str, Any], terms: dict[str, Any], is_mask: bool, tmp_path: Path
+) -> None:
+    step = Step().takes(x).op("exp", "Exp", ["x"], terms).op("sum", "Sum", ["exp"], ZERO)
+    found = step.op("log", "Log", ["sum"], NEG_INF).reason("log", tmp_path, result="log")
+    of_mask = Explanation(
+        "Log-sum-exp of -Inf alone: 1 of 2 rows holds nothing else, and the log-sum-exp of such a row is -Inf.",
+        "Mask with a large negative number such as -1e9, or leave one element of each row unmasked.",
+    )
+    assert found == (of_mask if is_mask else Explanation(LOG_OF_0, LOGSUMEXP))
+
+
 BY_0 = "Division by 0: 2 of 2 elements are 0 in the divisor, and the quotient is infinite."
 ALL_0 = counts(zero=2)
 

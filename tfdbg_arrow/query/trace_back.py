@@ -18,6 +18,7 @@ from tfdbg_arrow.query.displayed import Displayed
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.explanation import explain_event
 from tfdbg_arrow.query.explanation.growth import Growth, find_growth
+from tfdbg_arrow.query.explanation.surroundings import Surroundings
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.logdir.opening import opened
 from tfdbg_arrow.query.nonfinite_tensor import NonFinite
@@ -37,9 +38,10 @@ class TensorHop(TensorHealth):
     Attributes:
         hop_index: Its index among the hops.
         input_index: Which input of the later op it is on this path; None for the start of the search, and if
-            unrecorded tensors lie between the two ops.
+            other tensors lie between the two ops.
         how: The first border between the two ops, from the later one back, as in `Producer.how`; `unrecorded` if
-            unrecorded tensors lie between them; `start` for the start of the search.
+            unrecorded tensors lie between them; `zeros` if the later op took zeros that are exp(-Inf) of the tensor;
+            `start` for the start of the search.
         execution_index: The execution, or the call in which its op ran.
         step: The training step, as marked.
         iteration: Iteration of the loop, from 0; None outside loops.
@@ -193,7 +195,8 @@ class Hop(TensorHop):
             which it was found first.
         role: `origin` (its op created one of the kinds), `propagator` (all it holds came from an input), `candidate`
             (bad, and neither is proven because an input was not recorded), `cause` (a healthy input of an origin or
-            candidate), `infinite` (an infinite input of the origin on the path), `literal` (where the program wrote the
+            candidate), `infinite` (an infinite input of the origin on the path, or an
+            infinite tensor whose exponentials are zeros of such an input), `literal` (where the program wrote the
             infinities of such an input), `unfollowed` (bad, but the search reached its limit before examining it).
         is_on_path: Whether it lies on the path to the earliest origin or candidate, or has one of the roles `cause`,
             `infinite` and `literal` for that one.
@@ -339,6 +342,8 @@ class _Search:
         why = None
         if not is_propagator:
             why = explain_event(self._logdir, self.flow, event, run_id=self._run_id, is_origin=verdict.is_origin)
+            around = Surroundings(self._logdir, self.flow, event, self._run_id)
+            taken += [(None, "zeros", row) for row in around.infinities_behind()]
         self._hops[own] = replace(
             self._hops[own],
             role=role,
@@ -350,12 +355,15 @@ class _Search:
             is_bad = bool(row.has_inf_or_nan)
             if is_propagator and not is_bad:
                 continue
-            if row.event_index in self._found:
-                self._sources.setdefault(own, set()).add(self._found[row.event_index])
-                continue
-            self._add(row, user=own, input_index=index, how=how, role="unfollowed" if is_bad else "cause")
-            self._sources.setdefault(own, set()).add(self._found[row.event_index])
-            if is_bad:
+            is_zeros = how == "zeros"
+            is_new = row.event_index not in self._found
+            if is_new:
+                role = "infinite" if is_zeros else "unfollowed" if is_bad else "cause"
+                self._add(row, user=own, input_index=index, how=how, role=role)
+            place = self._found[row.event_index]
+            self._sources.setdefault(own, set()).add(place)
+            is_unfollowed = is_new or self._hops[place].role == "infinite"
+            if is_bad and is_unfollowed and (not is_zeros or self._origins.is_literal(row)):
                 new.append(row)
         return new
 

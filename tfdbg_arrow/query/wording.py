@@ -37,6 +37,7 @@ HOW: Mapping[str, str] = {
     "call": "returned by a call",
     "variable": "written to the variable that was read",
     "unrecorded": "through unrecorded tensors",
+    "zeros": "as exp(-Inf), which is 0",
     "gradient": "created by the gradient of the op",
 }
 """How a tensor came to the op that took it, unless that op took it as it was made."""

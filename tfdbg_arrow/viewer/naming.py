@@ -22,6 +22,7 @@ BORDERS = {
     "eager": "taken directly",
     "external": "from outside",
     "unrecorded": "through unrecorded tensors",
+    "zeros": "as exp(-Inf), which is 0",
     "gradient": "created by the gradient of the op",
 }
 """How a tensor reached the op that used it, by `Hop.how`."""

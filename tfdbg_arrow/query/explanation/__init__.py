@@ -20,7 +20,7 @@ from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.explanation.computed import Computed, Explanation, infs
 from tfdbg_arrow.query.explanation.growth import Growth, find_growth, growth_in_loop, label_of_op
 from tfdbg_arrow.query.explanation.kinds import BEFORE_TRAINING, OVERFLOW, OVERFLOW_OF_BATCH
-from tfdbg_arrow.query.explanation.library import repair_of_call
+from tfdbg_arrow.query.explanation.library import library_functions, repair_of_call
 from tfdbg_arrow.query.explanation.rules import explain
 from tfdbg_arrow.query.explanation.surroundings import Surroundings
 from tfdbg_arrow.query.flow.data_flow import DataFlow
@@ -135,6 +135,8 @@ def explain_event(
         is_literal=Origins(flow, kinds=KINDS).is_literal,
         pool_of_nan=around.pool_of_nan,
         masking_product=around.masking_product,
+        line_of_infinities=around.line_of_infinities,
+        library_functions=lambda: library_functions(around.op_to_change()[0]),
     )
     explanation = None
     if made is not None and made.ran_as is not None:

@@ -64,6 +64,10 @@ def _no_takers() -> frozenset[tuple[str, ...]]:
     return frozenset()
 
 
+def _no_functions() -> frozenset[tuple[str, str]]:
+    return frozenset()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Computed:
     """An output of one op, and its recorded inputs.
@@ -95,6 +99,10 @@ class Computed:
         is_literal: Returns whether a tensor holds only infinities that the program wrote itself, such as a mask.
         pool_of_nan: Returns the finite result of an op that returned the lowest number for NaN of the output, or None.
         masking_product: Returns the line that multiplies NaN of the output by what looks like their mask, or None.
+        library_functions: Returns the functions of libraries that called the op, or the one whose gradient it computes:
+            the names of the module and the function.
+        line_of_infinities: Returns the line that made the -Inf whose exponentials are zeros of the inputs. None if the
+            program wrote them itself, and if there are none.
     """
 
     output: TensorEvent
@@ -118,6 +126,8 @@ class Computed:
     is_literal: Callable[[TensorEvent], bool] = _no
     pool_of_nan: Callable[[], TensorEvent | None] = _none
     masking_product: Callable[[], str | None] = _no_line
+    library_functions: Callable[[], frozenset[tuple[str, str]]] = _no_functions
+    line_of_infinities: Callable[[], str | None] = _no_line
 
     @property
     def op(self) -> str:

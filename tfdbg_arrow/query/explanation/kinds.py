@@ -74,7 +74,7 @@ OVERFLOW_OF_BATCH = (
     "cause. Otherwise, scale the operands (data or weights) down, or compute in a wider dtype."
 )
 """The fix for an overflow in a training, if every sample of the batch is bad."""
-_KEEPS_ZEROS = frozenset({
+KEEPS_ZEROS = frozenset({
     "BatchMatMulV2", "BatchMatMulV3", "BroadcastTo", "Cast", "Einsum", "ExpandDims", "GatherV2", "Identity", "MatMul",
     "Mean", "Mul", "Neg", "Reshape", "Squeeze", "StridedSlice", "Sum", "Transpose",
 })  # fmt: skip
@@ -211,7 +211,7 @@ def underflow(computed: Computed, zero: TensorEvent) -> str | None:
             continue
         if _is_finite_exponential(computed, row):
             return f"The divisor is 0 because Exp underflowed: {elements_are(row.num_zero, row)} 0 in its result."
-        if computed.made_by(row) in _KEEPS_ZEROS:
+        if computed.made_by(row) in KEEPS_ZEROS:
             taken = [each for each in computed.made_from(row).values() if each.event_index not in seen]
             seen.update(each.event_index for each in taken)
             waiting += taken

@@ -88,11 +88,16 @@ def repair_of_call(stack: Iterable[Frame], op_type: str | None, *, is_negative: 
         op_type: The type of that op. The gradient of a gradient has the type of a fused gradient, such as SqrtGrad.
         is_negative: Whether the op is bad because its argument is negative.
     """
-    inside = takewhile(lambda frame: not frame.is_user, stack)
-    names = {(PurePath(frame.file_path).stem, frame.func) for frame in inside}
+    names = library_functions(stack)
     of_type = (
         function
         for function in _FUNCTIONS
         if op_type in (function.op_type, f"{function.op_type}Grad") and function.is_negative in (None, is_negative)
     )
     return next((function.repair for function in of_type if (function.module, function.name) in names), None)
+
+
+def library_functions(stack: Iterable[Frame]) -> frozenset[tuple[str, str]]:
+    """Returns the functions of libraries between an op and the user's code: the name of the module and the function."""
+    inside = takewhile(lambda frame: not frame.is_user, stack)
+    return frozenset((PurePath(frame.file_path).stem, frame.func) for frame in inside)

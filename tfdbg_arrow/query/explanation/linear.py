@@ -26,6 +26,8 @@ _ORIGIN_OF_INFINITY = "Look for the op that made the infinities: tfdbg-arrow fir
 _FINITE_MASK = (
     f"Mask with a large negative number such as -1e9 in place of -Inf. If no mask is -Inf: {_ORIGIN_OF_INFINITY}"
 )
+ROW_OF_MASK = "Mask with a large negative number such as -1e9, or leave one element of each row unmasked."
+"""The fix for a row that holds only -Inf."""
 _NEAR_ZERO = "Keep the divisor away from 0, for example with tf.maximum or an epsilon, or scale the dividend down."
 _NO_NAN = "Use tf.math.divide_no_nan, or a divisor that is never 0."
 _UNDERFLOW = (
@@ -312,7 +314,7 @@ def rows_of_logits(computed: Computed, logits: TensorEvent) -> Explanation | Non
         held = f"{elements_are(logits.num_neg_inf, logits)} -Inf"
         return Explanation(
             f"{computed.op} of -Inf alone: {held} in the logits, and a row that holds nothing else gives 0 / 0.",
-            "Mask with a large negative number such as -1e9, or leave one element of each row unmasked.",
+            ROW_OF_MASK,
         )
     return None
 

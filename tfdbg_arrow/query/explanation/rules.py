@@ -34,6 +34,7 @@ from tfdbg_arrow.query.explanation.kinds import (
     with_mask,
 )
 from tfdbg_arrow.query.explanation.linear import (
+    ROW_OF_MASK,
     STEP_COUNTER,
     CrossEntropy,
     Division,
@@ -59,6 +60,8 @@ _LOGSUMEXP = (
     "Use tf.reduce_logsumexp in place of the exponentials, their sum and the logarithm: it neither overflows nor "
     "underflows."
 )
+_IN_LOGSUMEXP = ("math_ops", "reduce_logsumexp")
+"""The module and the name of tf.reduce_logsumexp."""
 _XLOGY = "Use tf.math.xlogy(p, p) in place of p * log(p): it is 0 for p = 0, and its gradient is finite."
 _HYPERBOLIC = (
     "Clip the argument with tf.clip_by_value. For log(cosh(x)), use x + tf.nn.softplus(-2 * x) - log(2), which cannot "
@@ -157,12 +160,50 @@ def _log(computed: Computed) -> Explanation | None:
     if explanation is None or explanation.repair not in (_ABOVE_0, _POSITIVE):
         return explanation
     x = computed.inputs[0]
+    if explanation.repair == _ABOVE_0 and (of_row := _log_sum_exp(computed, x)) is not None:
+        return of_row
     is_of_determinant = computed.made_by(x) == "MatrixDeterminant"
     if explanation.repair == _POSITIVE:
         return replace(explanation, repair=_SIGNED_LOG) if is_of_determinant else explanation
     singular = " It is a determinant: the matrix is singular, or the product of its eigenvalues underflowed."
     sentence = explanation.sentence + (singular if is_of_determinant else "")
     return Explanation(sentence, _repair_of_log(computed, x))
+
+
+def _log_sum_exp(computed: Computed, x: TensorEvent) -> Explanation | None:
+    """Explains a logarithm of 0 if the 0 is proven to sum the exponentials of -Inf or of nothing; otherwise None."""
+    output, terms = computed.output, _terms_of_exponentials(computed, x)
+    if terms is not None and terms.size == 0:
+        return Explanation("Log-sum-exp of no elements: the input is empty, and the logarithm of 0 is -Inf.", _EMPTY)
+    if not _sums_rows_of_mask(computed, terms):
+        return None
+    rows = "the only row" if output.size == 1 else f"{output.num_neg_inf or 0:,} of {output.size or 0:,} rows"
+    hold = "holds" if output.num_neg_inf == 1 else "hold"
+    sentence = f"Log-sum-exp of -Inf alone: {rows} {hold} nothing else, and the log-sum-exp of such a row is -Inf."
+    line = computed.line_of_infinities()
+    if line is None:
+        return Explanation(sentence, ROW_OF_MASK)
+    return Explanation(
+        f"{sentence} The infinities go back to {line}.",
+        f"Look at {line} first. If it makes a mask, use a large negative number such as -1e9 in place of -Inf, or "
+        "leave one element of each row unmasked.",
+    )
+
+
+def _terms_of_exponentials(computed: Computed, total: TensorEvent) -> TensorEvent | None:
+    """Returns the exponentials that a tensor sums, or None if it is no such sum."""
+    terms = computed.made_from(total).get(0) if computed.made_by(total) == "Sum" else None
+    return terms if terms is not None and computed.made_by(terms) == "Exp" else None
+
+
+def _sums_rows_of_mask(computed: Computed, terms: TensorEvent | None) -> bool:
+    """Returns whether a sum of exponentials is certainly 0 only where all of them are those of -Inf."""
+    if _IN_LOGSUMEXP in computed.library_functions():
+        return True  # it subtracts the maximum of each row, so the largest term of any other row is 1
+    x = None if terms is None else computed.made_from(terms).get(0)
+    if terms is None or x is None or not x.num_neg_inf:
+        return False
+    return terms.num_zero == x.num_neg_inf and not terms.num_subnormal
 
 
 def _repair_of_log(computed: Computed, x: TensorEvent) -> str:
@@ -175,9 +216,12 @@ def _repair_of_log(computed: Computed, x: TensorEvent) -> str:
         source = None if index is None else computed.made_from(maker).get(index)
         maker = maker if source is None else source
     made_by = computed.made_by(maker) or ""
-    terms = computed.made_from(maker)
-    if made_by == "Sum" and 0 in terms and computed.made_by(terms[0]) == "Exp":
+    exponentials = _terms_of_exponentials(computed, maker)
+    if _sums_rows_of_mask(computed, exponentials):
+        return ROW_OF_MASK
+    if exponentials is not None:
         return _LOGSUMEXP
+    terms = computed.made_from(maker)
     if made_by == "Sub" and 1 in terms and computed.made_by(terms[1]) == "Sigmoid":
         return "Use tf.math.log_sigmoid(-x) in place of log(1 - sigmoid(x))."
     repairs = {**_STABLE_LOG, **_FROM_LOGITS} if computed.is_in_loss else _STABLE_LOG

@@ -10,9 +10,10 @@ from functools import cached_property
 from tfdbg_arrow.query.bad_samples import BadSamples, SampleFinder
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.explanation.computed import Computed, Inputs
-from tfdbg_arrow.query.explanation.kinds import ADDS, PLUS_CONSTANT
+from tfdbg_arrow.query.explanation.kinds import ADDS, KEEPS_ZEROS, PLUS_CONSTANT
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.flow.extremes import POOLS, holds_extreme, largest_of
+from tfdbg_arrow.query.flow.origins import Origins
 from tfdbg_arrow.query.flow.sinks import Sinks
 from tfdbg_arrow.query.flow.walk import CannotTellError, OutOfSightError, UnrecordedEndError, Walk, WalkedTensor
 from tfdbg_arrow.query.recorded import KINDS, GraphTensor, Op, TensorEvent, bad_condition, read_events
@@ -75,6 +76,48 @@ class Surroundings:
             forward = self.flow.labels.forward_op(self.flow.labels.of(row))
             yield Computed(output=row, inputs=inputs, forward_type=None if forward is None else forward.op_type)
             waiting += inputs.values()
+
+    def infinities_behind(self) -> Iterator[TensorEvent]:
+        """Yields the infinite tensors whose exponentials are zeros of the op's healthy inputs, as exp(-Inf) is 0.
+
+        If a function of a library takes the exponential, they are the tensors that the user's code passed to it.
+        """
+        seen: set[int] = set()
+        to_follow = [*self.inputs_of(self.event).values()]
+        while to_follow and len(seen) < _MAX_BEHIND:
+            row = to_follow.pop(0)
+            if row.event_index in seen or not row.num_zero:
+                continue
+            seen.add(row.event_index)
+            taken = self.inputs_of(row).values()
+            if self.made_by(row) == "Exp":
+                yield from (self._passed_to_call(exponent) for exponent in taken if _holds_only_neg_inf(exponent))
+            elif self.made_by(row) in KEEPS_ZEROS:
+                to_follow += taken
+
+    def _passed_to_call(self, row: TensorEvent) -> TensorEvent:
+        """Returns the tensor with -Inf that the user's code passed to the call in which an op computed another one."""
+        calls = self._user_frames(self.event)
+        while self._user_frames(row) == calls:
+            source = next(filter(_holds_only_neg_inf, self.inputs_of(row).values()), None)
+            if source is None:
+                break
+            row = source
+        return row
+
+    def line_of_infinities(self) -> str | None:
+        """Returns the line that made the first of `infinities_behind`; None if the program wrote them all itself."""
+        origins = Origins(self.flow, kinds=KINDS)
+        roots = [root for root in origins.roots(self.infinities_behind(), set()) if not origins.is_literal(root)]
+        return None if not roots else self._line(min(roots, key=origins.order))
+
+    def _line(self, row: TensorEvent) -> str | None:
+        """Returns the user's line that made a tensor, such as `train.py:9`; None if it is not known."""
+        frame = user_source(self._stacks.stack(self.flow.stack_trace_id(row)))
+        return None if frame is None else short_place(frame)
+
+    def _user_frames(self, row: TensorEvent) -> list[Frame]:
+        return [frame for frame in self._stacks.stack(self.flow.stack_trace_id(row)) if frame.is_user]
 
     def _is_small(self, row: TensorEvent) -> bool:
         """Returns whether it is known that no product of a few elements of a tensor overflows in the dtype."""
@@ -347,9 +390,7 @@ class Surroundings:
             return None
         for product in sorted(self._forward_walk.products, key=lambda row: row.event_index):
             if any(_is_mask(row, product) for _, _, row in self.flow.taken_by(product)):
-                stack_id = self.flow.stack_trace_id(product)
-                frame = user_source(self._stacks.stack(stack_id))
-                return None if frame is None else short_place(frame)
+                return self._line(product)
         return None
 
     @cached_property
@@ -467,6 +508,11 @@ class _ForwardWalk(Walk):
             taken = next((row for index, _, row in self._flow.taken_by(event) if index == 0), None)
             self.pools += [event] if taken is not None and holds_extreme(event, taken) else []
         return is_bad
+
+
+def _holds_only_neg_inf(row: TensorEvent) -> bool:
+    """Returns whether a tensor holds -Inf and no other bad value."""
+    return bool(row.num_neg_inf) and row.num_pos_inf == 0 and row.num_nan == 0
 
 
 def _is_mask(row: TensorEvent, product: TensorEvent) -> bool:

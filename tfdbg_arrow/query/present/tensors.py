@@ -84,7 +84,7 @@ def verdict(tensor: NonFinite, reasons: Reasons) -> Iterator[Line]:
     yield from _samples(tensor)
     for line in tensor.also_bad:
         code = "" if line.code is None else f"`{line.code}` at "
-        yield Line(f"Also bad in the same call, with a cause of its own: {code}{short_place(line)}.")
+        yield Line(f"Also bad in the same call, and may need a fix of its own: {code}{short_place(line)}.")
 
 
 def nonfinite_line(tensor: NonFinite) -> Line:
