@@ -32,6 +32,7 @@ from tfdbg_arrow.query.explanation.kinds import (
     Product,
     Reduction,
     with_mask,
+    within_dtype,
 )
 from tfdbg_arrow.query.explanation.linear import (
     STEP_COUNTER,
@@ -488,9 +489,12 @@ def explain(computed: Computed) -> Explanation | None:
     Args:
         computed: The op's output and inputs.
     """
+    explanation = _explain(computed) if computed.output.has_inf_or_nan else None
+    return explanation and within_dtype(explanation, computed)
+
+
+def _explain(computed: Computed) -> Explanation | None:
     output = computed.output
-    if not output.has_inf_or_nan:
-        return None
     if output.op_type is None:
         from_outside = tensor_from_outside(output)
         masked = with_mask(from_outside, computed)
@@ -549,7 +553,8 @@ def _of_optimizer(explanation: Explanation, computed: Computed) -> Explanation:
     is_by_variable = computed.op == "Rsqrt" and root is not None and root.op_type == "ReadVariableOp"
     is_by_zero = computed.op == "RealDiv" and divisor is not None and zeros(divisor) > 0
     zero = divisor if computed.op in ("Div", "RealDiv") else root
-    if zero is not None and zero.op_type == "Cast" and zero.shape == () and zeros(zero) > 0:
+    is_scalar_0 = zero is not None and zero.shape == () and zeros(zero) > 0
+    if zero is not None and is_scalar_0 and zero.op_type == "Cast" and computed.constant(zero) is None:
         return replace(explanation, repair=STEP_COUNTER)
     if is_by_variable or (is_by_zero and divisor is not None and _is_of_optimizer(computed, divisor)):
         return replace(explanation, repair=_OPTIMIZER_EPSILON)

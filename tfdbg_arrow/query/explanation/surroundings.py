@@ -6,17 +6,19 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 
 from tfdbg_arrow.query.bad_samples import BadSamples, SampleFinder
 from tfdbg_arrow.query.engine import Engine
-from tfdbg_arrow.query.explanation.computed import Computed, Inputs
-from tfdbg_arrow.query.explanation.kinds import ADDS, PLUS_CONSTANT
+from tfdbg_arrow.query.explanation.computed import Computed, Inputs, VariableWrite
+from tfdbg_arrow.query.explanation.kinds import ADDS, PLUS_CONSTANT, RESHAPES
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.flow.extremes import POOLS, holds_extreme, largest_of
 from tfdbg_arrow.query.flow.sinks import Sinks
 from tfdbg_arrow.query.flow.walk import CannotTellError, OutOfSightError, UnrecordedEndError, Walk, WalkedTensor
-from tfdbg_arrow.query.recorded import KINDS, GraphTensor, Op, TensorEvent, bad_condition, read_events
-from tfdbg_arrow.query.stacks import Frame, StackReader, short_place, user_source
+from tfdbg_arrow.query.headline import executed_code
+from tfdbg_arrow.query.recorded import KINDS, EagerValue, GraphTensor, Op, TensorEvent, bad_condition, read_events
+from tfdbg_arrow.query.stacks import Frame, StackReader, short_place, source_lines, user_source
 from tfdbg_arrow.schema.op_traits import READER, Trait, types_with
 
 _GETS_ELEMENT = f"{tuple(sorted(types_with(Trait.GETS_ELEMENT)))}"
@@ -33,6 +35,9 @@ _NORM_STEPS = frozenset({
     "Square", "Squeeze", "Sum",
 })  # fmt: skip
 """Types of ops between the squares of a norm and its root."""
+_ROOTS = ("Sqrt", *RESHAPES)
+"""Types of ops whose result is 0 only where their argument is, and nowhere negative."""
+_READERS = types_with(Trait.READS | Trait.READS_PART)
 _MAX_NORM_OPS = 200
 _MAX_UNSCALING = 3
 """Maximum number of ops between a gradient and its norm, such as those that divide it by the scale of the loss."""
@@ -95,6 +100,70 @@ class Surroundings:
         is_added = any(self.made_by(row) == "Const" for row in taken)
         has_constant = any(self._type_of(total.graph_id, name) == "Const" for name in names)
         return has_constant and not is_added and any(row.op_name not in names for row in taken)
+
+    def adds_rounded_to_0(self, row: TensorEvent) -> bool:
+        """Returns whether the program adds a constant to make a tensor, or the argument of its root, that is 0.
+
+        A constant that is not 0 moves the zeros of the other term: without a negative element, the sum is then above 0
+        where that term is 0. TensorFlow's optimizer removes the sum, so that neither it nor the constant has a row.
+        """
+        ops = {} if row.graph_id is None else self.flow.graphs.graph(row.graph_id).ops
+        op = ops.get(row.op_name or "")
+        while op is not None and op.op_type in _ROOTS and op.inputs:
+            op = ops.get(op.inputs[0][0])
+        if op is None or op.op_type not in ADDS:
+            return False
+        terms = [name for name, _ in op.inputs if name in ops and ops[name].op_type != "Const"]
+        if len(terms) != 1:
+            return False
+        term: TensorEvent | None = row
+        while term is not None and term.op_name != terms[0]:
+            term = self.inputs_of(term).get(0) if self.made_by(term) in (*_ROOTS, *ADDS) else None
+        while term is not None and self.made_by(term) == "Sqrt":
+            term = self.inputs_of(term).get(0)
+        return term is not None and all(
+            each.has_inf_or_nan is False and bool(each.num_zero) and each.num_neg_finite == 0 for each in (row, term)
+        )
+
+    def constant(self, row: TensorEvent) -> str | None:
+        """Returns the code of a constant, perhaps cast; an empty text if its line has no part of its own, or None."""
+        ops = {} if row.graph_id is None else self.flow.graphs.graph(row.graph_id).ops
+        op = ops.get(row.op_name or "")
+        while op is not None and op.op_type == "Cast" and op.inputs:
+            op = ops.get(op.inputs[0][0])
+        if op is None or op.op_type != "Const":
+            return None
+        code = self._code(self.flow.stack_trace_id(row))
+        return "" if code is None or code == self._code(self.flow.stack_trace_id(self.event)) else code
+
+    def last_write(self, row: TensorEvent) -> VariableWrite | None:
+        """Returns the last write to the variable from which a tensor was read, if it was not in a function."""
+        read = next((each for each in self.flow.inputs_of(row) if each.trace.dtype == "resource"), None)
+        if row.op_type not in _READERS or read is None or read.trace.is_lost or read.write is None:
+            return None
+        write, place = read.write, read.trace.place
+        if write.op_name is None:
+            execution = self.flow.events.execution(write.execution_index)
+            stack_id = None if execution is None else execution.stack_trace_id
+        elif write.graph_id is not None and self.flow.borders.sessions.is_session_graph(write.graph_id):
+            op = self.flow.graphs.op(write.graph_id, write.op_name)
+            stack_id = None if op is None else op.stack_trace_id
+        else:
+            return None
+        frame, code = user_source(self._stacks.stack(stack_id)), self._code(stack_id)
+        if frame is None:
+            return None
+        is_made_here = (
+            isinstance(place, EagerValue) and self.flow.events.eager(place.tensor_id).op_type == "VarHandleOp"
+        )
+        is_only_one = len([*islice(self.flow.resources.writes(read.trace, reader=row), 2)]) == 1
+        return VariableWrite(" at ".join(filter(None, (code, short_place(frame)))), is_made_here and is_only_one)
+
+    def _code(self, stack_trace_id: int | None) -> str | None:
+        """Returns the part of the user's line that a stack executes, in backquotes, or None if it is not known."""
+        frame = user_source(self._stacks.stack(stack_trace_id))
+        lines = () if frame is None else source_lines(self.logdir, frame, run_id=self.run_id, context=0)
+        return executed_code(frame, lines[0].text if lines else None)
 
     def made_by(self, row: TensorEvent) -> str | None:
         """Returns the type of the program's op that made a tensor; TensorFlow may have run another one."""

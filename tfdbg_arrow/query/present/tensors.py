@@ -30,7 +30,7 @@ ROLES: Mapping[str, str] = {
     "candidate": "bad here; an input was not recorded",
     "cause": "healthy",
     "infinite": "infinite",
-    "literal": "the program wrote this infinity",
+    "literal": "infinite from the start",
     "unfollowed": "not followed any further",
 }
 """What the role of a hop means, for the roles that are worth a note."""
