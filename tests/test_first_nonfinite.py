@@ -162,7 +162,7 @@ def test_another_bug_on_the_same_line_is_named_by_its_part(tmp_path: Path) -> No
     assert [line.code for line in first.also_bad] == ["tf.math.log(1.0 - p)"]
     *_, last = verdict(first, Reasons(explanation=None, growth=None))
     place = f"test_first_nonfinite.py:{first.source.lineno if first.source else None}"
-    assert last.spans == (f"Also bad in the same call, with a cause of its own: `tf.math.log(1.0 - p)` at {place}.",)
+    assert last.spans == (f"Also bad in the same call, from healthy inputs: `tf.math.log(1.0 - p)` at {place}.",)
 
 
 def test_bad_results_after_the_first_bad_variable_are_not_looked_at(tmp_path: Path) -> None:
@@ -241,3 +241,23 @@ def test_the_run_of_a_session_is_named(tmp_path: Path) -> None:
     found = tfdbg_arrow.first_nonfinite(tmp_path)
     assert found is not None
     assert found.headline.endswith("made -Inf in call 3 of Session.run with these fetches.")
+
+
+def test_another_bug_that_only_the_loss_shows_is_named_by_its_part(tmp_path: Path) -> None:
+    weight = tf.Variable([0.0, 1.0])
+
+    @tf.function
+    def step() -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            first = tf.math.lgamma(weight)  # its slope is NaN
+            loss = tf.reduce_sum(first - 2.0 * tf.math.log(weight))  # the slope is +Inf, and NaN in the sum
+        weight.assign_sub(tape.gradient(loss, weight))
+        return loss
+
+    with tfdbg_arrow.capture(tmp_path):
+        step()
+
+    first = tfdbg_arrow.first_nonfinite(tmp_path)
+    assert first is not None
+    assert first.headline.startswith("`tf.math.lgamma(weight)`")
+    assert [line.code for line in first.also_bad] == ["tf.math.log(weight)"]

@@ -112,7 +112,7 @@ class BadTensorReader:
     def _lines_of(self, rivals: Sequence[TensorEvent], *, beside: NonFinite) -> tuple[Frame, ...]:
         """Returns the first lines of other origins, except those that the answer names already.
 
-        For another part of a line that is named, the code is that part alone.
+        The code of each is the part of the line that made the origin, if that part is known.
         """
         named = [line for line in (beside.source, *beside.equal_lines) if line is not None]
         parts = {(line.line, line.colno, line.end_colno) for line in named}
@@ -120,10 +120,10 @@ class BadTensorReader:
         for source in (self.places.place(rival).source for rival in islice(rivals, _MAX_RIVALS)):
             if source is None or (part := (source.line, source.colno, source.end_colno)) in parts:
                 continue
-            if source.line not in {line.line for line in named}:
-                lines.setdefault(source.line, source)
-            elif (text := self._line(source)) is not None and (span := executed_span(source, text)) is not None:
+            if (text := self._line(source)) is not None and (span := executed_span(source, text)) is not None:
                 lines.setdefault(part, replace(source, code=text[slice(*span)]))
+            elif source.line not in {line.line for line in named}:
+                lines.setdefault(source.line, source)
         return tuple(lines.values())
 
     def _describe(self, event: TensorEvent, effect: Effect) -> NonFinite:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from tfdbg_arrow.query import wording
+from tfdbg_arrow.query.headline import executed_code
 from tfdbg_arrow.query.present.blocks import Blocks, Code, Facts, Heading, Line, Span
 from tfdbg_arrow.query.stacks import short_place
 from tfdbg_arrow.safe_text import number_of, printable_line
@@ -83,8 +84,8 @@ def verdict(tensor: NonFinite, reasons: Reasons) -> Iterator[Line]:
     yield from _effect(tensor)
     yield from _samples(tensor)
     for line in tensor.also_bad:
-        code = "" if line.code is None else f"`{line.code}` at "
-        yield Line(f"Also bad in the same call, with a cause of its own: {code}{short_place(line)}.")
+        code = "" if line.code is None else f"{executed_code(line, None)} at "
+        yield Line(f"Also bad in the same call, from healthy inputs: {code}{short_place(line)}.")
 
 
 def nonfinite_line(tensor: NonFinite) -> Line:
