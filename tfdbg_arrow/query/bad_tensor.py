@@ -27,6 +27,8 @@ from tfdbg_arrow.query.stacks import Frame, executed_span, source_text
 from tfdbg_arrow.query.user_places import UserPlaces
 from tfdbg_arrow.schema.op_traits import PIPELINE_ENDS
 
+_MAX_FETCHES = 3
+"""The number of fetches of a session that are named."""
 _MAX_RIVALS = 20
 """Number of other origins whose lines are read. After the first ones, the user reads no more of them."""
 _SEVERAL_STEPS_OF_KERAS = "multi_step_on_iterator"
@@ -237,7 +239,9 @@ class BadTensorReader:
             return None
         runs = self.flow.events.executions_of([execution.op_type])
         number = sum(run.execution_index <= execution.execution_index for run in runs)
-        return FunctionCall("Session.run with these fetches", number)
+        fetches = self.flow.borders.sessions.fetches_of(execution.op_type)
+        more = ["..."] if len(fetches) > _MAX_FETCHES else []
+        return FunctionCall(f"Session.run([{', '.join(fetches[:_MAX_FETCHES] + more)}])", number)
 
     def _element_of(self, event: TensorEvent) -> TensorEvent | None:
         """Returns the batch in which a data set returned the record of a bad tensor, or None if that is not certain.
