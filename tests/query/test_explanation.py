@@ -309,6 +309,25 @@ def test_a_divisor_that_is_0_as_a_variable_is(
     assert (variable or None, found.repair) == (said, NO_NAN if said is None else f"{WRITE_OF_0} {NO_NAN}")
 
 
+@pytest.mark.parametrize("num_writes", [1, 2])
+def test_a_singular_matrix_that_is_the_initial_value_of_a_variable(num_writes: int, tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    run.execution("VarHandleOp", outputs={7: "resource"})
+    stack = run.stack(("/home/me/train.py", 3, "<module>", "w = tf.Variable(ones)", "user"))
+    for _ in range(num_writes):
+        run.execution("AssignVariableOp", inputs=[7, 1], stack=stack)
+    run.eager(run.execution("ReadVariableOp", inputs=[7], outputs={2: "float32"}), CLEAN, tensor_id=2)
+    determinant = run.execution("LogMatrixDeterminant", inputs=[2], outputs={3: "float32", 4: "float32"})
+    event = run.eager(determinant, NEG_INF, tensor_id=4, slot=1)
+    found = read_reasons(run.write(tmp_path), event, run_id="run-a").explanation
+    assert found is not None
+    singular = "LogMatrixDeterminant: the matrix is singular: its determinant is 0, and log(0) is -Inf."
+    value = " The matrix is a variable that still holds its initial value, from `w = tf.Variable(ones)` at train.py:3."
+    assert found.sentence == (singular + value if num_writes == 1 else singular)
+    assert (found.repair or "").startswith("Give the variable an initial value that is an") == (num_writes == 1)
+    assert (found.repair == JITTER) == (num_writes == 2)
+
+
 @pytest.mark.parametrize(
     ("behind", "role", "sentence", "repair"),
     [
@@ -341,6 +360,19 @@ def test_before_the_first_update_the_learning_rate_is_no_cause(tmp_path: Path) -
         "compute in a wider dtype. Clipping this gradient comes too late, as it is not finite any more."
     )
     assert repairs == [[BEFORE_TRAINING, of_loss], [SCALE, OF_GRADIENT]]
+
+
+@pytest.mark.parametrize(("weight", "repair"), [("Identity", SCALE), ("Const", BEFORE_TRAINING)])
+def test_the_learning_rate_may_be_the_cause_after_an_update_in_the_first_call(
+    weight: str, repair: str, tmp_path: Path
+) -> None:
+    """An inner step of a training is unrolled. A constant minus the norm of a gradient is a penalty and no weight."""
+    step = Step().takes(CLEAN).op("square", "Square", ["x"], CLEAN).op("weight", weight, ["x"], CLEAN)
+    step.gradient("gradient", "MatMul", ["x", "square"], CLEAN, "square").op("step", "Mul", ["gradient", "x"], CLEAN)
+    step.op("updated", "Sub", ["weight", "step"], CLEAN).op("product", "MatMul", ["x", "updated"], INF)
+    found = step.reason("product", tmp_path, result="product")
+    assert found is not None
+    assert found.repair == repair
 
 
 BOUND_STATE = (

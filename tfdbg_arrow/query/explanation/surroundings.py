@@ -174,7 +174,7 @@ class Surroundings:
         return None if op is None else op.op_type
 
     def is_before_training(self) -> bool:
-        """Returns whether the tensor was computed in the first call of its function, and not after a step in a loop."""
+        """Returns whether the tensor was computed in the first call of its function, and not after a step in it."""
         execution = self.flow.events.execution(self.event.execution_index)
         if self.event.scope != "graph" or execution is None:
             return False
@@ -182,9 +182,9 @@ class Surroundings:
             "SELECT 1 FROM execution WHERE run_id = ? AND op_type = ? AND execution_index < ? LIMIT 1",
             [self.run_id, execution.op_type, execution.execution_index],
         )
-        if earlier_calls or not self.event.loop_iteration:
-            return not earlier_calls
-        return not self.is_after_gradient()
+        if earlier_calls or self._takes_updated_weights():
+            return False
+        return not self.event.loop_iteration or not self.is_after_gradient()
 
     def is_after_gradient(self) -> bool:
         """Returns whether an earlier call of the function, or an earlier iteration of a loop, computed a gradient."""
@@ -204,6 +204,27 @@ class Surroundings:
             ],
         )
         return bool(gradients)
+
+    def _takes_updated_weights(self) -> bool:
+        """Returns whether the tensor was computed from what an update, such as w - rate * gradient, made in its call.
+
+        The inner steps of a training, if they are unrolled, make such updates before the first call ends.
+        """
+        seen, waiting = {self.event.event_index}, [self.event]
+        while waiting and len(seen) < _MAX_BEHIND:
+            row = waiting.pop(0)
+            inputs = self.inputs_of(row)
+            if self._is_update(row, inputs):
+                return True
+            near = [each for each in inputs.values() if each.execution_index == self.event.execution_index]
+            waiting += [each for each in near if each.event_index not in seen]
+            seen.update(each.event_index for each in near)
+        return False
+
+    def _is_update(self, row: TensorEvent, inputs: Inputs) -> bool:
+        if self.made_by(row) != "Sub" or not inputs.keys() >= {0, 1} or self.made_by(inputs[0]) == "Const":
+            return False
+        return self._is_of_gradient(inputs[1])
 
     def bad_samples(self) -> BadSamples | None:
         """Returns the samples of the batch that are bad in the tensor, or None if it is not known to have samples."""
