@@ -242,4 +242,24 @@ def test_the_run_of_a_session_is_named(tmp_path: Path) -> None:
             session.run(log, {x: [1.0, value]})
     found = tfdbg_arrow.first_nonfinite(tmp_path)
     assert found is not None
-    assert found.headline.endswith("made -Inf in call 3 of Session.run with these fetches.")
+    assert found.headline.endswith("made -Inf in call 3 of Session.run([Log]).")
+
+
+def test_another_bug_that_only_the_loss_shows_is_named_by_its_part(tmp_path: Path) -> None:
+    weight = tf.Variable([0.0, 1.0])
+
+    @tf.function
+    def step() -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            first = tf.math.lgamma(weight)  # its slope is NaN
+            loss = tf.reduce_sum(first - 2.0 * tf.math.log(weight))  # the slope is +Inf, and NaN in the sum
+        weight.assign_sub(tape.gradient(loss, weight))
+        return loss
+
+    with tfdbg_arrow.capture(tmp_path):
+        step()
+
+    first = tfdbg_arrow.first_nonfinite(tmp_path)
+    assert first is not None
+    assert first.headline.startswith("`tf.math.lgamma(weight)`")
+    assert [line.code for line in first.also_bad] == ["tf.math.log(weight)"]

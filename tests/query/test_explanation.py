@@ -222,6 +222,113 @@ def test_an_epsilon_that_is_added_last_was_not_moved(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("divisor", "repair"),
+    [
+        (
+            "Const",
+            (
+                "Check how the program sets the divisor: it is 0 in every call, so with tf.math.divide_no_nan each "
+                "quotient would be 0."
+            ),
+        ),
+        ("ReadVariableOp", "The counter of steps begins at 0. Use step + 1, or tf.maximum(step, 1)."),
+    ],
+)
+def test_a_schedule_that_divides_by_a_constant_divides_by_no_counter(divisor: str, repair: str, tmp_path: Path) -> None:
+    step = Step().takes(CLEAN)
+    code = "rate = step / tf.cast(self.warmup, tf.float32)"
+    stack = step.run.stack(("/home/me/train.py", 9, "rate", code, "user"))
+    step.run.rows["stack_frame"][-1] |= {"colno": 15, "end_colno": 47}
+    step.run.add("source_file", file_path="/home/me/train.py", source_text="\n" * 8 + code)
+    step.graph.op("divisor", divisor, dtypes=("int32",), not_recorded="dtype")
+    step.op("step", "Cast", [], ONE_0, "optimizer").op("limit", "Cast", ["divisor"], ONE_0, "optimizer", stack=stack)
+    step.op("rate", "RealDiv", ["step", "limit"], {**counts(nan=1), "rank": 0, "shape": []}, "optimizer")
+    found = step.reason("rate", tmp_path, result="rate")
+    constant = " The divisor `tf.cast(self.warmup, tf.float32)` is the constant 0." if divisor == "Const" else ""
+    assert found == Explanation(
+        f"0 / 0: the divisor has 1 zero, the dividend 1 zero, and 0 / 0 is NaN.{constant}", repair
+    )
+
+
+@pytest.mark.parametrize(
+    ("dtype", "argument", "is_lost"),
+    [
+        ("float16", ZERO, True),
+        ("float32", ZERO, False),  # the usual epsilons are not 0
+        ("float16", counts(neg=1, zero=1), False),  # the sum may be 0 where the argument is negative
+        ("float16", CLEAN, False),
+    ],
+)
+def test_an_epsilon_before_a_root_that_the_optimizer_removed(
+    dtype: str, argument: dict[str, Any], is_lost: bool, tmp_path: Path
+) -> None:
+    """The program computes x / sqrt(variance + epsilon). TensorFlow's optimizer removes the sum with the epsilon 0."""
+    step = Step().takes(CLEAN).op("variance", "Mean", ["x"], {**argument, "dtype": dtype})
+    step.graph.op("epsilon", "Const").op("total", "AddV2", ["variance", "epsilon"])
+    step.op("root", "Sqrt", ["total"], {**ZERO, "dtype": dtype}).op("ratio", "RealDiv", ["x", "root"], INF)
+    node = step.run.executed().node("x", "_Arg", of=step.graph, op="x", index=0)
+    node.node("variance", "Mean", ["x"], of=step.graph, op="variance")
+    node.node("root", "Sqrt", ["variance"], of=step.graph, op="root")
+    node.node("ratio", "RealDiv", ["x", "root"], of=step.graph, op="ratio").node("out", "_Retval", ["ratio"], index=0)
+    found = step.reason("ratio", tmp_path, result="ratio")
+    assert found is not None
+    assert found.sentence.endswith("The number that was added before is 0 in float16.") == is_lost
+    assert (found.repair or "").startswith("Add a larger epsilon, such as 1e-3") == is_lost
+
+
+WRITE_OF_0 = "Give the variable a value that is not 0 there, or update it before it is used. If it may be 0:"
+
+
+@pytest.mark.parametrize(
+    ("op_type", "made", "num_writes", "said"),
+    [
+        ("Sqrt", ZERO, 1, "still holds its initial value, from `u = tf.Variable(zeros)` at train.py:3."),
+        ("Sqrt", ZERO, 2, "`u = tf.Variable(zeros)` at train.py:3 wrote last."),
+        ("Sum", {**counts(zero=1), "rank": 0, "shape": []}, 1, None),  # not all terms are 0
+        ("AddV2", ZERO, 1, None),
+    ],
+)
+def test_a_divisor_that_is_0_as_a_variable_is(
+    op_type: str, made: Mapping[str, Any], num_writes: int, said: str | None, tmp_path: Path
+) -> None:
+    run = RunBuilder("run-a")
+    run.execution("VarHandleOp", outputs={7: "resource"})
+    stack = run.stack(("/home/me/train.py", 3, "<module>", "u = tf.Variable(zeros)", "user"))
+    for _ in range(num_writes):
+        run.execution("AssignVariableOp", inputs=[7, 1], stack=stack)
+    read = run.execution("ReadVariableOp", inputs=[7], outputs={2: "float32"})
+    run.eager(read, ZERO, tensor_id=2)
+    divisor = run.execution(op_type, inputs=[2], outputs={3: "float32"})
+    run.eager(divisor, made, tensor_id=3)
+    ratio = run.execution("RealDiv", inputs=[9, 3], outputs={4: "float32"})
+    run.external(9, CLEAN, execution=ratio)
+    event = run.eager(ratio, INF, tensor_id=4)
+    found = read_reasons(run.write(tmp_path), event, run_id="run-a").explanation
+    assert found is not None
+    _, _, variable = found.sentence.partition(" The divisor is 0 because of a variable that ")
+    assert (variable or None, found.repair) == (said, NO_NAN if said is None else f"{WRITE_OF_0} {NO_NAN}")
+
+
+@pytest.mark.parametrize("num_writes", [1, 2])
+def test_a_singular_matrix_that_is_the_initial_value_of_a_variable(num_writes: int, tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    run.execution("VarHandleOp", outputs={7: "resource"})
+    stack = run.stack(("/home/me/train.py", 3, "<module>", "w = tf.Variable(ones)", "user"))
+    for _ in range(num_writes):
+        run.execution("AssignVariableOp", inputs=[7, 1], stack=stack)
+    run.eager(run.execution("ReadVariableOp", inputs=[7], outputs={2: "float32"}), CLEAN, tensor_id=2)
+    determinant = run.execution("LogMatrixDeterminant", inputs=[2], outputs={3: "float32", 4: "float32"})
+    event = run.eager(determinant, NEG_INF, tensor_id=4, slot=1)
+    found = read_reasons(run.write(tmp_path), event, run_id="run-a").explanation
+    assert found is not None
+    singular = "LogMatrixDeterminant: the matrix is singular: its determinant is 0, and log(0) is -Inf."
+    value = " The matrix is a variable that still holds its initial value, from `w = tf.Variable(ones)` at train.py:3."
+    assert found.sentence == (singular + value if num_writes == 1 else singular)
+    assert (found.repair or "").startswith("Give the variable an initial value that is an") == (num_writes == 1)
+    assert (found.repair == JITTER) == (num_writes == 2)
+
+
+@pytest.mark.parametrize(
     ("behind", "role", "sentence", "repair"),
     [
         (("Sum", "Sqrt"), "optimizer", " It is a part of the norm of a gradient, and the gradient is finite.", OF_NORM),
@@ -253,6 +360,19 @@ def test_before_the_first_update_the_learning_rate_is_no_cause(tmp_path: Path) -
         "compute in a wider dtype. Clipping this gradient comes too late, as it is not finite any more."
     )
     assert repairs == [[BEFORE_TRAINING, of_loss], [SCALE, OF_GRADIENT]]
+
+
+@pytest.mark.parametrize(("weight", "repair"), [("Identity", SCALE), ("Const", BEFORE_TRAINING)])
+def test_the_learning_rate_may_be_the_cause_after_an_update_in_the_first_call(
+    weight: str, repair: str, tmp_path: Path
+) -> None:
+    """An inner step of a training is unrolled. A constant minus the norm of a gradient is a penalty and no weight."""
+    step = Step().takes(CLEAN).op("square", "Square", ["x"], CLEAN).op("weight", weight, ["x"], CLEAN)
+    step.gradient("gradient", "MatMul", ["x", "square"], CLEAN, "square").op("step", "Mul", ["gradient", "x"], CLEAN)
+    step.op("updated", "Sub", ["weight", "step"], CLEAN).op("product", "MatMul", ["x", "updated"], INF)
+    found = step.reason("product", tmp_path, result="product")
+    assert found is not None
+    assert found.repair == repair
 
 
 BOUND_STATE = (
@@ -1001,6 +1121,21 @@ def test_a_constant_infinity_times_zero_has_to_be_finite() -> None:
         "Inf * 0: one factor holds 1 infinity, the other holds 1 zero, and Inf * 0 is NaN.",
         "Use a large finite number, such as 1e9 or -1e9, in place of the infinite one, or use "
         "tf.math.multiply_no_nan(x, y), which returns 0 where y is 0.",
+    )
+
+
+@pytest.mark.parametrize(("made_by", "dtype"), [("Where", "float16"), ("Cast", "float32"), ("Where", "bfloat16")])
+def test_a_mask_is_finite_in_its_dtype(made_by: str, dtype: str) -> None:
+    logits = row(made_by, {**counts(neg_inf=2), "shape": [2]}, dtype=dtype)
+    before_cast = row("Where", counts(neg_inf=2), dtype="float16")
+    output = row("Softmax", counts(nan=2), dtype=dtype)
+    found = explain(Computed(output=output, inputs={0: logits}, made_from=lambda _: {0: before_cast}))
+    assert found is not None
+    assert found.repair == (
+        "Mask with a large negative number such as -1e9, or leave one element of each row unmasked."
+        if dtype == "bfloat16"
+        else "Mask with a large negative number such as -1e4, or leave one element of each row unmasked. In float16, a "
+        "number beyond 65504, such as -1e9, is infinite."
     )
 
 

@@ -27,6 +27,8 @@ from tfdbg_arrow.query.stacks import Frame, executed_span, source_text
 from tfdbg_arrow.query.user_places import UserPlaces
 from tfdbg_arrow.schema.op_traits import PIPELINE_ENDS
 
+_MAX_FETCHES = 3
+"""The number of fetches of a session that are named."""
 _MAX_RIVALS = 20
 """Number of other origins whose lines are read. After the first ones, the user reads no more of them."""
 _SEVERAL_STEPS_OF_KERAS = "multi_step_on_iterator"
@@ -112,7 +114,7 @@ class BadTensorReader:
     def _lines_of(self, rivals: Sequence[TensorEvent], *, beside: NonFinite) -> tuple[Frame, ...]:
         """Returns the first lines of other origins, except those that the answer names already.
 
-        For another part of a line that is named, the code is that part alone.
+        The code of each is the part of the line that made the origin, if that part is known.
         """
         named = [line for line in (beside.source, *beside.equal_lines) if line is not None]
         parts = {(line.line, line.colno, line.end_colno) for line in named}
@@ -120,10 +122,10 @@ class BadTensorReader:
         for source in (self.places.place(rival).source for rival in islice(rivals, _MAX_RIVALS)):
             if source is None or (part := (source.line, source.colno, source.end_colno)) in parts:
                 continue
-            if source.line not in {line.line for line in named}:
-                lines.setdefault(source.line, source)
-            elif (text := self._line(source)) is not None and (span := executed_span(source, text)) is not None:
+            if (text := self._line(source)) is not None and (span := executed_span(source, text)) is not None:
                 lines.setdefault(part, replace(source, code=text[slice(*span)]))
+            elif source.line not in {line.line for line in named}:
+                lines.setdefault(source.line, source)
         return tuple(lines.values())
 
     def _describe(self, event: TensorEvent, effect: Effect) -> NonFinite:
@@ -237,7 +239,9 @@ class BadTensorReader:
             return None
         runs = self.flow.events.executions_of([execution.op_type])
         number = sum(run.execution_index <= execution.execution_index for run in runs)
-        return FunctionCall("Session.run with these fetches", number)
+        fetches = self.flow.borders.sessions.fetches_of(execution.op_type)
+        more = ["..."] if len(fetches) > _MAX_FETCHES else []
+        return FunctionCall(f"Session.run([{', '.join(fetches[:_MAX_FETCHES] + more)}])", number)
 
     def _element_of(self, event: TensorEvent) -> TensorEvent | None:
         """Returns the batch in which a data set returned the record of a bad tensor, or None if that is not certain.

@@ -44,7 +44,7 @@ def headline_of(tensor: NonFinite, *, line: str | None) -> str:
         aside = "" if tensor.graph_name is None else f"in the function {tensor.graph_name}"
     else:
         verb = "passed on" if is_passed_on else "made" if tensor.forward is None else "is"
-        text = f"{_subject_text(tensor, _executed_code(tensor.source, line))} {verb} {kinds}"
+        text = f"{_subject_text(tensor, executed_code(tensor.source, line))} {verb} {kinds}"
     if not (tensor.is_origin or is_passed_on or is_from_outside):
         text = f"as far as it is known, {text}"
     when = _when_text(tensor)
@@ -113,7 +113,7 @@ def _place_text(tensor: NonFinite) -> str:
     return short_place(tensor.source) + (f" (computed once, also for {_enumeration(others)})" if others else "")
 
 
-def _executed_code(frame: Frame | None, line: str | None) -> str | None:
+def executed_code(frame: Frame | None, line: str | None) -> str | None:
     """Returns the part of a line that a frame executes, or the whole line, in backquotes; None if it is not known."""
     span = None if frame is None or line is None else executed_span(frame, line)
     code = frame.code if frame is not None and span is None else None

@@ -125,8 +125,8 @@ class NonFinite(TensorHealth):
         equal_lines: The user's lines of other ops of the program that equal this one: TensorFlow's optimizer computed
             them all as one op. Each of these lines may be the one to change.
         also_bad: The user's lines of other origins that are as much to blame: in the same call, they made bad values of
-            healthy inputs and did the same harm. Each may need a fix of its own. For another part of the line of
-            `source`, `code` is that part. Only `first_nonfinite` finds them.
+            healthy inputs and did the same harm. Each may need a fix of its own. `code` is the part of the line that
+            made the value, if that part is known. Only `first_nonfinite` finds them.
         effect: Where the badness of an origin ends: `variable` (an op wrote it to a variable), `result` (it was
             returned to the program, and nothing computes with it any more; or an integer or a boolean was made of a
             NaN and used; or the program got an error instead), `metric` (only metrics took it), `absorbed` (everything

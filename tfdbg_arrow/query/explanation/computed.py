@@ -32,6 +32,23 @@ class Explanation(Displayed):
     repair: str | None = None
 
 
+@dataclass(frozen=True)
+class VariableWrite:
+    """The last write to a variable before it was read.
+
+    Attributes:
+        line: The user's line of the write, such as "`scale = tf.Variable(0.0)` at train.py:9".
+        is_initial: Whether the program wrote to the variable only this once, when it made the variable.
+    """
+
+    line: str
+    is_initial: bool
+
+    def __str__(self) -> str:
+        """Returns what the variable holds, to follow `a variable that`."""
+        return f"still holds its initial value, from {self.line}" if self.is_initial else f"{self.line} wrote last"
+
+
 def _nothing(event: TensorEvent) -> Inputs:
     return {}
 
@@ -46,6 +63,14 @@ def _no(event: TensorEvent) -> bool:
 
 def _never() -> bool:
     return False
+
+
+def _no_write(event: TensorEvent) -> VariableWrite | None:
+    return None
+
+
+def _no_code(event: TensorEvent) -> str | None:
+    return None
 
 
 def _none() -> TensorEvent | None:
@@ -93,6 +118,12 @@ class Computed:
             multiplies by its argument.
         has_moved_constant: Returns whether the program adds a constant to make a tensor, and TensorFlow added it to a
             part of the other term.
+        adds_rounded_to_0: Returns whether the program adds a constant to make a tensor or the argument of its root, and
+            the dtype rounds the constant to 0.
+        last_write: Returns the last write to the variable from which a tensor was read, outside functions; None for
+            another tensor, and if it is not known.
+        constant: Returns the code of a constant of the program, in backquotes, for a tensor that is one; an empty text
+            if its line has no part of its own; None for another tensor.
         is_norm_of_gradient: Returns whether the op computes a part of the norm of a gradient.
         bad_gradient_of_masked: Returns a bad tensor of the gradient if a `tf.where` replaces the output in the forward
             pass, so that everything else stays finite.
@@ -121,6 +152,9 @@ class Computed:
     takers: Callable[[], frozenset[tuple[str, ...]]] = _no_takers
     is_p_log_p: Callable[[], bool] = _never
     has_moved_constant: Callable[[TensorEvent], bool] = _no
+    adds_rounded_to_0: Callable[[TensorEvent], bool] = _no
+    last_write: Callable[[TensorEvent], VariableWrite | None] = _no_write
+    constant: Callable[[TensorEvent], str | None] = _no_code
     is_norm_of_gradient: Callable[[], bool] = _never
     bad_gradient_of_masked: Callable[[], TensorEvent | None] = _none
     is_literal: Callable[[TensorEvent], bool] = _no

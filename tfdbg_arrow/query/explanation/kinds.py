@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tfdbg_arrow.query.explanation.computed import (
     Computed,
     Explanation,
     Rule,
+    VariableWrite,
     bad_text,
     elements,
     elements_are,
@@ -79,6 +80,21 @@ KEEPS_ZEROS = frozenset({
     "Mean", "Mul", "Neg", "Reshape", "Squeeze", "StridedSlice", "Sum", "Transpose",
 })  # fmt: skip
 """Types of ops that return 0 for zeros, and for zeros times finite numbers."""
+_KEEPS_ZEROS_OF_FIRST = frozenset({"RealDiv", "Square"})
+"""Types of ops that return 0 for zeros in their first input."""
+_KEEPS_EACH_ZERO = frozenset({
+    "Abs", "BroadcastTo", "ExpandDims", "GatherV2", "Identity", "Neg", "Reshape", "Sqrt", "Squeeze", "StridedSlice",
+    "Transpose",
+})  # fmt: skip
+"""Types of ops whose result is 0 only where their first input is."""
+_SELECTS = ("Select", "SelectV2")
+_LARGE = "1e9"
+"""The large number that repairs propose."""
+_CONSTANT_0 = (
+    "Check how the program sets the divisor: it is 0 in every call, so with tf.math.divide_no_nan each quotient would "
+    "be 0."
+)
+_WRITE_OF_0 = "Give the variable a value that is not 0 there, or update it before it is used. If it may be 0:"
 _MATRIX_PRODUCTS = ("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "MatMul")
 RESHAPES = ("ExpandDims", "Identity", "Reshape", "Squeeze")
 """Types of ops that return the elements of their input in another shape."""
@@ -155,7 +171,7 @@ class Pole:
         is_made = created > 0 or (not is_real(x) and bool(output.num_nan) and not x.num_nan)
         if is_made and x.num_zero:
             sentence = f"{computed.op} of 0: {elements_are(x.num_zero, x)} 0, and {self.value}."
-            return with_lost_epsilon(Explanation(sentence, self.repair), computed, index=0)
+            return with_cause_of_zero(Explanation(sentence, self.repair), computed, index=0)
         if created and is_real(x):
             sentence = (
                 f"{computed.op} of a number next to 0: {elements_are(created, x)} subnormal. "
@@ -165,26 +181,67 @@ class Pole:
         return None
 
 
-def with_lost_epsilon(explanation: Explanation, computed: Computed, *, index: int) -> Explanation:
-    """Returns the explanation of a pole. If an epsilon was added and lost, the explanation says so.
+def with_cause_of_zero(explanation: Explanation, computed: Computed, *, index: int) -> Explanation:
+    """Returns the explanation of a pole, extended with why the input is 0, as far as that is known.
 
-    It was lost if it is 0 in this dtype, or if TensorFlow's optimizer added it to a part of the other term.
+    An epsilon that was added is lost if it is 0 in this dtype, or if TensorFlow's optimizer added it to a part of the
+    other term. A constant or a variable may have been 0 from the start.
     """
-    x = computed.inputs[index]
+    x, of = computed.inputs[index], "divisor" if index else "argument"
     if computed.has_moved_constant(x):
-        of = "divisor" if index else "argument"
         return Explanation(
             f"{explanation.sentence} The program adds a constant last to make this {of}. TensorFlow's optimizer adds "
             f"the constant to another term first, where rounding to {x.dtype} can lose it.",
             "Replace the added constant with tf.maximum(x, constant): TensorFlow's optimizer does not move a maximum.",
         )
-    terms = computed.made_from(x) if x.op_type in ADDS else {}
-    lost = next((term for term in terms.values() if term.size and term.num_zero == term.size == 1), None)
-    is_lost = (lost is not None and len(terms) == 2) or _has_removed_sum(computed)
     repair = _LARGER_EPSILON.get(x.dtype or "")
-    if not is_lost or repair is None:
+    if repair is not None and _has_lost_epsilon(computed, x):
+        return Explanation(f"{explanation.sentence} The number that was added before is 0 in {x.dtype}.", repair)
+    if computed.is_gradient:
         return explanation
-    return Explanation(f"{explanation.sentence} The number that was added before is 0 in {x.dtype}.", repair)
+    constant = computed.constant(x) if index and x.num_zero == x.size else None
+    if constant is not None:
+        return Explanation(
+            f"{explanation.sentence} The divisor {constant and f'{constant} '}is the constant 0.", _CONSTANT_0
+        )
+    write = None if computed.is_optimizer else _write_of_zeros(computed, x)
+    if write is None:
+        return explanation
+    return Explanation(
+        f"{explanation.sentence} The {of} is 0 because of a variable that {write}.",
+        f"{_WRITE_OF_0} {explanation.repair}",
+    )
+
+
+def _has_lost_epsilon(computed: Computed, x: TensorEvent) -> bool:
+    """Returns whether an epsilon that was added to make a tensor is 0 in its dtype."""
+    terms = computed.made_from(x) if x.op_type in ADDS else {}
+    has_zero = len(terms) == 2 and any(term.size and term.num_zero == term.size == 1 for term in terms.values())
+    return has_zero or _has_removed_sum(computed) or computed.adds_rounded_to_0(x)
+
+
+def _write_of_zeros(computed: Computed, x: TensorEvent) -> VariableWrite | None:
+    """Returns the last write to the variable whose zeros made a tensor 0, or None if that is not proven."""
+    row: TensorEvent | None = x
+    for _ in range(_MAX_STEPS):
+        if row is None or not row.num_zero:
+            return None
+        write, made_by = computed.last_write(row), computed.made_by(row)
+        if write is not None:
+            return write
+        taken = computed.made_from(row)
+        with_zeros = [source for source in taken.values() if source.num_zero]
+        if made_by in _KEEPS_EACH_ZERO:
+            row = taken.get(0)
+        elif made_by in _SELECTS:
+            row = with_zeros[0] if len(with_zeros) == 1 else None
+        elif made_by in KEEPS_ZEROS | _KEEPS_ZEROS_OF_FIRST and row.num_zero == row.size:
+            is_of_first = row.op_type in _KEEPS_ZEROS_OF_FIRST and 0 in taken  # TensorFlow may run x / c as x * (1 / c)
+            sources = [taken[0]] if is_of_first else with_zeros
+            row = next((source for source in sources if source.num_zero == source.size), None)
+        else:
+            return None
+    return None
 
 
 def _has_removed_sum(computed: Computed) -> bool:
@@ -445,6 +502,21 @@ def inf_times_zero(computed: Computed, x: TensorEvent, y: TensorEvent) -> Explan
         what = f"one factor holds {num_infs(one)}, the other holds {number_of(zeros(other), 'zero')}{few}"
     where = "In a gradient, Inf * 0" if computed.is_gradient else "Inf * 0"
     return Explanation(f"{where}: {what}, and Inf * 0 is NaN.", repair)
+
+
+def within_dtype(explanation: Explanation, computed: Computed) -> Explanation:
+    """Returns an explanation whose repair has 1e4 in place of 1e9 if that is infinite in a dtype of the infinities."""
+    dtypes = [computed.output]
+    for row in filter(infs, computed.inputs.values()):
+        dtypes.append(row)
+        while computed.made_by(dtypes[-1]) == "Cast" and 0 in (taken := computed.made_from(dtypes[-1])):
+            dtypes.append(taken[0])
+    narrowest = min(dtypes, key=largest_of)
+    repair = explanation.repair or ""
+    if _LARGE not in repair or largest_of(narrowest) > float(_LARGE):
+        return explanation
+    limit = f"In {narrowest.dtype}, a number beyond {largest_of(narrowest):.6g}, such as -{_LARGE}, is infinite."
+    return replace(explanation, repair=f"{repair.replace(_LARGE, '1e4')} {limit}")
 
 
 def with_mask(explanation: Explanation, computed: Computed) -> Explanation:

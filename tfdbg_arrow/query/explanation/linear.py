@@ -17,7 +17,7 @@ from tfdbg_arrow.query.explanation.computed import (
     num_infs,
     zeros,
 )
-from tfdbg_arrow.query.explanation.kinds import RESHAPES, SOFTMAX, Overflow, overflow, underflow, with_lost_epsilon
+from tfdbg_arrow.query.explanation.kinds import RESHAPES, SOFTMAX, Overflow, overflow, underflow, with_cause_of_zero
 from tfdbg_arrow.query.flow.extremes import largest_of
 from tfdbg_arrow.query.recorded import TensorEvent
 from tfdbg_arrow.safe_text import number_of
@@ -148,7 +148,7 @@ def _by_zero(computed: Computed, sentence: str) -> Explanation:
             return Explanation(sentence, STEP_COUNTER)
         if _is_of_one_sample(computed):
             return Explanation(f"{sentence} Dividend and divisor are computed from a single sample.", _ONE_SAMPLE)
-        return with_lost_epsilon(Explanation(sentence, _NO_NAN), computed, index=1)
+        return with_cause_of_zero(Explanation(sentence, _NO_NAN), computed, index=1)
     terms = computed.made_from(divisor).get(0) if divisor.op_type == "Sum" else None
     is_softmax = (
         terms is not None
@@ -258,7 +258,7 @@ def inverse_root_of_power(computed: Computed) -> Explanation | None:
 def _negative_power_of_0(computed: Computed, x: TensorEvent) -> Explanation:
     what = "The gradient of Pow at 0" if computed.is_gradient else "Pow of 0"
     sentence = f"{what}: {elements_are(x.num_zero, x)} 0, and 0 to a negative power is infinite."
-    return with_lost_epsilon(Explanation(sentence, _POWER), computed, index=0)
+    return with_cause_of_zero(Explanation(sentence, _POWER), computed, index=0)
 
 
 @dataclass(frozen=True, kw_only=True)

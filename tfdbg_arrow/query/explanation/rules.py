@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import isinf, log
 
 from tfdbg_arrow.query.explanation.computed import (
@@ -32,6 +32,7 @@ from tfdbg_arrow.query.explanation.kinds import (
     Product,
     Reduction,
     with_mask,
+    within_dtype,
 )
 from tfdbg_arrow.query.explanation.linear import (
     ROW_OF_MASK,
@@ -106,6 +107,10 @@ _JITTER = (
 _CHOLESKY = (
     f"{_JITTER} Jitter helps only against rounding: check also that the matrix is symmetric (for the determinant of "
     "another matrix, use tf.linalg.slogdet), and that no variance on its diagonal is negative."
+)
+_INVERTIBLE = (
+    "Give the variable an initial value that is an invertible matrix, such as that of the initializer 'orthogonal' or "
+    "'identity'. Jitter would only hide that the matrix is singular."
 )
 _GAMMA = "Keep the arguments in the domain with tf.clip_by_value or tf.maximum."
 _ALPHA = "Keep the parameters above 0, for example with tf.nn.softplus."
@@ -279,6 +284,25 @@ def _is_difference_of_moments(computed: Computed, x: TensorEvent) -> bool:
             is_square = computed.made_by(terms[1]) in _SQUARES
             return is_square and means is not None and {computed.made_by(terms[0]), computed.made_by(means)} == {"Mean"}
     return False
+
+
+@dataclass(frozen=True)
+class _Singular:
+    """The rule for an op of a matrix that is bad if the matrix is singular.
+
+    Attributes:
+        rule: The rule. It gives the repair for a matrix that is not a variable at its initial value.
+    """
+
+    rule: Rule
+
+    def __call__(self, computed: Computed) -> Explanation | None:
+        """Returns the explanation, or None if the counts prove nothing."""
+        explanation, matrix = self.rule(computed), computed.inputs.get(0)
+        write = None if explanation is None or matrix is None else computed.last_write(matrix)
+        if explanation is None or write is None or not write.is_initial:
+            return explanation
+        return Explanation(f"{explanation.sentence} The matrix is a variable that {write}.", _INVERTIBLE)
 
 
 def _lgamma(computed: Computed) -> Explanation | None:
@@ -474,8 +498,13 @@ RULES: dict[str, Rule] = {
     "SoftmaxCrossEntropyWithLogits": CrossEntropy(is_sparse=False),
     "SparseSoftmaxCrossEntropyWithLogits": CrossEntropy(is_sparse=True),
     "Cholesky": FiniteGives(reason="the matrix is not positive definite, or not after rounding.", repair=_CHOLESKY),
-    "LogMatrixDeterminant": FiniteGives(
-        kind="inf", slot=1, reason="the matrix is singular: its determinant is 0, and log(0) is -Inf.", repair=_JITTER
+    "LogMatrixDeterminant": _Singular(
+        FiniteGives(
+            kind="inf",
+            slot=1,
+            reason="the matrix is singular: its determinant is 0, and log(0) is -Inf.",
+            repair=_JITTER,
+        )
     ),
     "MatrixDeterminant": Overflow(repair=_SIGNED_LOG),
     "MatrixSquareRoot": FiniteGives(
@@ -501,8 +530,12 @@ RULES: dict[str, Rule] = {
     ),
     **_all(
         "MatrixInverse MatrixSolve MatrixTriangularSolve",
-        FiniteGives(
-            kind="any", reason="the matrix is singular, or so near to it that its inverse overflows.", repair=_JITTER
+        _Singular(
+            FiniteGives(
+                kind="any",
+                reason="the matrix is singular, or so near to it that its inverse overflows.",
+                repair=_JITTER,
+            )
         ),
     ),
     "CTCLoss": FiniteGives(
@@ -532,9 +565,12 @@ def explain(computed: Computed) -> Explanation | None:
     Args:
         computed: The op's output and inputs.
     """
+    explanation = _explain(computed) if computed.output.has_inf_or_nan else None
+    return explanation and within_dtype(explanation, computed)
+
+
+def _explain(computed: Computed) -> Explanation | None:
     output = computed.output
-    if not output.has_inf_or_nan:
-        return None
     if output.op_type is None:
         from_outside = tensor_from_outside(output)
         masked = with_mask(from_outside, computed)
@@ -593,7 +629,8 @@ def _of_optimizer(explanation: Explanation, computed: Computed) -> Explanation:
     is_by_variable = computed.op == "Rsqrt" and root is not None and root.op_type == "ReadVariableOp"
     is_by_zero = computed.op == "RealDiv" and divisor is not None and zeros(divisor) > 0
     zero = divisor if computed.op in ("Div", "RealDiv") else root
-    if zero is not None and zero.op_type == "Cast" and zero.shape == () and zeros(zero) > 0:
+    is_scalar_0 = zero is not None and zero.shape == () and zeros(zero) > 0
+    if zero is not None and is_scalar_0 and zero.op_type == "Cast" and computed.constant(zero) is None:
         return replace(explanation, repair=STEP_COUNTER)
     if is_by_variable or (is_by_zero and divisor is not None and _is_of_optimizer(computed, divisor)):
         return replace(explanation, repair=_OPTIMIZER_EPSILON)

@@ -6,18 +6,20 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 
 from tfdbg_arrow.query.bad_samples import BadSamples, SampleFinder
 from tfdbg_arrow.query.engine import Engine
-from tfdbg_arrow.query.explanation.computed import Computed, Inputs
-from tfdbg_arrow.query.explanation.kinds import ADDS, KEEPS_ZEROS, PLUS_CONSTANT
+from tfdbg_arrow.query.explanation.computed import Computed, Inputs, VariableWrite
+from tfdbg_arrow.query.explanation.kinds import ADDS, KEEPS_ZEROS, PLUS_CONSTANT, RESHAPES
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.flow.extremes import POOLS, holds_extreme, largest_of
 from tfdbg_arrow.query.flow.origins import Origins
 from tfdbg_arrow.query.flow.sinks import Sinks
 from tfdbg_arrow.query.flow.walk import CannotTellError, OutOfSightError, UnrecordedEndError, Walk, WalkedTensor
-from tfdbg_arrow.query.recorded import KINDS, GraphTensor, Op, TensorEvent, bad_condition, read_events
-from tfdbg_arrow.query.stacks import Frame, StackReader, short_place, user_source
+from tfdbg_arrow.query.headline import executed_code
+from tfdbg_arrow.query.recorded import KINDS, EagerValue, GraphTensor, Op, TensorEvent, bad_condition, read_events
+from tfdbg_arrow.query.stacks import Frame, StackReader, short_place, source_lines, user_source
 from tfdbg_arrow.schema.op_traits import READER, Trait, types_with
 
 _GETS_ELEMENT = f"{tuple(sorted(types_with(Trait.GETS_ELEMENT)))}"
@@ -34,6 +36,9 @@ _NORM_STEPS = frozenset({
     "Square", "Squeeze", "Sum",
 })  # fmt: skip
 """Types of ops between the squares of a norm and its root."""
+_ROOTS = ("Sqrt", *RESHAPES)
+"""Types of ops whose result is 0 only where their argument is, and nowhere negative."""
+_READERS = types_with(Trait.READS | Trait.READS_PART)
 _MAX_NORM_OPS = 200
 _MAX_UNSCALING = 3
 """Maximum number of ops between a gradient and its norm, such as those that divide it by the scale of the loss."""
@@ -139,6 +144,70 @@ class Surroundings:
         has_constant = any(self._type_of(total.graph_id, name) == "Const" for name in names)
         return has_constant and not is_added and any(row.op_name not in names for row in taken)
 
+    def adds_rounded_to_0(self, row: TensorEvent) -> bool:
+        """Returns whether the program adds a constant to make a tensor, or the argument of its root, that is 0.
+
+        A constant that is not 0 moves the zeros of the other term: without a negative element, the sum is then above 0
+        where that term is 0. TensorFlow's optimizer removes the sum, so that neither it nor the constant has a row.
+        """
+        ops = {} if row.graph_id is None else self.flow.graphs.graph(row.graph_id).ops
+        op = ops.get(row.op_name or "")
+        while op is not None and op.op_type in _ROOTS and op.inputs:
+            op = ops.get(op.inputs[0][0])
+        if op is None or op.op_type not in ADDS:
+            return False
+        terms = [name for name, _ in op.inputs if name in ops and ops[name].op_type != "Const"]
+        if len(terms) != 1:
+            return False
+        term: TensorEvent | None = row
+        while term is not None and term.op_name != terms[0]:
+            term = self.inputs_of(term).get(0) if self.made_by(term) in (*_ROOTS, *ADDS) else None
+        while term is not None and self.made_by(term) == "Sqrt":
+            term = self.inputs_of(term).get(0)
+        return term is not None and all(
+            each.has_inf_or_nan is False and bool(each.num_zero) and each.num_neg_finite == 0 for each in (row, term)
+        )
+
+    def constant(self, row: TensorEvent) -> str | None:
+        """Returns the code of a constant, perhaps cast; an empty text if its line has no part of its own, or None."""
+        ops = {} if row.graph_id is None else self.flow.graphs.graph(row.graph_id).ops
+        op = ops.get(row.op_name or "")
+        while op is not None and op.op_type == "Cast" and op.inputs:
+            op = ops.get(op.inputs[0][0])
+        if op is None or op.op_type != "Const":
+            return None
+        code = self._code(self.flow.stack_trace_id(row))
+        return "" if code is None or code == self._code(self.flow.stack_trace_id(self.event)) else code
+
+    def last_write(self, row: TensorEvent) -> VariableWrite | None:
+        """Returns the last write to the variable from which a tensor was read, if it was not in a function."""
+        read = next((each for each in self.flow.inputs_of(row) if each.trace.dtype == "resource"), None)
+        if row.op_type not in _READERS or read is None or read.trace.is_lost or read.write is None:
+            return None
+        write, place = read.write, read.trace.place
+        if write.op_name is None:
+            execution = self.flow.events.execution(write.execution_index)
+            stack_id = None if execution is None else execution.stack_trace_id
+        elif write.graph_id is not None and self.flow.borders.sessions.is_session_graph(write.graph_id):
+            op = self.flow.graphs.op(write.graph_id, write.op_name)
+            stack_id = None if op is None else op.stack_trace_id
+        else:
+            return None
+        frame, code = user_source(self._stacks.stack(stack_id)), self._code(stack_id)
+        if frame is None:
+            return None
+        is_made_here = (
+            isinstance(place, EagerValue) and self.flow.events.eager(place.tensor_id).op_type == "VarHandleOp"
+        )
+        is_only_one = len([*islice(self.flow.resources.writes(read.trace, reader=row), 2)]) == 1
+        return VariableWrite(" at ".join(filter(None, (code, short_place(frame)))), is_made_here and is_only_one)
+
+    def _code(self, stack_trace_id: int | None) -> str | None:
+        """Returns the part of the user's line that a stack executes, in backquotes, or None if it is not known."""
+        frame = user_source(self._stacks.stack(stack_trace_id))
+        lines = () if frame is None else source_lines(self.logdir, frame, run_id=self.run_id, context=0)
+        return executed_code(frame, lines[0].text if lines else None)
+
     def made_by(self, row: TensorEvent) -> str | None:
         """Returns the type of the program's op that made a tensor; TensorFlow may have run another one."""
         return self._type_of(row.graph_id, row.op_name) or row.op_type
@@ -148,7 +217,7 @@ class Surroundings:
         return None if op is None else op.op_type
 
     def is_before_training(self) -> bool:
-        """Returns whether the tensor was computed in the first call of its function, and not after a step in a loop."""
+        """Returns whether the tensor was computed in the first call of its function, and not after a step in it."""
         execution = self.flow.events.execution(self.event.execution_index)
         if self.event.scope != "graph" or execution is None:
             return False
@@ -156,9 +225,9 @@ class Surroundings:
             "SELECT 1 FROM execution WHERE run_id = ? AND op_type = ? AND execution_index < ? LIMIT 1",
             [self.run_id, execution.op_type, execution.execution_index],
         )
-        if earlier_calls or not self.event.loop_iteration:
-            return not earlier_calls
-        return not self.is_after_gradient()
+        if earlier_calls or self._takes_updated_weights():
+            return False
+        return not self.event.loop_iteration or not self.is_after_gradient()
 
     def is_after_gradient(self) -> bool:
         """Returns whether an earlier call of the function, or an earlier iteration of a loop, computed a gradient."""
@@ -178,6 +247,27 @@ class Surroundings:
             ],
         )
         return bool(gradients)
+
+    def _takes_updated_weights(self) -> bool:
+        """Returns whether the tensor was computed from what an update, such as w - rate * gradient, made in its call.
+
+        The inner steps of a training, if they are unrolled, make such updates before the first call ends.
+        """
+        seen, waiting = {self.event.event_index}, [self.event]
+        while waiting and len(seen) < _MAX_BEHIND:
+            row = waiting.pop(0)
+            inputs = self.inputs_of(row)
+            if self._is_update(row, inputs):
+                return True
+            near = [each for each in inputs.values() if each.execution_index == self.event.execution_index]
+            waiting += [each for each in near if each.event_index not in seen]
+            seen.update(each.event_index for each in near)
+        return False
+
+    def _is_update(self, row: TensorEvent, inputs: Inputs) -> bool:
+        if self.made_by(row) != "Sub" or not inputs.keys() >= {0, 1} or self.made_by(inputs[0]) == "Const":
+            return False
+        return self._is_of_gradient(inputs[1])
 
     def bad_samples(self) -> BadSamples | None:
         """Returns the samples of the batch that are bad in the tensor, or None if it is not known to have samples."""

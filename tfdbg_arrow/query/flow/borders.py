@@ -499,16 +499,17 @@ class Sessions:
                     if not (source in fed_ops and source in graph.ops and graph.ops[source].op_type in _FED_OPS):
                         yield source
 
-        names = reachable([start] if start is not None else self._asked_for(function_name), needed)
+        names = reachable([start] if start is not None else self.fetches_of(function_name), needed)
         return frozenset(names.keys() & graph.ops.keys())
 
-    def _asked_for(self, function_name: str) -> list[str]:
+    def fetches_of(self, function_name: str) -> list[str]:
+        """Returns the names of the ops that the runs of a session with the same fetches ask for."""
         try:
             targets = parse_json(self._graphs.session_targets[function_name])
         except ValueError:
             targets = []
         names = [each for each in targets if isinstance(each, str)] if isinstance(targets, list) else []
-        return names + [op_name for op_name, _ in self._graphs.results_of(function_name)]
+        return [op_name for op_name, _ in self._graphs.results_of(function_name)] + names
 
 
 def _last(ops: list[Op]) -> Op | None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from tfdbg_arrow.query import wording
+from tfdbg_arrow.query.headline import executed_code
 from tfdbg_arrow.query.present.blocks import Blocks, Code, Facts, Heading, Line, Span
 from tfdbg_arrow.query.stacks import short_place
 from tfdbg_arrow.safe_text import number_of, printable_line
@@ -30,7 +31,7 @@ ROLES: Mapping[str, str] = {
     "candidate": "bad here; an input was not recorded",
     "cause": "healthy",
     "infinite": "infinite",
-    "literal": "the program wrote this infinity",
+    "literal": "infinite from the start",
     "unfollowed": "not followed any further",
 }
 """What the role of a hop means, for the roles that are worth a note."""
@@ -83,7 +84,7 @@ def verdict(tensor: NonFinite, reasons: Reasons) -> Iterator[Line]:
     yield from _effect(tensor)
     yield from _samples(tensor)
     for line in tensor.also_bad:
-        code = "" if line.code is None else f"`{line.code}` at "
+        code = "" if line.code is None else f"{executed_code(line, None)} at "
         yield Line(f"Also bad in the same call, and may need a fix of its own: {code}{short_place(line)}.")
 
 
