@@ -9,8 +9,9 @@ that makes a NaN from literals alone created it. An op that makes a NaN from an 
 not. The first op that makes an infinite loss from literals alone created that infinity: a mask must not cover the class
 of a label.
 
-A constant that holds -Inf and no positive number may hold logarithms of probabilities, in which -Inf is right: it is
-the logarithm of 0. If Softmax or `x - max(x)` makes a NaN of a row that holds only such -Inf, that op created it.
+A constant or a captured tensor that holds -Inf and no positive number may hold logarithms of probabilities, in which
+-Inf is right: it is the logarithm of 0. If Softmax or `x - max(x)` makes a NaN of a row that holds only such -Inf, that
+op created it.
 
 The badness of a tensor can end in these places, the most harmful first:
 
@@ -318,7 +319,8 @@ class Origins:
     def _is_base_logarithm(self, origin: TensorEvent) -> bool:
         if origin.num_pos_inf != 0:
             return False
-        is_of_probabilities = origin.op_type == "Const" and origin.num_nan == 0 and origin.num_pos_finite == 0
+        is_constant = origin.op_type == "Const" or self._flow.captured_as(origin) is not None
+        is_of_probabilities = is_constant and origin.num_nan == 0 and origin.num_pos_finite == 0
         return is_of_probabilities or self._is_base_literal(origin)
 
 
