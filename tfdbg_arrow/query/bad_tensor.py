@@ -159,7 +159,8 @@ class BadTensorReader:
         name = self._outside.name(event) if described.samples is None else described.samples.name
         name = CAPTURED if name is None and self.places.use_of_captured(event) is not None else name
         described = replace(described, outside_name=name)
-        return replace(described, headline=headline_of(described, line=self._line(described.source)))
+        later = () if maker is None else maker.later
+        return replace(described, headline=headline_of(described, line=self._line(described.source), later=later))
 
     def _line(self, source: Frame | None) -> str | None:
         """Returns the text of a line with its indentation, if the part of it that ran is known."""

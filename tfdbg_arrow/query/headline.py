@@ -26,7 +26,7 @@ _PARTS = {"loss": "the loss", "metric": "a metric", "optimizer": "the optimizer"
 """The part of a library to which an op without a layer belongs, by its role."""
 
 
-def headline_of(tensor: NonFinite, *, line: str | None) -> str:
+def headline_of(tensor: NonFinite, *, line: str | None, later: Sequence[str] = ()) -> str:
     """Returns the sentence that names the user's line, the bad values, the step and the sample, as far as known.
 
     An example is "`log(1 - p)` at layers.py:12 made -Inf in step 211: sample 17 of the batch."
@@ -34,6 +34,7 @@ def headline_of(tensor: NonFinite, *, line: str | None) -> str:
     Args:
         tensor: The bad tensor; its own headline is not read.
         line: The text of the line `tensor.source`, with its indentation; None if the run did not keep it.
+        later: The types of ops that may have made the NaN of the op's result.
     """
     kinds, is_passed_on, is_from_outside = bad_kinds_text(tensor), _is_passed_on(tensor), _is_from_outside(tensor)
     aside = ""
@@ -46,7 +47,8 @@ def headline_of(tensor: NonFinite, *, line: str | None) -> str:
         aside = "" if tensor.graph_name is None else f"in the function {tensor.graph_name}"
     else:
         verb = "passed on" if is_passed_on else "made" if tensor.forward is None else "is"
-        text = f"{_subject_text(tensor, _executed_code(tensor.source, line))} {verb} {kinds}"
+        subject = _subject_text(tensor, _executed_code(tensor.source, line))
+        text = f"{subject}{f' and {_enumeration(later)} of its result' if later else ''} {verb} {kinds}"
     if not (tensor.is_origin or is_passed_on or is_from_outside):
         text = f"as far as it is known, {text}"
     when = _when_text(tensor)
@@ -112,7 +114,7 @@ def _place_text(tensor: NonFinite) -> str:
     if tensor.source is None:
         return ""
     others = [short_place(line) for line in tensor.equal_lines]
-    return short_place(tensor.source) + (f" (computed once, also for {_enumeration(others)})" if others else "")
+    return short_place(tensor.source) + (f" (the same as at {_enumeration(others)})" if others else "")
 
 
 def _executed_code(frame: Frame | None, line: str | None) -> str | None:

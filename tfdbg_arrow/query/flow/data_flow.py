@@ -173,8 +173,9 @@ class DataFlow:
         return self.trace(place, how="graph", near=event.event_index).event or event
 
     def equal_ops(self, event: TensorEvent) -> list[Op]:
-        """Returns the other ops of the program that equal the op of a tensor, so that TensorFlow ran only that one."""
-        own = event.graph_tensor
+        """Returns the other ops of the program that equal the maker of a tensor, so that TensorFlow ran only one."""
+        maker = self.program_ops.maker(event)
+        own = event.graph_tensor if maker is None else maker.place
         return [] if own is None or own.context.call_site is None else self.borders.executed.equal_ops(own)
 
     def label_of_maker(self, event: TensorEvent) -> Label:
