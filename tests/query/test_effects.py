@@ -319,6 +319,7 @@ LOGARITHMS = counts(neg_inf=2, neg=3)
         (LOGARITHMS, "Sub", ["max", "logits"], "result"),
         (LOGARITHMS, "LogSoftmax", ["logits"], "result"),
         (LOGARITHMS, "Sub", ["logits", "other"], "table"),
+        (LOGARITHMS, "Sub", ["logits", "mean"], "table"),
         (LOGARITHMS, "Mul", ["x", "table"], "table"),
         (LOGARITHMS, "MatMul", ["x", "table"], "table"),
         (counts(neg_inf=2, pos=3), "Sub", ["logits", "max"], "table"),
@@ -331,6 +332,7 @@ def test_the_logarithms_of_probabilities_are_not_to_blame_for_a_row_of_zeros(
 ) -> None:
     step = Training(RunBuilder("run-a")).op("table", "Const", [], table).op("logits", "AddV2", ["x", "table"], table)
     step.op("other", "AddV2", ["x", "table"], table).op("max", "Max", ["logits"], table)
+    step.op("mean", "Mean", ["logits"], table)
     step.op("result", op_type, taken, {**NAN, **LOGARITHMS, "num_nan": 1}).op("sum", "AddV2", ["result", "logits"], NAN)
     step.call("sum")
     assert answer(step.run, tmp_path)[0] == blamed

@@ -61,7 +61,7 @@ from tfdbg_arrow.query.flow.walk import (
 )
 from tfdbg_arrow.query.recorded import Context, TensorEvent, bad_condition, read_events
 from tfdbg_arrow.query.stacks import GRADIENT_FUNCS
-from tfdbg_arrow.schema.op_traits import POLES
+from tfdbg_arrow.schema.op_traits import MOVING, POLES
 
 FINITE_SINCE = "everything that the program wrote to a variable, returned or counted in a metric since then is finite"
 
@@ -74,6 +74,8 @@ _LOSSES = frozenset({"SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropy
 """Types of ops that compute the loss of each sample. Other losses are known by being scalars."""
 _NORMALIZATIONS = frozenset({"LogSoftmax", "Softmax"})
 """Types of ops that normalise rows of logarithms: their result is NaN in a row that holds only -Inf."""
+_MAXIMUM = MOVING | {"Max"}
+"""Types of ops that compute the maximum of a row, in a shape that fits the row."""
 LITERAL = "the program wrote this infinity itself"
 LITERAL_FROM_OUTSIDE = "it holds only infinities, or infinities and zeros, as a mask or a start value does"
 """The reason for a tensor that came from outside. Nothing shows who wrote its infinities."""
@@ -256,11 +258,11 @@ class Origins:
         if not event.num_nan or not bad:
             return False
         if event.op_type == "Sub":
-            is_of_other = (
-                self._goes_back(one, lambda row: False, self._causes, {other.event_index: True})
+            is_maximum = (
+                self._goes_back(one, lambda row: False, self._causes_of_maximum, {other.event_index: True})
                 for one, other in permutations(bad, 2)
             )
-            is_normalization = any(is_of_other)
+            is_normalization = any(is_maximum)
         else:
             is_normalization = event.op_type in _NORMALIZATIONS
         return is_normalization and all(
@@ -269,6 +271,9 @@ class Origins:
 
     def _causes(self, event: TensorEvent) -> tuple[TensorEvent, ...]:
         return self.verdict(event).causes
+
+    def _causes_of_maximum(self, event: TensorEvent) -> tuple[TensorEvent, ...]:
+        return self._causes(event) if event.op_type in _MAXIMUM else ()
 
     def _causes_of_logarithm(self, event: TensorEvent) -> tuple[TensorEvent, ...]:
         return () if event.num_pos_inf else self._causes(event)

@@ -19,11 +19,10 @@ from typing import Any
 from tfdbg_arrow.query.flow.borders import Borders
 from tfdbg_arrow.query.flow.graphs import GraphReader
 from tfdbg_arrow.query.recorded import KINDS, GraphTensor, Op, TensorEvent
-from tfdbg_arrow.schema.op_traits import ANY_BAD, MADE_OF_FINITE, Bad, Trait, made_of_bad, types_with
+from tfdbg_arrow.schema.op_traits import ANY_BAD, MADE_OF_FINITE, MOVING, Bad, Trait, made_of_bad, types_with
 
 _KEEPING_FINITE = types_with(Trait.KEEPS_FINITE)
 _SINGULAR = types_with(Trait.IS_SINGULAR)
-_MOVING = types_with(Trait.EQUAL) | types_with(Trait.RESHAPED) | types_with(Trait.CARRIES)
 _DIVISIONS = types_with(Trait.DIVIDES)
 _OF_ONE = types_with(Trait.DIVIDES_ONE)
 """Types of nodes that TensorFlow runs for a division if the dividend is a constant of ones."""
@@ -293,7 +292,7 @@ def _that_make_nan_of_infinity(op: Op, after: Sequence[Op]) -> tuple[str, ...]:
     types = (
         later.op_type
         for later in after
-        if later.op_type not in _MOVING
+        if later.op_type not in MOVING
         if len(later.inputs) > 1 or Bad.NAN in made_of_bad(later.op_type, infinite)
     )
     return tuple(dict.fromkeys(types)) if infinite else ()
