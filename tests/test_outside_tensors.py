@@ -50,6 +50,20 @@ def eager_operand() -> None:
     tf.constant(NAN) + 1.0
 
 
+def captured() -> None:
+    weights = tf.constant([1.0, np.inf])
+
+    @tf.function
+    def weighted(x: Any) -> Any:
+        return tf.reduce_sum(x * weights)
+
+    @tf.function
+    def step(x: Any) -> Any:
+        return weighted(x + 1.0)
+
+    step(tf.constant([1.0, 2.0]))
+
+
 def first(logdir: Path, program: Callable[[], None]) -> Any:
     with tfdbg_arrow.capture(logdir):
         program()
@@ -63,6 +77,7 @@ def test_outside_tensors_have_names(tmp_path: Path) -> None:
         "rate": first(tmp_path / "rate", lambda: trained(spoil_rate)).outside_name,
         "weights": first(tmp_path / "weights", lambda: trained(spoil_weights)).outside_name,
         "argument": first(tmp_path / "argument", argument).outside_name,
+        "captured": first(tmp_path / "captured", captured).outside_name,
         "feed": first(tmp_path / "feed", feed).outside_name,
         "operand": first(tmp_path / "operand", eager_operand).outside_name,
         "op": first(tmp_path / "op", lambda: tf.math.log(tf.zeros([]))).outside_name,
@@ -71,6 +86,7 @@ def test_outside_tensors_have_names(tmp_path: Path) -> None:
         "rate": "a value that was assigned to a variable of the optimizer",
         "weights": "a value that was assigned to a variable of the layer model/scores",
         "argument": "the argument rate of step",
+        "captured": "a captured tensor",
         "feed": "the feed of ages",
         "operand": None,
         "op": None,
@@ -82,3 +98,25 @@ def test_the_headline_names_the_argument_and_its_call(tmp_path: Path) -> None:
     start, _, end = headline.partition(", read at test_outside_tensors.py:")
     assert start == "NaN came into the program in the argument rate of step"
     assert end.endswith(", in call 2 of step.")
+
+
+def test_the_headline_names_the_line_that_uses_a_captured_tensor(tmp_path: Path) -> None:
+    found = first(tmp_path, captured)
+    assert found.source.code == "return tf.reduce_sum(x * weights)"
+    line = f"test_outside_tensors.py:{found.source.lineno}"
+    assert found.headline == f"+Inf came into the program in a captured tensor, used at {line}, in call 1 of step."
+
+
+def captured_logarithms() -> None:
+    logarithms = tf.constant([[-0.5, -1.0], [-np.inf, -np.inf]])
+
+    @tf.function
+    def step(x: Any) -> Any:
+        logits = x + logarithms
+        return tf.exp(logits - tf.reduce_max(logits, axis=-1, keepdims=True))
+
+    step(tf.constant([1.0, 2.0]))
+
+
+def test_captured_logarithms_of_0_are_not_to_blame_for_a_row_of_zeros(tmp_path: Path) -> None:
+    assert first(tmp_path, captured_logarithms).op_type == "Sub"

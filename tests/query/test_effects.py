@@ -309,6 +309,42 @@ def test_an_infinity_from_outside_is_not_said_to_be_of_the_program(start: dict[s
     assert answer(run, tmp_path) == (None, "absorbed", LITERAL_FROM_OUTSIDE)
 
 
+LOGARITHMS = counts(neg_inf=2, neg=3)
+
+
+@pytest.mark.parametrize(
+    ("table", "op_type", "taken", "blamed"),
+    [
+        (LOGARITHMS, "Sub", ["logits", "max"], "result"),
+        (LOGARITHMS, "Sub", ["max", "logits"], "result"),
+        (LOGARITHMS, "LogSoftmax", ["logits"], "result"),
+        (LOGARITHMS, "Sub", ["logits", "other"], "table"),
+        (LOGARITHMS, "Sub", ["logits", "mean"], "table"),
+        (LOGARITHMS, "Mul", ["x", "table"], "table"),
+        (LOGARITHMS, "MatMul", ["x", "table"], "table"),
+        (counts(neg_inf=2, pos=3), "Sub", ["logits", "max"], "table"),
+        (counts(neg_inf=2, neg=3, nan=1), "LogSoftmax", ["logits"], "table"),
+        (counts(neg_inf=2, pos_inf=1, neg=3), "LogSoftmax", ["logits"], "table"),
+    ],
+)  # fmt: skip
+def test_the_logarithms_of_probabilities_are_not_to_blame_for_a_row_of_zeros(
+    table: dict[str, object], op_type: str, taken: list[str], blamed: str, tmp_path: Path
+) -> None:
+    step = Training(RunBuilder("run-a")).op("table", "Const", [], table).op("logits", "AddV2", ["x", "table"], table)
+    step.op("other", "AddV2", ["x", "table"], table).op("max", "Max", ["logits"], table)
+    step.op("mean", "Mean", ["logits"], table)
+    step.op("result", op_type, taken, {**NAN, **LOGARITHMS, "num_nan": 1}).op("sum", "AddV2", ["result", "logits"], NAN)
+    step.call("sum")
+    assert answer(step.run, tmp_path)[0] == blamed
+
+
+def test_logarithms_whose_sign_changed_are_to_blame(tmp_path: Path) -> None:
+    step = Training(RunBuilder("run-a")).op("table", "Const", [], LOGARITHMS)
+    step.op("logits", "Sub", ["x", "table"], counts(pos_inf=2, pos=3)).op("softmax", "Softmax", ["logits"], NAN)
+    step.call("softmax")
+    assert answer(step.run, tmp_path)[0] == "table"
+
+
 SCALAR_INF = {**counts(pos_inf=1), "rank": 0, "shape": []}
 
 

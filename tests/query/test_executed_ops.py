@@ -170,6 +170,36 @@ def test_a_constant_computed_in_advance_is_an_origin_without_inputs(tmp_path: Pa
     assert found.is_origin
 
 
+@pytest.mark.parametrize(
+    ("maker", "later", "health", "expected"),
+    [
+        ("Pow", "Mul", NAN, "Pow and Mul"),
+        ("Pow", "Neg", NAN, "Pow"),
+        ("Pow", "Mul", NEG_INF, "Pow"),
+        ("Sqrt", "Mul", NAN, "Sqrt"),
+    ],
+)
+def test_a_nan_of_constants_is_not_said_to_be_made_by_one_op_if_another_may_have_made_it_of_its_infinity(
+    maker: str, later: str, health: dict[str, Any], expected: str, tmp_path: Path
+) -> None:
+    run = RunBuilder("run-a")
+    graph = run.graph("f").op("zero", "Const").op("made", maker, ["zero", "zero"]).op("moved", "Reshape", ["made"])
+    graph.op("later", later, ["moved", "moved"] if later == "Mul" else ["moved"]).op("out", "Neg", ["later"])
+    graph.function("f", [], ["out"])
+    run.executed().node("later", "Const", of=graph, op="later").node("out", "Neg", ["later"], of=graph, op="out").node(
+        "result", "_Retval", ["out"], index=0
+    )
+    index = run.execution("f", outputs={2: "float32"}, graph=graph)
+    run.tensor(graph, "later", health, execution=index, op_type="Const")
+    run.tensor(graph, "out", health, execution=index)
+    run.eager(index, health, tensor_id=2)
+    found = first(run, tmp_path)
+    sentence = read_reasons(tmp_path / "logdir", found).explanation
+    assert (found.op_type, found.ran_as) == (maker, f"Const in place of {maker}, Reshape and {later}")
+    assert sentence is not None
+    assert sentence.sentence.startswith(f"{expected} of constants: TensorFlow computed the result in advance, and it ")
+
+
 def nested(site: str) -> tuple[RunBuilder, int]:
     """Returns a run where `outer` calls `inner`, which TensorFlow inlined, and the event_index of the op in `inner`."""
     run = RunBuilder("run-a")

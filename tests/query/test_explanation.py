@@ -1252,6 +1252,9 @@ def test_an_angle_at_0_is_kept_away_from_0() -> None:
 @pytest.mark.parametrize(
     ("maker", "repair"),
     [("Log", "Check the constants that Log takes. Keep the argument above 0, for example with tf.maximum."),
+     ("Pow", ("Check the constants that Pow takes. If the exponent is negative, keep the base away from 0, for example "
+              "with tf.maximum.")),
+     ("RealDiv", "Check the constants that RealDiv takes. Use tf.math.divide_no_nan, or a divisor that is never 0."),
      ("Mul", "Check the constants that Mul takes.")],
 )  # fmt: skip
 def test_a_function_of_constants_is_repaired_like_one_of_tensors(maker: str, repair: str) -> None:

@@ -63,7 +63,7 @@ CASES: list[tuple[dict[str, Any], str]] = [
         {"source": replace(FRAME, file_path="Cell In[2]"), "num_nan": 1, "num_pos_inf": 1},
         "`return p * tf.math.log(1 - p)` at Cell In[2], line 12 made NaN, -Inf and +Inf.",
     ),
-    ({"source": FRAME, "equal_lines": (OTHER,)}, f"{WHOLE} (computed once, also for layers.py:15) made -Inf."),
+    ({"source": FRAME, "equal_lines": (OTHER,)}, f"{WHOLE} (the same as at layers.py:15) made -Inf."),
     (
         {"source": FRAME, "samples": replace(SAMPLES, num_bad=3)},
         f"{WHOLE} made -Inf: 3 of the 64 samples of the batch, the first is sample 17.",
@@ -116,6 +116,11 @@ CASES: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("facts", "sentence"), CASES)
 def test_a_sentence_leaves_out_what_is_not_known(log: NonFinite, facts: dict[str, Any], sentence: str) -> None:
     assert headline_of(replace(log, **facts), line=TEXT if facts.get("source") is PART else None) == sentence
+
+
+def test_ops_that_may_have_made_the_nan_of_an_infinity_are_named_too(log: NonFinite) -> None:
+    found = replace(log, source=FRAME)
+    assert headline_of(found, line=None, later=("Mul", "Sum")) == f"{WHOLE} and Mul and Sum of its result made -Inf."
 
 
 def test_a_value_that_an_input_has_is_passed_on(log: NonFinite) -> None:

@@ -21,7 +21,7 @@ from tfdbg_arrow.query.flow.sinks import Sinks
 from tfdbg_arrow.query.headline import headline_of
 from tfdbg_arrow.query.keras_graphs import user_names
 from tfdbg_arrow.query.nonfinite_tensor import FunctionCall, InputTensor, NonFinite, Producer, TensorContext
-from tfdbg_arrow.query.outside_tensors import OutsideTensors
+from tfdbg_arrow.query.outside_tensors import CAPTURED, OutsideTensors
 from tfdbg_arrow.query.recorded import EagerValue, Execution, TensorEvent, TensorHealth, health_facts, read_events
 from tfdbg_arrow.query.stacks import Frame, executed_span, source_text
 from tfdbg_arrow.query.user_places import UserPlaces
@@ -159,8 +159,10 @@ class BadTensorReader:
             left_out=self._left_out,
         )
         name = self._outside.name(event) if described.samples is None else described.samples.name
+        name = CAPTURED if name is None and self.places.use_of_captured(event) is not None else name
         described = replace(described, outside_name=name)
-        return replace(described, headline=headline_of(described, line=self._line(described.source)))
+        later = () if maker is None else maker.later
+        return replace(described, headline=headline_of(described, line=self._line(described.source), later=later))
 
     def _line(self, source: Frame | None) -> str | None:
         """Returns the text of a line with its indentation, if the part of it that ran is known."""

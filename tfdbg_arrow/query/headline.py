@@ -9,6 +9,7 @@ from itertools import accumulate
 
 from tfdbg_arrow.query.bad_samples import BadSamples
 from tfdbg_arrow.query.nonfinite_tensor import NonFinite
+from tfdbg_arrow.query.outside_tensors import CAPTURED
 from tfdbg_arrow.query.recorded import TensorHealth
 from tfdbg_arrow.query.stacks import Frame, executed_span, short_place
 from tfdbg_arrow.safe_text import printable_line
@@ -25,7 +26,7 @@ _PARTS = {"loss": "the loss", "metric": "a metric", "optimizer": "the optimizer"
 """The part of a library to which an op without a layer belongs, by its role."""
 
 
-def headline_of(tensor: NonFinite, *, line: str | None) -> str:
+def headline_of(tensor: NonFinite, *, line: str | None, later: Sequence[str] = ()) -> str:
     """Returns the sentence that names the user's line, the bad values, the step and the sample, as far as known.
 
     An example is "`log(1 - p)` at layers.py:12 made -Inf in step 211: sample 17 of the batch."
@@ -33,18 +34,21 @@ def headline_of(tensor: NonFinite, *, line: str | None) -> str:
     Args:
         tensor: The bad tensor; its own headline is not read.
         line: The text of the line `tensor.source`, with its indentation; None if the run did not keep it.
+        later: The types of ops that may have made the NaN of the op's result.
     """
     kinds, is_passed_on, is_from_outside = bad_kinds_text(tensor), _is_passed_on(tensor), _is_from_outside(tensor)
     aside = ""
     if is_from_outside:
         text = f"{kinds} came into the program in {_outside_name(tensor)}"
-        aside = "" if tensor.source is None else f"read at {_place_text(tensor)}"
+        verb = "used" if tensor.outside_name == CAPTURED else "read"
+        aside = "" if tensor.source is None else f"{verb} at {_place_text(tensor)}"
     elif tensor.source is None and tensor.forward is None:
         text = f"{kinds} {'was passed on by' if is_passed_on else 'came up in'} {_output_text(tensor)}"
         aside = "" if tensor.graph_name is None else f"in the function {tensor.graph_name}"
     else:
         verb = "passed on" if is_passed_on else "made" if tensor.forward is None else "is"
-        text = f"{_subject_text(tensor, executed_code(tensor.source, line))} {verb} {kinds}"
+        subject = _subject_text(tensor, executed_code(tensor.source, line))
+        text = f"{subject}{f' and {_enumeration(later)} of its result' if later else ''} {verb} {kinds}"
     if not (tensor.is_origin or is_passed_on or is_from_outside):
         text = f"as far as it is known, {text}"
     when = _when_text(tensor)
@@ -110,7 +114,7 @@ def _place_text(tensor: NonFinite) -> str:
     if tensor.source is None:
         return ""
     others = [short_place(line) for line in tensor.equal_lines]
-    return short_place(tensor.source) + (f" (computed once, also for {_enumeration(others)})" if others else "")
+    return short_place(tensor.source) + (f" (the same as at {_enumeration(others)})" if others else "")
 
 
 def executed_code(frame: Frame | None, line: str | None) -> str | None:

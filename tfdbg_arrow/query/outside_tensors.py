@@ -7,11 +7,14 @@ from collections.abc import Iterator
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.flow.events import Label
 from tfdbg_arrow.query.flow.graphs import BRANCHES
-from tfdbg_arrow.query.recorded import Execution, TensorEvent
+from tfdbg_arrow.query.recorded import Execution, Op, TensorEvent
 from tfdbg_arrow.schema.op_traits import WRITER
 
+_Place = tuple[int, Op]
 _PARTS = {"metric": "of a metric", "optimizer": "of the optimizer"}
 """The part of a program whose ops read a variable, by their role."""
+CAPTURED = "a captured tensor"
+"""The name of a tensor from outside that a function uses without taking it as an argument."""
 
 
 class OutsideTensors:
@@ -58,24 +61,35 @@ class OutsideTensors:
 
     def _readers(self, handle: int) -> Iterator[Label]:
         """Yields the labels of the ops of graphs that take a variable, also in the functions that they call."""
-        graphs = self._flow.graphs
-        waiting = [
-            (graph_id, name)
-            for op_type, graph_id, index in self._flow.events.ways_of_use(handle)
-            if graph_id is not None and (name := graphs.placeholder(op_type, index)) is not None
-        ]
-        seen = set(waiting)
-        while waiting:
-            graph_id, name = waiting.pop()
-            graph = graphs.graph(graph_id)
-            for op in (graph.ops[user] for user in graph.users.get(name, ()) if user in graph.ops):
-                calls = graphs.calls(graph_id, op.op_name)
-                if not calls:
-                    yield self._flow.labels.op(graph_id, op.op_name)
-                for call in calls:
-                    shift = 1 if call.attribute in BRANCHES else 0
-                    taken = (index for index, (source, _) in enumerate(op.inputs) if source == name)
-                    names = (graphs.placeholder(call.function_name, index - shift) for index in taken)
-                    new = [(call.callee_graph_id, each) for each in names if each and call.callee_graph_id is not None]
-                    waiting += [place for place in new if place not in seen]
-                    seen.update(new)
+        for op_type, graph_id, index in self._flow.events.ways_of_use(handle):
+            name = self._flow.graphs.placeholder(op_type, index)
+            if graph_id is not None and name is not None:
+                for user_graph_id, op in users_of(self._flow, graph_id, name):
+                    yield self._flow.labels.op(user_graph_id, op.op_name)
+
+
+def users_of(flow: DataFlow, graph_id: int, name: str, seen: set[tuple[int, str]] | None = None) -> Iterator[_Place]:
+    """Yields the ops that take an argument of a graph, in the order of creation, also in the functions that they call.
+
+    Args:
+        flow: The data flow of the run.
+        graph_id: The graph.
+        name: The Placeholder of the argument.
+        seen: Placeholders whose users are left out. Those whose users are yielded are added.
+    """
+    seen = set() if seen is None else seen
+    if (graph_id, name) in seen:
+        return
+    seen.add((graph_id, name))
+    graph = flow.graphs.graph(graph_id)
+    users = (graph.ops[user] for user in graph.users.get(name, ()) if user in graph.ops)
+    for op in sorted(users, key=lambda user: user.op_index):
+        calls = flow.graphs.calls(graph_id, op.op_name)
+        if not calls:
+            yield graph_id, op
+        for call in calls:
+            shift = 1 if call.attribute in BRANCHES else 0
+            taken = (index for index, (source, _) in enumerate(op.inputs) if source == name)
+            for argument in (flow.graphs.placeholder(call.function_name, index - shift) for index in taken):
+                if argument is not None and call.callee_graph_id is not None:
+                    yield from users_of(flow, call.callee_graph_id, argument, seen)

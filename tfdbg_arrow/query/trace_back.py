@@ -390,14 +390,15 @@ class _Search:
         """
         hops = list(self._hops)
         origins = [hop for hop in hops if hop.role == "origin"]
-        ends = [hop for hop in origins if not self._is_literal(hop)] or origins
+        written = self._written(origins)
+        ends = [hop for hop in origins if hop.hop_index not in written] or origins
         ends = ends or [hop for hop in hops if hop.role == "candidate"]
         if not ends:
             return tuple(hops)
         end = self._earliest(ends)
         inputs = [hops[index] for index in sorted(self._sources.get(end.hop_index, ()))]
         infinite = [hop for hop in inputs if hop.role != "cause" and not hop.num_nan]
-        literals = [literal for hop in infinite if (literal := self._nearest_literal(hop)) is not None]
+        literals = [literal for hop in infinite if (literal := self._nearest_literal(hop, written)) is not None]
         roles = {
             **{hop.hop_index: "infinite" for hop in infinite},
             **{hop.hop_index: "literal" for hop in literals},
@@ -414,21 +415,23 @@ class _Search:
         ]
         return tuple(replace(hop, is_on_path=hop.hop_index in on_path) for hop in hops)
 
-    def _nearest_literal(self, start: Hop) -> Hop | None:
-        """Returns the nearest hop, from an infinite one back, at which the program wrote an infinity, or None."""
+    def _nearest_literal(self, start: Hop, written: set[int]) -> Hop | None:
+        """Returns the nearest origin, from an infinite hop back, if it is one of those that the program wrote."""
         waiting, seen = deque([start.hop_index]), {start.hop_index}
         while waiting:
             hop = self._hops[waiting.popleft()]
             if hop.role == "origin":
-                return hop if self._is_literal(hop) else None
+                return hop if hop.hop_index in written else None
             new = sorted(self._sources.get(hop.hop_index, set()) - seen)
             seen.update(new)
             waiting += new
         return None
 
-    def _is_literal(self, hop: Hop) -> bool:
-        event = self.flow.events.event(hop.event_index)
-        return event is not None and self._origins.is_literal(event)
+    def _written(self, origins: list[Hop]) -> set[int]:
+        """Returns the indexes of the origins whose infinities the program wrote itself."""
+        rows = [self.flow.events.event(hop.event_index) for hop in origins]
+        others = self._origins.without_written([row for row in rows if row is not None])
+        return {hop.hop_index for hop in origins} - {self._found[row.event_index] for row in others}
 
     def _earliest(self, ends: list[Hop]) -> Hop:
         """Returns the end that no other end leads to. If there are several, returns the one that was recorded first.

@@ -12,6 +12,7 @@ from functools import cached_property
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.flow.events import ForwardOp, Label
+from tfdbg_arrow.query.outside_tensors import users_of
 from tfdbg_arrow.query.recorded import TensorEvent
 from tfdbg_arrow.query.stacks import GRADIENT_FUNCS, Frame, StackReader, user_source
 
@@ -89,7 +90,8 @@ class UserPlaces:
 
     def place(self, event: TensorEvent) -> UserPlace:
         """Returns the line to look at, the layer and the calls of the op that made a tensor."""
-        stack = self._stacks.stack(self._flow.stack_trace_id(event))
+        used_at = self.use_of_captured(event)
+        stack = used_at or self._stacks.stack(self._flow.stack_trace_id(event))
         label, maker_label = self._flow.labels.of(event), self._flow.label_of_maker(event)
         forward_op = None if _is_users_gradient(stack) else self._flow.labels.forward_op(maker_label)
         forward = None if forward_op is None else self._forward(forward_op)
@@ -112,6 +114,13 @@ class UserPlaces:
             layer=self._layer(label, forward, called_from),
             made_at=self._made_at([forward_op, maker_label, *(label for _, _, label in calls)], source),
         )
+
+    def use_of_captured(self, event: TensorEvent) -> tuple[Frame, ...] | None:
+        """Returns the stack of the first op of the user's code that takes a captured tensor; None for other tensors."""
+        captured = self._flow.captured_as(event)
+        users = () if captured is None else users_of(self._flow, *captured)
+        stacks = ((self._stacks.stack(op.stack_trace_id), graph_id) for graph_id, op in users)
+        return next((stack for stack, graph_id in stacks if self._own_line(stack, graph_id) is not None), None)
 
     def _made_at(self, ops: Iterable[ForwardOp | Label | None], source: Frame | None) -> Frame | None:
         """Returns the line that made the part of Keras that the first of some ops belongs to, if it is another line."""

@@ -123,6 +123,7 @@ def explain_event(
         written_by=writes[0].op_type if len(writes) == 1 else None,
         program_ops=flow.program_ops.op_types(event),
         makers=() if made is None else (made.op.op_type, *made.others),
+        later=() if made is None else made.later,
         is_optimizer=label.role == "optimizer",
         is_in_loss=label.role == "loss",
         is_loss=is_origin and event.shape == () and flow.labels.is_of_loss(event),

@@ -107,6 +107,7 @@ class Computed:
         written_by: For a read of a variable, the type of the op that wrote the value; None if unknown.
         program_ops: The types of the program's ops that TensorFlow ran as this op; empty if it ran the op itself.
         makers: Of these, the types of the ops that can have made the bad elements, the most likely one first.
+        later: Of these, the types of the ops that may have made the NaN of the result of the most likely one.
         is_optimizer: Whether the op belongs to an optimizer.
         is_in_loss: Whether the op belongs to the loss of a library.
         is_loss: Whether the output is a scalar of the loss, and an origin although an input may be infinite.
@@ -145,6 +146,7 @@ class Computed:
     written_by: str | None = None
     program_ops: tuple[str, ...] = ()
     makers: tuple[str, ...] = ()
+    later: tuple[str, ...] = ()
     is_optimizer: bool = False
     is_in_loss: bool = False
     is_loss: bool = False

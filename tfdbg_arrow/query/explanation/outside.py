@@ -19,6 +19,11 @@ _MASK_TIMES_INFINITY = (
     "If the program multiplies a mask by an infinity, use tf.where or a large number such as -1e9 in place of the "
     f"product. Otherwise: {_CHECK_CONSTANT}"
 )
+_OF_TWO = {
+    "Pow": "If the exponent is negative, keep the base away from 0, for example with tf.maximum.",
+    "RealDiv": "Use tf.math.divide_no_nan, or a divisor that is never 0.",
+}
+"""The fix for a function of two constants, by op type."""
 _EXAMPLE_PARSERS = frozenset({"ParseExample", "ParseExampleV2", "ParseSingleExample"})
 
 
@@ -88,9 +93,11 @@ def of_constants(computed: Computed, repairs: Mapping[str, str]) -> Explanation:
             + (" An infinity times 0 is NaN." if may_be_product else ""),
             _MASK_TIMES_INFINITY if may_be_product else _CHECK_CONSTANT,
         )
+    *first, last = (maker, *computed.later)
+    names = f"{', '.join(first)} and {last}" if first else last
     return Explanation(
-        f"{maker} of constants: TensorFlow computed the result in advance, and it holds {bad_text(computed.output)}.",
-        " ".join(filter(None, (f"Check the constants that {maker} takes.", repairs.get(maker)))),
+        f"{names} of constants: TensorFlow computed the result in advance, and it holds {bad_text(computed.output)}.",
+        " ".join(filter(None, (f"Check the constants that {maker} takes.", _OF_TWO.get(maker) or repairs.get(maker)))),
     )
 
 

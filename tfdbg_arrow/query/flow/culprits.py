@@ -250,7 +250,7 @@ class Culprits:
                 for root in self._origins.roots(late, seen)
                 if handled is None or root.event_index not in handled.origins
             ]
-            harmful = [cause for cause in causes if not self._origins.is_literal(cause)]
+            harmful = self._origins.without_written(causes)
             if not harmful:
                 # A program may write an infinity into a variable on purpose. It does not add one on purpose.
                 roots = self._origins.roots(updates, seen_of_updates)

@@ -199,8 +199,9 @@ class DataFlow:
         return self.trace(place, how="graph", near=event.event_index).event or event
 
     def equal_ops(self, event: TensorEvent) -> list[Op]:
-        """Returns the other ops of the program that equal the op of a tensor, so that TensorFlow ran only that one."""
-        own = event.graph_tensor
+        """Returns the other ops of the program that equal the maker of a tensor, so that TensorFlow ran only one."""
+        maker = self.program_ops.maker(event)
+        own = event.graph_tensor if maker is None else maker.place
         return [] if own is None or own.context.call_site is None else self.borders.executed.equal_ops(own)
 
     def label_of_maker(self, event: TensorEvent) -> Label:
@@ -221,6 +222,22 @@ class DataFlow:
             return None if op is None else op.stack_trace_id
         execution = self.events.execution(event.execution_index)
         return None if execution is None else execution.stack_trace_id
+
+    def captured_as(self, event: TensorEvent) -> tuple[int, str] | None:
+        """Returns the graph and the Placeholder of the function that captured a tensor from outside and used it first.
+
+        The result is None if another execution used it first, or if the tensor is one of its arguments.
+        """
+        execution = self.events.execution(event.execution_index) if event.scope == "external" else None
+        if execution is None or execution.graph_id is None:
+            return None
+        inputs = self.events.execution_inputs(execution.execution_index).items()
+        index = next((index for index, tensor_id in inputs if tensor_id == event.tensor_id), None)
+        name = None if index is None else self.graphs.placeholder(execution.op_type, index)
+        if name is None:
+            return None
+        argument = self.graphs.argument(execution.graph_id, name, function_name=execution.op_type)
+        return None if argument is None or not argument.is_capture else (execution.graph_id, name)
 
     def trace(self, place: Place, *, how: str, near: int) -> Trace:
         """Follows a tensor back over borders to the op that computed it.

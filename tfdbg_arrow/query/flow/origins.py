@@ -9,6 +9,10 @@ that makes a NaN from literals alone created it. An op that makes a NaN from an 
 not. The first op that makes an infinite loss from literals alone created that infinity: a mask must not cover the class
 of a label.
 
+A constant or a captured tensor that holds -Inf and no positive number may hold logarithms of probabilities, in which
+-Inf is right: it is the logarithm of 0. If Softmax or `x - max(x)` makes a NaN of a row that holds only such -Inf, that
+op created it.
+
 The badness of a tensor can end in these places, the most harmful first:
 
 * in a variable (`variable`) that an op writes it to;
@@ -36,10 +40,10 @@ Otherwise the effect is None and the value is not expected.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
+from itertools import islice, permutations
 
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow
@@ -57,7 +61,7 @@ from tfdbg_arrow.query.flow.walk import (
 )
 from tfdbg_arrow.query.recorded import Context, TensorEvent, bad_condition, read_events
 from tfdbg_arrow.query.stacks import GRADIENT_FUNCS
-from tfdbg_arrow.schema.op_traits import POLES
+from tfdbg_arrow.schema.op_traits import MOVING, POLES
 
 FINITE_SINCE = "everything that the program wrote to a variable, returned or counted in a metric since then is finite"
 
@@ -68,6 +72,10 @@ _LITERAL_TYPES = frozenset({"Const", "ReadVariableOp"}) | _FROM_OUTSIDE
 
 _LOSSES = frozenset({"SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits"})
 """Types of ops that compute the loss of each sample. Other losses are known by being scalars."""
+_NORMALIZATIONS = frozenset({"LogSoftmax", "Softmax"})
+"""Types of ops that normalise rows of logarithms: their result is NaN in a row that holds only -Inf."""
+_MAXIMUM = MOVING | {"Max"}
+"""Types of ops that compute the maximum of a row, in a shape that fits the row."""
 LITERAL = "the program wrote this infinity itself"
 LITERAL_FROM_OUTSIDE = "it holds only infinities, or infinities and zeros, as a mask or a start value does"
 """The reason for a tensor that came from outside. Nothing shows who wrote its infinities."""
@@ -163,6 +171,7 @@ class Origins:
         self.is_allowed = is_allowed
         self._is_literal: dict[int, bool] = {}
         self._is_of_literals: dict[int, bool] = {}
+        self._is_logarithm: dict[int, bool] = {}
         self.order = ProgramOrder(flow).key
 
     def verdict(self, event: TensorEvent) -> Verdict:
@@ -183,7 +192,9 @@ class Origins:
         """Returns whether an op made an infinite loss of infinities that the program wrote, and of no other loss."""
         if event.num_nan != 0 or not self._is_loss(event) or any(map(self._is_loss, causes)):
             return False
-        return all(self._goes_back(cause, self._brought_by, self._is_of_literals) for cause in causes)
+        return all(
+            self._goes_back(cause, self._is_base_literal, self._brought_by, self._is_of_literals) for cause in causes
+        )
 
     def _is_loss(self, event: TensorEvent) -> bool:
         return event.op_type in _LOSSES or (event.shape == () and self._flow.labels.is_of_loss(event))
@@ -224,23 +235,65 @@ class Origins:
         verdict = self.verdict(event)
         if verdict.causes:
             return list(verdict.causes)
-        bad = [source for source in self._flow.recent_sources_of(event) if source.bad_kinds(self.kinds)]
-        return [source for source in bad if not self.is_literal(source)]
+        bad = self._bad_sources(event)
+        return [] if self._is_normalization_of_zeros(event, bad) else [row for row in bad if not self.is_literal(row)]
+
+    def _bad_sources(self, event: TensorEvent) -> list[TensorEvent]:
+        return [source for source in self._flow.recent_sources_of(event) if source.bad_kinds(self.kinds)]
+
+    def without_written(self, roots: Sequence[TensorEvent]) -> list[TensorEvent]:
+        """Returns the roots without those whose infinities the program wrote, and of which another root may be made."""
+        others = [root for root in roots if not self.is_literal(root)]
+        if not any(self._is_normalization_of_zeros(root, self._bad_sources(root)) for root in others):
+            return others
+        return [root for root in others if not self._is_base_logarithm(root)]
+
+    def _is_normalization_of_zeros(self, event: TensorEvent, bad: Sequence[TensorEvent]) -> bool:
+        """Returns whether an op made NaN when it normalised probabilities that are all 0, given by their logarithms.
+
+        Args:
+            event: The result of the op, an origin.
+            bad: The bad tensors that it takes.
+        """
+        if not event.num_nan or not bad:
+            return False
+        if event.op_type == "Sub":
+            is_maximum = (
+                self._goes_back(one, lambda row: False, self._causes_of_maximum, {other.event_index: True})
+                for one, other in permutations(bad, 2)
+            )
+            is_normalization = any(is_maximum)
+        else:
+            is_normalization = event.op_type in _NORMALIZATIONS
+        return is_normalization and all(
+            self._goes_back(row, self._is_base_logarithm, self._causes_of_logarithm, self._is_logarithm) for row in bad
+        )
+
+    def _causes(self, event: TensorEvent) -> tuple[TensorEvent, ...]:
+        return self.verdict(event).causes
+
+    def _causes_of_maximum(self, event: TensorEvent) -> tuple[TensorEvent, ...]:
+        return self._causes(event) if event.op_type in _MAXIMUM else ()
+
+    def _causes_of_logarithm(self, event: TensorEvent) -> tuple[TensorEvent, ...]:
+        return () if event.num_pos_inf else self._causes(event)
 
     def is_literal(self, event: TensorEvent) -> bool:
         """Returns whether a tensor holds only infinities that the program wrote, or values that are allowed."""
-        return self._goes_back(event, lambda row: self.verdict(row).causes, self._is_literal)
+        return self._goes_back(event, self._is_base_literal, self._causes, self._is_literal)
 
     def _goes_back(
         self,
         event: TensorEvent,
+        is_base: Callable[[TensorEvent], bool],
         causes_of: Callable[[TensorEvent], tuple[TensorEvent, ...]],
         verdicts: dict[int, bool],
     ) -> bool:
-        """Returns whether a bad tensor goes back to literals alone.
+        """Returns whether a bad tensor goes back to some tensors alone.
 
         Args:
             event: The tensor.
+            is_base: Returns whether a tensor without causes is one of those tensors.
             causes_of: Returns the tensors that made a tensor bad.
             verdicts: The results for other tensors, by event_index. Those that are found are added.
         """
@@ -250,8 +303,8 @@ class Origins:
             row = waiting.pop()
             result = verdicts.get(row.event_index)
             causes = () if result is not None else causes_of(row)
-            if result is False or (result is None and not causes and not self._is_base_literal(row)):
-                # Neither it nor what was computed from it goes back to literals alone.
+            if result is False or (result is None and not causes and not is_base(row)):
+                # Neither it nor what was computed from it goes back to those tensors alone.
                 at: int | None = row.event_index
                 while at is not None:
                     verdicts[at] = False
@@ -267,6 +320,13 @@ class Origins:
         if self.is_allowed is not None and self.is_allowed(origin):
             return True
         return origin.num_nan == 0 and _is_written(origin) and not self._flow.program_ops.is_computed_in_advance(origin)
+
+    def _is_base_logarithm(self, origin: TensorEvent) -> bool:
+        if origin.num_pos_inf != 0:
+            return False
+        is_constant = origin.op_type == "Const" or self._flow.captured_as(origin) is not None
+        is_of_probabilities = is_constant and origin.num_nan == 0 and origin.num_pos_finite == 0
+        return is_of_probabilities or self._is_base_literal(origin)
 
 
 def _is_written(origin: TensorEvent) -> bool:

@@ -19,7 +19,7 @@ from typing import Any
 from tfdbg_arrow.query.flow.borders import Borders
 from tfdbg_arrow.query.flow.graphs import GraphReader
 from tfdbg_arrow.query.recorded import KINDS, GraphTensor, Op, TensorEvent
-from tfdbg_arrow.schema.op_traits import ANY_BAD, MADE_OF_FINITE, Bad, Trait, made_of_bad, types_with
+from tfdbg_arrow.schema.op_traits import ANY_BAD, MADE_OF_FINITE, MOVING, Bad, Trait, made_of_bad, types_with
 
 _KEEPING_FINITE = types_with(Trait.KEEPS_FINITE)
 _SINGULAR = types_with(Trait.IS_SINGULAR)
@@ -49,6 +49,8 @@ class ProgramOp:
         is_output: Whether the tensor is the op's own output, up to ops that keep its bad elements.
         ran_as: What TensorFlow ran in its place, such as `_UnaryOpsComposition in place of Relu and Log`; None if that
             was an op of its type.
+        later: The types of ops that TensorFlow computed in advance from its result, and that can have made the NaN if
+            the op made an infinity.
     """
 
     place: GraphTensor
@@ -56,6 +58,7 @@ class ProgramOp:
     others: tuple[str, ...]
     is_output: bool
     ran_as: str | None
+    later: tuple[str, ...] = ()
 
 
 class ProgramOps:
@@ -115,7 +118,8 @@ class ProgramOps:
         after = self._after(place, op, computed)
         is_output = after is not None and all(later.op_type in _UNDONE for later in after)
         others = sorted({other.op_type for _, other in possible} - {op.op_type} - _KEEPING_FINITE)
-        return ProgramOp(place, op, others=tuple(others), is_output=is_output, ran_as=ran_as)
+        later = _that_make_nan_of_infinity(op, after or ()) if event.op_type == "Const" and event.num_nan else ()
+        return ProgramOp(place, op, others=tuple(others), is_output=is_output, ran_as=ran_as, later=later)
 
     def _after(self, place: GraphTensor, op: Op, computed: Sequence[tuple[GraphTensor, Op]]) -> list[Op] | None:
         """Returns the ops of a node that come after one of them, in order; None if they are in several graphs."""
@@ -280,6 +284,18 @@ def _that_can_have_made(
         if kinds & seen:
             possible.append(maker)
     return possible or computed
+
+
+def _that_make_nan_of_infinity(op: Op, after: Sequence[Op]) -> tuple[str, ...]:
+    """Returns the types of the ops after one that can make NaN of an infinity that it made of finite elements."""
+    infinite = MADE_OF_FINITE.get(op.op_type, ANY_BAD) & (Bad.NEG_INF | Bad.POS_INF)
+    types = (
+        later.op_type
+        for later in after
+        if later.op_type not in MOVING
+        if len(later.inputs) > 1 or Bad.NAN in made_of_bad(later.op_type, infinite)
+    )
+    return tuple(dict.fromkeys(types)) if infinite else ()
 
 
 def _ran_as(op_type: str | None, program_ops: Sequence[str]) -> str:
