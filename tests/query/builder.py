@@ -211,7 +211,7 @@ class RunBuilder:
         self.run_id = run_id
         self.rows: dict[str, list[dict[str, Any]]] = {table_.name: [] for table_ in TABLES}
         self.next_event_index = 0
-        self._num_frames = 0
+        self._frame_ids: dict[tuple[str, int, str, str | None, str], int] = {}
         self._num_stacks = 0
         self._num_executed = 0
         self._start_ns = settings.pop("wall_time_ns", START_NS)
@@ -261,18 +261,12 @@ class RunBuilder:
         """
         stack_id = self._num_stacks
         self._num_stacks += 1
-        for depth, (file_path, lineno, func, code, owner) in enumerate(frames):
-            self.add(
-                "stack_frame",
-                stack_frame_id=self._num_frames,
-                file_path=file_path,
-                lineno=lineno,
-                func=func,
-                code=code,
-                owner=owner,
-            )
-            self.add("stack_trace", stack_trace_id=stack_id, depth=depth, stack_frame_id=self._num_frames)
-            self._num_frames += 1
+        for depth, frame in enumerate(frames):
+            frame_id = self._frame_ids.setdefault(frame, len(self._frame_ids))
+            if frame_id == len(self.rows["stack_frame"]):
+                columns = dict(zip(("file_path", "lineno", "func", "code", "owner"), frame, strict=True))
+                self.add("stack_frame", stack_frame_id=frame_id, **columns)
+            self.add("stack_trace", stack_trace_id=stack_id, depth=depth, stack_frame_id=frame_id)
         return stack_id
 
     def execution(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -20,7 +22,15 @@ from tfdbg_arrow.query import (
     spread,
 )
 from tfdbg_arrow.query.flow.origins import FINITE_SINCE, LITERAL, LITERAL_FROM_OUTSIDE
-from tfdbg_arrow.query.flow.walk import ABSORBED, SKIPPED_BRANCH, SKIPPED_STEP, SKIPPED_UPDATE, UNUSED, VANISHED
+from tfdbg_arrow.query.flow.walk import (
+    ABSORBED,
+    CAUGHT_ERROR,
+    SKIPPED_BRANCH,
+    SKIPPED_STEP,
+    SKIPPED_UPDATE,
+    UNUSED,
+    VANISHED,
+)
 
 from .builder import CLEAN, INF, NAN, NEG_INF, GraphBuilder, RunBuilder, counts
 
@@ -581,6 +591,71 @@ def test_a_value_of_a_step_that_failed_was_not_written(tmp_path: Path) -> None:
     (bad,) = nonfinite(failed)
     assert (bad.op_name, bad.effect, bad.expected_reason) == ("root", "result", None)
     assert first_nonfinite(failed) == bad
+
+
+TRAIN = ("/home/me/train.py", 9, "<module>", "step(x)", "user")
+EVALUATE = ("/home/me/train.py", 20, "<module>", "step(x)", "user")
+RETRACED = ("/usr/lib/tensorflow/def_function.py", 3, "_call", None, "framework")
+
+
+def guarded_training(
+    run: RunBuilder,
+    *,
+    lines: Sequence[tuple[tuple[str, int, str, str | None, str], ...]] = ((TRAIN,), (RETRACED, TRAIN)),
+    failed: Sequence[int] = (0,),
+    weights_after: dict[str, object] = CLEAN,
+    error_type: str = "InvalidArgumentError",
+) -> RunBuilder:
+    """A step in which a guard takes the bad gradient, and an update takes it too.
+
+    Args:
+        run: The run.
+        lines: The stack of each call.
+        failed: The calls in which the guard raises an error. The gradient of the others is healthy.
+        weights_after: What the calls read that raise no error.
+        error_type: The error.
+    """
+    graph = run.graph("step").op("w", "Placeholder", dtypes=("resource",)).op("read", "ReadVariableOp", ["w"])
+    graph.op("gradient", "Log", ["read"]).op("guard", "CheckNumerics", ["gradient"]).op("loss", "Mul", ["guard"])
+    graph.op("update", "AssignSubVariableOp", ["w", "gradient"], dtypes=())
+    functions = [f"__inference_step_{number}" for number in range(len(lines))]
+    for number, (function, line) in enumerate(zip(functions, lines, strict=True)):
+        graph.function(function, ["w"], ["loss"])
+        has_failed = number in failed
+        outputs = {} if has_failed else {100 + number: "float32"}
+        call = run.execution(function, inputs=[1], outputs=outputs, graph=graph, stack=run.stack(*line))
+        run.tensor(graph, "read", CLEAN if has_failed else weights_after, execution=call)
+        run.tensor(graph, "gradient", NEG_INF if has_failed else CLEAN, execution=call)
+        if has_failed:
+            run.add("execution_error", execution_index=call, event_index=run.next_event_index, error_type=error_type)
+            continue
+        for name in ("guard", "loss"):
+            run.tensor(graph, name, CLEAN, execution=call)
+        run.eager(call, CLEAN, tensor_id=100 + number)
+    return run
+
+
+def test_a_value_in_a_call_whose_error_the_program_caught_did_no_harm(tmp_path: Path) -> None:
+    """TensorFlow may trace the function again in between, and then calls it through other frames."""
+    caught = guarded_training(RunBuilder("a"))
+    assert answer(caught, tmp_path) == ("gradient", "absorbed", CAUGHT_ERROR)
+    assert [bad.expected_reason for bad in nonfinite(tmp_path)] == [CAUGHT_ERROR]
+
+
+@pytest.mark.parametrize(
+    "difference",
+    [
+        {"lines": ((TRAIN,),)},
+        {"failed": (0, 1)},
+        {"failed": (1,)},
+        {"lines": ((TRAIN,), (EVALUATE,))},
+        {"weights_after": counts(nan=1, pos=1)},
+        {"error_type": "NonFiniteError"},
+    ],
+    ids=["only-call", "always-fails", "last-call", "another-line", "was-written", "stopped-by-the-recorder"],
+)
+def test_a_value_in_a_call_with_an_error_may_have_done_harm(difference: dict[str, Any], tmp_path: Path) -> None:
+    assert answer(guarded_training(RunBuilder("a"), **difference), tmp_path) == ("gradient", "variable", None)
 
 
 def unfollowed(run: RunBuilder, *, returns: dict[str, object]) -> RunBuilder:

@@ -16,6 +16,9 @@ _WRITER = re.compile(
 )
 _CHECKS = frozenset({"IsFinite", "IsInf", "IsNan"})
 _SELF_CHECKS = frozenset({"Equal", "NotEqual"})
+_READERS = frozenset(
+    {"ReadVariableOp", "_ReadVariablesOp", "ResourceGather", "ResourceGatherNd", "Variable", "VariableV2"}
+)
 _DISCRETE = re.compile(r"bool|q?u?int\d+")
 _IGNORES_VALUES = re.compile(r"Rank|Shape|ShapeN|Size|TensorArraySize(V\d)?|Sparse\w+|Ragged(?!Range)\w+")
 _NEVER_BAD = re.compile(r"bool|string|q?u?int\d+")
@@ -135,7 +138,13 @@ def _written(run: Run) -> list[Tensor]:
     for value in run.written_values():
         nearest = [value] if value in run.health else run.ancestors(value, is_through_rows=False)
         found += [source for source in nearest if source in run.health and run.kinds_of_row(run.health[source])]
-    return [tensor for tensor in found if run.health[tensor]["scope"] != "external" and run.op_type(tensor) != "Const"]
+    return [
+        tensor
+        for tensor in found
+        if run.health[tensor]["scope"] != "external"
+        and run.op_type(tensor) != "Const"
+        and not _is_undone(run, run.health[tensor]["execution_index"])
+    ]
 
 
 def _results(run: Run, bad: list[Tensor]) -> list[Tensor]:
@@ -184,13 +193,47 @@ def _decided(run: Run) -> list[Tensor]:
 def _cut_off(run: Run, bad: list[Tensor]) -> list[Tensor]:
     """Returns the bad tensors that an op would have taken if its call had not raised an error."""
     errors = (row for row in run.rows("execution_error") if row["error_type"] != "OutOfRangeError")
-    failed = {row["execution_index"] for row in errors}
+    indexes = (row["execution_index"] for row in errors)
+    failed = {index for index in indexes if _next_call(run, index) is None}
     found = []
     for tensor in bad:
         is_in_failed_call = tensor.context is not None and run.health[tensor]["execution_index"] in failed
         if is_in_failed_call and any(user not in run.health for user in run.recorded_users(tensor)):
             found.append(tensor)
     return [tensor for tensor in found if run.op_type(tensor) != "Const"]
+
+
+def _next_call(run: Run, index: int) -> int | None:
+    """Returns the execution by which the error of another one is caught, or None if it is not caught."""
+    errors = {row["execution_index"]: row["error_type"] for row in run.rows("execution_error")}
+    if index not in errors or "NonFiniteError" in errors.values():
+        return None
+    own = _called_from(run, run.execution(index))
+    later = (row for row in run.rows("execution") if row["execution_index"] > index)
+    again = (row for row in later if row["execution_index"] not in errors and _called_from(run, row) == own)
+    return min((row["execution_index"] for row in again), default=None)
+
+
+def _called_from(run: Run, execution: Row) -> tuple[object, ...]:
+    """Returns what an execution calls, and the frames of the program from which it does."""
+    names = {row["graph_id"]: row["graph_name"] for row in run.rows("graph")}
+    owned = {row["stack_frame_id"] for row in run.rows("stack_frame") if row["owner"] == "user"}
+    stack = [row for row in run.rows("stack_trace") if row["stack_trace_id"] == execution["stack_trace_id"]]
+    frames = [row["stack_frame_id"] for row in sorted(stack, key=lambda row: row["depth"])]
+    user_frames = [frame for frame in frames if frame in owned]
+    return names.get(execution["graph_id"], execution["op_type"]), *(user_frames or [execution["stack_trace_id"], None])
+
+
+def _is_undone(run: Run, index: int | None) -> bool:
+    following = None if index is None else _next_call(run, index)
+    if index is None or following is None:
+        return False
+    reads = [row for row in run.rows("tensor_health") if row["has_inf_or_nan"] and row["op_type"] in _READERS]
+    before = {(row["op_type"], row["op_name"]) for row in reads if row["execution_index"] == index}
+    between = (
+        row for row in reads if row["execution_index"] is not None and index < row["execution_index"] <= following
+    )
+    return {(row["op_type"], row["op_name"]) for row in between} <= before
 
 
 def _computes(run: Run, row: Row, user: Row) -> bool:

@@ -145,13 +145,33 @@ with tf.GradientTape() as tape:
     y = tf.while_loop(lambda i, y: i < 1, body, [0, x])[1]
 return tape.gradient(y, x)
 """
+UPDATE_THAT_WAITS_FOR_A_GUARD = """
+bad = tf.math.log(x)
+with tf.control_dependencies([tf.debugging.check_numerics(bad, "bad")]):
+    v.assign(bad)
+return tf.exp(v.read_value())
+"""
+GUARD_AFTER_AN_UPDATE = """
+old = v.read_value() * 0.0
+with tf.control_dependencies([v.assign(tf.math.log(x))]):
+    return tf.debugging.check_numerics(tf.math.log(x), "bad") + old
+"""
+_CAUGHT = """
+for y in (x, x + 2.0):
+    try:
+        program(y)
+    except tf.errors.InvalidArgumentError:
+        pass
+"""
 CALLS = {
+    "UPDATE_THAT_WAITS_FOR_A_GUARD": _CAUGHT,
+    "GUARD_AFTER_AN_UPDATE": _CAUGHT,
     "FUNCTION_WITH_TWO_EXECUTED_GRAPHS": """
 program(tf.constant([1.0, 0.5]))
 with tf.GradientTape() as tape:
     tape.watch(x)
     program(x)
-"""
+""",
 }
 """The code that calls a program, if it is not `program(x)`."""
 ANSWERS = {
@@ -168,6 +188,8 @@ ANSWERS = {
     "FUNCTION_WITH_TWO_EXECUTED_GRAPHS": ({"Log"}, "Log", "result"),
     "ARGUMENT_AFTER_ANOTHER_CONDITIONAL": ({"Log", "Rsqrt"}, "Rsqrt", "result"),
     "WRITTEN_IN_A_BRANCH_WITHOUT_ROWS": ({"Log"}, "Log", "variable"),
+    "UPDATE_THAT_WAITS_FOR_A_GUARD": ({"Log"}, "Log", "absorbed"),
+    "GUARD_AFTER_AN_UPDATE": ({"Log"}, "Log", "variable"),
     "CONDITIONAL_IN_A_LOOP_WITH_A_GRADIENT": ({"Reciprocal", "Mul"}, "Reciprocal", "result"),
 }
 """For each program: the types of the ops of the proven origins, the type of the first op, and its effect."""

@@ -23,7 +23,9 @@ The badness of a tensor can end in these places, the most harmful first:
 
 A NaN of which an op makes an integer or a boolean counts as a result if that is used: the class that ArgMax picks, an
 index, a comparison. Only an op that asks whether a value is bad (IsNan, IsInf, IsFinite, `x != x`) knows the answer.
-A call that raised an error before it used a bad value returned the error instead of a result.
+A call that raised an error before it used a bad value returned the error instead of a result. The value did no harm if
+the program caught the error: the same line of code called the function again later, and this raised no error. An update
+in such a call counts only if a variable was bad afterwards.
 
 The gradient of an op may create bad values where the op itself did: the gradient of a logarithm of 0 is infinite, even
 if the logarithm was left out. These belong to the bad value of the op. Its effect is also theirs.
@@ -50,6 +52,7 @@ from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.flow.sinks import Sinks
 from tfdbg_arrow.query.flow.walk import (
     ABSORBED,
+    CAUGHT_ERROR,
     SKIPPED_STEP,
     VANISHED,
     CannotTellError,
@@ -529,14 +532,6 @@ class Effects:
     def _blamed(self) -> Mapping[int, str]:
         return self._find_blamed()
 
-    @cached_property
-    def _is_stopped(self) -> bool:
-        """Whether `on_nonfinite` stopped the program, so that nothing was computed from a bad value any more."""
-        rows = self._logdir.rows(
-            "SELECT 1 FROM execution_error WHERE run_id = ? AND error_type = 'NonFiniteError' LIMIT 1", [self._run_id]
-        )
-        return bool(rows)
-
     def of(self, event: TensorEvent) -> Effect:
         """Returns where the badness of a tensor ends."""
         effect = self._effects.get(event.event_index)
@@ -561,11 +556,14 @@ class Effects:
         except UnrecordedEndError:
             return _UNKNOWN
         except OutOfSightError:
-            is_failed = event.execution_index is not None and self._sinks.has_failed(event.execution_index)
-            if is_failed or self._is_stopped:
+            index = event.execution_index
+            is_caught = self._sinks.is_caught(index)
+            is_failed = index is not None and self._sinks.has_failed(index) and not is_caught
+            if is_failed or self._sinks.is_stopped:
                 return Effect("result", None)  # the program got an error instead
             is_harmless = walk.harm is None and not self._is_followed_by_harm(computed)
-            return Effect("absorbed", VANISHED if walk.met else ABSORBED) if is_harmless else _UNKNOWN
+            reason = CAUGHT_ERROR if is_caught else VANISHED if walk.met else ABSORBED
+            return Effect("absorbed", reason) if is_harmless else _UNKNOWN
         if walk.harm is not None:
             return Effect(walk.harm, None)
         is_lost = walk.reason == SKIPPED_STEP and self._is_lost(event, walk.skipped_graphs)

@@ -45,6 +45,9 @@ _END_OF_DATA = "OutOfRangeError"
 """The error that tells a program that a pipeline has no more elements."""
 EFFECTS = ("variable", "result", "metric", "absorbed")
 """Where the badness of a tensor can end, the most harmful first."""
+_READS_IN_SQL = ", ".join(
+    f"'{op_type}'" for op_type in sorted(types_with(Trait.READS | Trait.READS_PART | Trait.HOLDS_REFERENCE))
+)
 _DISCRETE_DTYPES = ", ".join(f"'{dtype}'" for dtype in sorted(DISCRETE))
 _MAX_UNITS = 256
 """Maximum number of executions or steps whose sinks are read at once."""
@@ -119,6 +122,8 @@ class Sinks:
         self._moved: dict[int, bool] = {}
         self._num_outputs = lru_cache(maxsize=4096)(self._read_num_outputs)
         self._recorded_outputs = lru_cache(maxsize=64)(self._read_recorded_outputs)
+        self._next_call = lru_cache(maxsize=4096)(self._find_next_call)
+        self._is_undone = lru_cache(maxsize=4096)(self._find_whether_undone)
 
     def batches(self, effect: str, *, upto: int = LAST_EXECUTION) -> Iterator[list[TensorEvent]]:
         """Yields the sinks of an effect by execution, in the order in which the executions started.
@@ -219,13 +224,17 @@ class Sinks:
     def _is_taken(self, row: TensorEvent, sites: dict[Site, list[Taker]]) -> bool:
         takers = sites.get((row.graph_id or 0, row.op_name or "", row.output_slot or 0), ())
         return any(
-            (not self.is_moved(row) if is_writer(op.op_type) else row.num_nan != 0)
+            (self._is_written(row) if is_writer(op.op_type) else row.num_nan != 0)
             and self._flow.borders.sessions.is_run(row.context, row.graph_id or 0, op.op_name)
             and taken.call_site in (None, row.call_site)
             and not (taken.is_of_loop and self._is_overwritten(row))
             and self._ran(graph_id, taken.user_site, row, is_next=taken.is_carried)
             for graph_id, op, taken in takers
         )
+
+    def _is_written(self, row: TensorEvent) -> bool:
+        """Returns whether an op that writes a bad tensor to a variable does harm by it."""
+        return not self.is_moved(row) and not self.is_undone(row.execution_index)
 
     def updates(self, row: TensorEvent) -> bool:
         """Returns whether an op takes a tensor to change a variable by it: an infinity is not intended there."""
@@ -514,8 +523,8 @@ class Sinks:
     # Errors.
 
     def _cut_off(self) -> Iterator[TensorEvent]:
-        """Yields the bad tensors that an op would have taken if its call had not raised an error."""
-        for execution_index in sorted(self._failed):
+        """Yields the bad tensors that an op would have taken if its call had not raised an error that did harm."""
+        for execution_index in itertools.filterfalse(self.is_caught, sorted(self._failed)):
             rows = read_events(
                 self._logdir,
                 f"{self._bad} AND scope = 'graph' AND execution_index = ? ORDER BY event_index LIMIT {_EAGER_BATCH}",
@@ -544,6 +553,48 @@ class Sinks:
             and not self._flow.borders.executed.is_absorbed(place)
             and self._flow.events.graph_tensor(place) is None
         )
+
+    def is_caught(self, execution_index: int | None) -> bool:
+        """Returns whether an execution raised an error, and the program caught it and continued.
+
+        The error with which `on_nonfinite` stops a program does not show what the program does without it.
+        """
+        return execution_index is not None and self._next_call(execution_index) is not None
+
+    def _find_next_call(self, execution_index: int) -> int | None:
+        """Returns the execution by which the error of another one is caught, or None if there is none."""
+        if self.is_stopped or not self.has_failed(execution_index):
+            return None
+        return self.skipped_uses.next_call(execution_index)
+
+    def is_undone(self, execution_index: int | None) -> bool:
+        """Returns whether the program caught the error of an execution, and no variable was bad because of it.
+
+        Until the program called the function again, an op read a bad value only if it already did in the execution.
+        """
+        return execution_index is not None and self._is_undone(execution_index)
+
+    def _find_whether_undone(self, execution_index: int) -> bool:
+        following = self._next_call(execution_index)
+        if following is None:
+            return False
+        bad_reads = (
+            "SELECT op_type, op_name FROM tensor_health WHERE run_id = ? AND has_inf_or_nan "
+            f"AND op_type IN ({_READS_IN_SQL}) AND execution_index BETWEEN ? AND ?"
+        )
+        new = self._logdir.rows(
+            f"{bad_reads} EXCEPT {bad_reads}",
+            [self._run_id, execution_index + 1, following, self._run_id, execution_index, execution_index],
+        )
+        return not new
+
+    @cached_property
+    def is_stopped(self) -> bool:
+        """Whether `on_nonfinite` stopped the program, so that nothing was computed from a bad value any more."""
+        rows = self._logdir.rows(
+            "SELECT 1 FROM execution_error WHERE run_id = ? AND error_type = 'NonFiniteError' LIMIT 1", [self._run_id]
+        )
+        return bool(rows)
 
     @cached_property
     def _failed(self) -> frozenset[int]:

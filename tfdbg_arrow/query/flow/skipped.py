@@ -1,4 +1,4 @@
-"""SkippedUses: the results that a program usually uses, and skipped once, such as gradients that overflowed."""
+"""SkippedUses: what a program usually does with results and skipped once, as for gradients that overflowed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import cached_property, lru_cache
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.flow.graphs import CHECKS, NEVER_BAD_IN_SQL
-from tfdbg_arrow.query.recorded import EagerTensor, TensorEvent
+from tfdbg_arrow.query.recorded import EagerTensor, Execution, TensorEvent
 
 _MAX_SOURCES = 100
 """At most this many tensors are examined from which a tensor that only checks took was computed."""
@@ -108,7 +108,7 @@ class SkippedUses:
             other_users: Ops of these types and functions of these names do not count.
         """
         writers = self._eager_writers or ["AssignVariableOp"]
-        stacks = self._stacks_of_line(op_type, stack_trace_id)
+        stacks = self._stacks_of_line((op_type,), stack_trace_id)
         ((last,),) = self._logdir.rows(
             "SELECT max(e.execution_index) FROM execution AS e "
             "JOIN execution_output AS o ON o.run_id = e.run_id AND o.execution_index = e.execution_index "
@@ -125,26 +125,53 @@ class SkippedUses:
         )
         return None if last is None else int(last)
 
-    def _stacks_of_line(self, op_type: str, stack_trace_id: int) -> list[int]:
-        """Returns the stacks in which the same lines of the program called a function; that of an op is returned alone.
+    def next_call(self, execution_index: int) -> int | None:
+        """Returns the next execution in which the same line of code called the function of a call without an error.
+
+        TensorFlow may have traced the function again in between, for example for arguments of another shape.
+        """
+        execution = self._flow.events.execution(execution_index)
+        if execution is None or execution.stack_trace_id is None:
+            return None
+        functions = self._traces_of_function(execution)
+        stacks = self._stacks_of_line(functions, execution.stack_trace_id)
+        ((following,),) = self._logdir.rows(
+            "SELECT min(e.execution_index) FROM execution AS e LEFT JOIN execution_error AS x "
+            "ON x.run_id = e.run_id AND x.execution_index = e.execution_index "
+            "WHERE e.run_id = ? AND e.execution_index > ? AND x.error_type IS NULL "
+            f"AND e.op_type IN ({', '.join('?' * len(functions))}) "
+            f"AND e.stack_trace_id IN ({', '.join('?' * len(stacks))})",
+            [self._run_id, execution_index, *functions, *stacks],
+        )
+        return None if following is None else int(following)
+
+    def _traces_of_function(self, execution: Execution) -> tuple[str, ...]:
+        """Returns the functions that TensorFlow made of the Python function that an execution called."""
+        graphs = self._flow.graphs
+        name = None if execution.graph_id is None else graphs.names.get(execution.graph_id)
+        traces = (function for function, graph_id in graphs.function_graphs.items() if graphs.names[graph_id] == name)
+        return (execution.op_type,) if name is None else tuple(traces)
+
+    def _stacks_of_line(self, op_types: tuple[str, ...], stack_trace_id: int) -> list[int]:
+        """Returns the stacks in which the same lines of the program called functions; that of an op is returned alone.
 
         The first calls of a function pass through other frames of TensorFlow than the later ones. Ops that a library
         executes for one line of the program differ in its frames alone.
         """
-        lines = self._user_frames(op_type)
+        lines = self._user_frames(op_types)
         own = lines.get(stack_trace_id)
         return [stack_trace_id] if own is None else [stack for stack, frames in lines.items() if frames == own]
 
-    def _read_user_frames(self, function_name: str) -> dict[int, list[int]]:
-        """Returns the frames of the program's own code, by stack, of all calls of a function."""
+    def _read_user_frames(self, functions: tuple[str, ...]) -> dict[int, list[int]]:
+        """Returns the frames of the program's own code, by stack, of all calls of some functions."""
         frames: dict[int, list[int]] = {}
         for stack, frame in self._logdir.rows(
             "SELECT t.stack_trace_id, t.stack_frame_id FROM stack_trace AS t "
             "JOIN stack_frame AS f ON f.run_id = t.run_id AND f.stack_frame_id = t.stack_frame_id "
             "WHERE t.run_id = ? AND f.owner = 'user' AND t.stack_trace_id IN "
-            "(SELECT stack_trace_id FROM execution WHERE run_id = ? AND op_type = ? AND graph_id IS NOT NULL) "
-            "ORDER BY t.stack_trace_id, t.depth",
-            [self._run_id, self._run_id, function_name],
+            "(SELECT stack_trace_id FROM execution WHERE run_id = ? AND graph_id IS NOT NULL "
+            f"AND op_type IN ({', '.join('?' * len(functions))})) ORDER BY t.stack_trace_id, t.depth",
+            [self._run_id, self._run_id, *functions],
         ):
             frames.setdefault(stack, []).append(frame)
         return frames

@@ -20,11 +20,12 @@ from tfdbg_arrow.query.flow.sinks import (
     is_decision,
     is_writer,
 )
-from tfdbg_arrow.query.recorded import Context, Execution, GraphTensor, Op, SiteVisit, TensorEvent
+from tfdbg_arrow.query.recorded import Context, GraphTensor, Op, SiteVisit, TensorEvent
 from tfdbg_arrow.schema.op_traits import CONTAINERS, PUTS_INTO_STORE
 
 SKIPPED_STEP = "a check found it, and the branch that would have used it did not run"
 SKIPPED_UPDATE = "the program skipped the update that would have used it, and continued"
+CAUGHT_ERROR = "its call raised an error, and the program caught the error and continued without the value"
 SKIPPED_BRANCH = "only a branch that did not run would have used it"
 UNUSED = "nothing was computed, assigned or returned from it"
 ABSORBED = "everything that was computed from it is finite"
@@ -97,6 +98,7 @@ class Walk:
         self.met: dict[int, TensorEvent] = {}
         self.skipped_graphs: set[int] = set()
         self._is_skipped_eagerly = False
+        self._is_caught = False
         self._is_unclear = False
 
     @property
@@ -111,6 +113,8 @@ class Walk:
         """The reason why a harmless value is expected."""
         if self._is_skipped_eagerly:
             return SKIPPED_UPDATE
+        if self._is_caught:
+            return CAUGHT_ERROR
         if self.skipped_graphs:
             return SKIPPED_STEP if self._is_checked and self._decides else SKIPPED_BRANCH
         if self.met:
@@ -147,7 +151,7 @@ class Walk:
             return True
         place = _place(tensor.frame, tensor.name, tensor.slot)
         if self._sinks.is_cut_off(place):
-            self._harms.add("result")
+            self._note_failure(place.context.execution_index)
             return False
         crossing = self._flow.borders.crossing(place)
         return crossing is None or crossing.place is None or self._flow.is_bad(crossing.place)
@@ -284,9 +288,15 @@ class Walk:
         if PUTS_INTO_STORE.fullmatch(op_type):
             raise OutOfSightError
         if is_writer(op_type):
-            self._harms.add(effect_of_write(role))
+            self._note_write(tensor, role)
         elif _HANDS_OUT.fullmatch(op_type):
             self._harms.add("result")
+
+    def _note_write(self, tensor: WalkedTensor, role: str | None) -> None:
+        if tensor.frame is not None and self._sinks.is_undone(tensor.frame.context.execution_index):
+            self._is_caught = True
+        else:
+            self._harms.add(effect_of_write(role))
 
     def _is_from_outside(self, tensor: WalkedTensor) -> bool:
         """Returns whether the program did not compute a tensor. Storing such a tensor does no harm."""
@@ -381,15 +391,18 @@ class Walk:
         }
         for result in sorted(results):
             if result not in outputs:
-                self._note_failure(execution)
+                if not self._sinks.has_failed(execution.execution_index):
+                    raise UnrecordedEndError
+                self._note_failure(execution.execution_index)
                 return
             yield replace(tensor, frame=None, name="", slot=outputs[result][0])
 
-    def _note_failure(self, execution: Execution) -> None:
-        """Notes that a call did not return its results because it raised an error."""
-        if not self._sinks.has_failed(execution.execution_index):
-            raise UnrecordedEndError
-        self._harms.add("result")
+    def _note_failure(self, execution_index: int | None) -> None:
+        """Notes that a call did not compute or return a tensor because it raised an error."""
+        if self._sinks.is_caught(execution_index):
+            self._is_caught = True
+        else:
+            self._harms.add("result")
 
     # Eager code.
 
