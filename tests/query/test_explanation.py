@@ -678,11 +678,11 @@ def test_the_gradient_of_a_logarithm_needs_the_repair_of_the_logarithm(tmp_path:
 @pytest.mark.parametrize(
     ("x", "terms", "is_mask"),
     [
-        (counts(neg_inf=2, neg=1), counts(zero=2, pos=1), True),
+        (counts(neg_inf=2, zero=1), counts(zero=2, pos=1), True),
         (counts(neg_inf=1, neg=2), counts(zero=2, pos=1), False),  # one of them underflowed
         (counts(neg=3), counts(zero=2, pos=1), False),
         (
-            counts(neg_inf=2, neg=1),
+            counts(neg_inf=2, zero=1),
             {**counts(zero=2, pos=1), "num_subnormal": 1},
             False,
         ),  # TensorFlow may add 0 in its place

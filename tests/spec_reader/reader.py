@@ -154,7 +154,7 @@ class Run(Flow):
         while waiting:
             at = waiting.pop()
             op_type, nearest = self.health[at]["op_type"], self.nearest_rows(at)
-            num_zero = self.health[at]["num_zero"]
+            num_zero = 0 if self.health[at]["num_subnormal"] else self.health[at]["num_zero"]
             if op_type == "Exp" and num_zero and [self.health[each]["num_neg_inf"] for each in nearest] == [num_zero]:
                 found += nearest
             elif op_type in _SUMS and nearest:

@@ -338,6 +338,7 @@ class _Search:
         taken: list[tuple[int | None, str, TensorEvent]] = [*self.flow.taken_by(event, is_recent=is_propagator)]
         sources = self.flow.recent_sources_of(event) if is_propagator else self.flow.sources_of(event).events
         taken_rows = {row.event_index for _, _, row in taken}
+        sources = (*sources, *(row for row in verdict.causes if row not in sources))
         taken += [(None, "unrecorded", row) for row in sources if row.event_index not in taken_rows]
         why = None
         if not is_propagator:

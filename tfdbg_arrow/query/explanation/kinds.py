@@ -75,7 +75,7 @@ OVERFLOW_OF_BATCH = (
     "cause. Otherwise, scale the operands (data or weights) down, or compute in a wider dtype."
 )
 """The fix for an overflow in a training, if every sample of the batch is bad."""
-KEEPS_ZEROS = frozenset({
+_KEEPS_ZEROS = frozenset({
     "BatchMatMulV2", "BatchMatMulV3", "BroadcastTo", "Cast", "Einsum", "ExpandDims", "GatherV2", "Identity", "MatMul",
     "Mean", "Mul", "Neg", "Reshape", "Squeeze", "StridedSlice", "Sum", "Transpose",
 })  # fmt: skip
@@ -235,7 +235,7 @@ def _write_of_zeros(computed: Computed, x: TensorEvent) -> VariableWrite | None:
             row = taken.get(0)
         elif made_by in _SELECTS:
             row = with_zeros[0] if len(with_zeros) == 1 else None
-        elif made_by in KEEPS_ZEROS | _KEEPS_ZEROS_OF_FIRST and row.num_zero == row.size:
+        elif made_by in _KEEPS_ZEROS | _KEEPS_ZEROS_OF_FIRST and row.num_zero == row.size:
             is_of_first = row.op_type in _KEEPS_ZEROS_OF_FIRST and 0 in taken  # TensorFlow may run x / c as x * (1 / c)
             sources = [taken[0]] if is_of_first else with_zeros
             row = next((source for source in sources if source.num_zero == source.size), None)
@@ -268,7 +268,7 @@ def underflow(computed: Computed, zero: TensorEvent) -> str | None:
             continue
         if _is_finite_exponential(computed, row):
             return f"The divisor is 0 because Exp underflowed: {elements_are(row.num_zero, row)} 0 in its result."
-        if computed.made_by(row) in KEEPS_ZEROS:
+        if computed.made_by(row) in _KEEPS_ZEROS:
             taken = [each for each in computed.made_from(row).values() if each.event_index not in seen]
             seen.update(each.event_index for each in taken)
             waiting += taken

@@ -11,7 +11,7 @@ from itertools import islice
 from tfdbg_arrow.query.bad_samples import BadSamples, SampleFinder
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.explanation.computed import Computed, Inputs, VariableWrite
-from tfdbg_arrow.query.explanation.kinds import ADDS, KEEPS_ZEROS, PLUS_CONSTANT, RESHAPES
+from tfdbg_arrow.query.explanation.kinds import ADDS, PLUS_CONSTANT, RESHAPES
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.flow.extremes import POOLS, holds_extreme, largest_of
 from tfdbg_arrow.query.flow.origins import Origins
@@ -87,18 +87,7 @@ class Surroundings:
 
         If a function of a library takes the exponential, they are the tensors that the user's code passed to it.
         """
-        seen: set[int] = set()
-        to_follow = [*self.inputs_of(self.event).values()]
-        while to_follow and len(seen) < _MAX_BEHIND:
-            row = to_follow.pop(0)
-            if row.event_index in seen or not row.num_zero:
-                continue
-            seen.add(row.event_index)
-            taken = self.inputs_of(row).values()
-            if self.made_by(row) == "Exp":
-                yield from (self._passed_to_call(exponent) for exponent in taken if _holds_only_neg_inf(exponent))
-            elif self.made_by(row) in KEEPS_ZEROS:
-                to_follow += taken
+        yield from map(self._passed_to_call, self.flow.infinities_behind(self.event))
 
     def _passed_to_call(self, row: TensorEvent) -> TensorEvent:
         """Returns the tensor with -Inf that the user's code passed to the call in which an op computed another one."""

@@ -157,14 +157,10 @@ class DataFlow:
             if len(self._sources) > _MAX_KEPT:
                 self._sources.clear()
                 self._contents.clear()
-            sources = self._find_sources(event, since)
-            hidden = self._infinities_behind(event, sources.events, since)
-            self._sources[key] = replace(sources, events=(*sources.events, *hidden))
+            self._sources[key] = self._find_sources(event, since)
         return self._sources[key]
 
-    def _infinities_behind(
-        self, event: TensorEvent, sources: tuple[TensorEvent, ...], since: int
-    ) -> tuple[TensorEvent, ...]:
+    def infinities_behind(self, event: TensorEvent) -> tuple[TensorEvent, ...]:
         """Returns the rows of -Inf that a logarithm of sums of exponentials returns, as exp(-Inf) is 0.
 
         Returns none if an exponential returned a 0 for another number, which is an underflow.
@@ -172,11 +168,13 @@ class DataFlow:
         if event.op_type != "Log" or not event.num_neg_inf or event.num_nan or event.num_pos_inf:
             return ()
         infinities: list[TensorEvent] = []
-        rows = list(sources)
+        rows = list(self.sources_of(event).events)
         while rows:
             row = rows.pop()
-            behind = self._sources_of(row, since=since).events
-            if row.op_type == "Exp" and len(behind) == 1 and row.num_zero and behind[0].num_neg_inf == row.num_zero:
+            behind = self.sources_of(row).events
+            num_infinite = behind[0].num_neg_inf if len(behind) == 1 else None
+            # TensorFlow may take 0 for a subnormal number.
+            if row.op_type == "Exp" and row.num_zero and num_infinite == row.num_zero and not row.num_subnormal:
                 infinities += behind
             elif row.op_type in _SUMS and behind:
                 rows += behind

@@ -7,7 +7,8 @@ is proven. Such a row is a candidate for the first origin, and its `is_origin` i
 An infinity that the program wrote itself (a mask of -Inf, the initial value of a running minimum) is a *literal*. An op
 that makes a NaN from literals alone created it. An op that makes a NaN from an infinity that another op computed did
 not. The first op that makes an infinite loss from literals alone created that infinity: a mask must not cover the class
-of a label.
+of a label. A log-sum-exp of -Inf has the infinities that its exponentials took, unless these are literals: a mask must
+not cover a whole row.
 
 A constant or a captured tensor that holds -Inf and no positive number may hold logarithms of probabilities, in which
 -Inf is right: it is the logarithm of 0. If Softmax or `x - max(x)` makes a NaN of a row that holds only such -Inf, that
@@ -26,6 +27,7 @@ index, a comparison. Only an op that asks whether a value is bad (IsNan, IsInf, 
 A call that raised an error before it used a bad value returned the error instead of a result. The value did no harm if
 the program caught the error: the same line of code called the function again later, and this raised no error. An update
 in such a call counts only if a variable was bad afterwards.
+A result of a layer that a statement threw away before the program trained, as `model(example)` does, is none.
 
 The gradient of an op may create bad values where the op itself did: the gradient of a logarithm of 0 is infinite, even
 if the logarithm was left out. These belong to the bad value of the op. Its effect is also theirs.
@@ -180,6 +182,8 @@ class Origins:
     def verdict(self, event: TensorEvent) -> Verdict:
         """Returns whether a bad tensor is an origin, and otherwise which tensors made it bad."""
         causes = self._brought_by(event)
+        if not causes and (hidden := self._flow.infinities_behind(event)):
+            causes = tuple(row for row in hidden if not self.is_literal(row))
         if not causes or self._is_loss_of_literals(event, causes):
             return Verdict((), is_origin=self._flow.sources_of(event).is_complete)
         return Verdict(causes, is_origin=False)

@@ -20,6 +20,7 @@ from operator import itemgetter
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.borders import PASSING_OPS, is_in
 from tfdbg_arrow.query.flow.data_flow import DataFlow
+from tfdbg_arrow.query.flow.discarded import DiscardedResults
 from tfdbg_arrow.query.flow.executed_edges import TakenTensor
 from tfdbg_arrow.query.flow.graphs import CHECKS, DISCRETE, NEVER_BAD, NEVER_BAD_IN_SQL, Graph
 from tfdbg_arrow.query.flow.skipped import SkippedUses
@@ -119,6 +120,7 @@ class Sinks:
         self._run_id = run_id
         self._bad = bad_condition(kinds)
         self._sites: dict[str, dict[Site, list[Taker]]] | None = None
+        self.discarded = DiscardedResults(logdir, flow, run_id=run_id)
         self._moved: dict[int, bool] = {}
         self._num_outputs = lru_cache(maxsize=4096)(self._read_num_outputs)
         self._recorded_outputs = lru_cache(maxsize=64)(self._read_recorded_outputs)
@@ -440,7 +442,7 @@ class Sinks:
             for row in rows:
                 own = uses.get(row.tensor_id, [])
                 if not any(_computes(row, use) for use in own):
-                    is_result = self.is_given(row) and not self.is_moved(row)
+                    is_result = self.is_given(row) and not self.is_moved(row) and not self.discarded.is_discarded(row)
                     is_end = is_result and self._result_effect(row, is_taken=bool(own)) == effect
                 else:
                     is_end = self._effect_of_uses(row, own) == effect

@@ -26,6 +26,7 @@ from tfdbg_arrow.schema.op_traits import CONTAINERS, PUTS_INTO_STORE
 SKIPPED_STEP = "a check found it, and the branch that would have used it did not run"
 SKIPPED_UPDATE = "the program skipped the update that would have used it, and continued"
 CAUGHT_ERROR = "its call raised an error, and the program caught the error and continued without the value"
+DISCARDED = "the program threw away what the call returned, and trained later"
 SKIPPED_BRANCH = "only a branch that did not run would have used it"
 UNUSED = "nothing was computed, assigned or returned from it"
 ABSORBED = "everything that was computed from it is finite"
@@ -99,6 +100,7 @@ class Walk:
         self.skipped_graphs: set[int] = set()
         self._is_skipped_eagerly = False
         self._is_caught = False
+        self._is_discarded = False
         self._is_unclear = False
 
     @property
@@ -117,6 +119,8 @@ class Walk:
             return CAUGHT_ERROR
         if self.skipped_graphs:
             return SKIPPED_STEP if self._is_checked and self._decides else SKIPPED_BRANCH
+        if self._is_discarded:
+            return DISCARDED
         if self.met:
             return VANISHED
         return ABSORBED if self._is_taken else UNUSED
@@ -452,6 +456,8 @@ class Walk:
             raise CannotTellError
         if self._sinks.skipped_uses.is_skipped(event):
             self._is_skipped_eagerly = True
+        elif self._sinks.discarded.is_discarded(event):
+            self._is_discarded = True
         elif self._sinks.is_given(event) and not self._sinks.is_moved(event):
             self._harms.add("metric" if tensor.is_metric else "result")
 

@@ -1,0 +1,127 @@
+"""DiscardedResults: the results of layers that the program threw away before it trained, as `model(zeros)` does.
+
+Such a call only makes the weights. What a model returns for it means nothing: the batch is a dummy, and statistics of
+the data are still at their initial values.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import chain, pairwise
+
+from tfdbg_arrow.query.engine import Engine
+from tfdbg_arrow.query.flow.data_flow import DataFlow
+from tfdbg_arrow.query.recorded import TensorEvent
+from tfdbg_arrow.query.stacks import Frame, StackReader, source_text
+
+_CALL_OF_LAYER = "Layer.__call__"
+_WRAPPER = "error_handler"
+"""The function that TensorFlow and Keras wrap others with, so that errors have short stacks."""
+
+_Span = tuple[tuple[int, int], tuple[int, int]]
+"""Where a part of a text begins and ends: (line, column) from (1, 0)."""
+
+
+@dataclass(frozen=True)
+class _Statements:
+    """The parts of a file that tell what becomes of the value of a call.
+
+    Attributes:
+        calls: The statements that are only a call, so that its value is thrown away. The last statement of the file is
+            not among them: a notebook shows its value.
+        returned: The values, and parts of tuples, lists and dictionaries, that statements return.
+    """
+
+    calls: frozenset[_Span]
+    returned: frozenset[_Span]
+
+
+class DiscardedResults:
+    """Finds the results that a program threw away, within one run.
+
+    Args:
+        logdir: The logdir.
+        flow: The data flow of the run.
+        run_id: The run.
+    """
+
+    def __init__(self, logdir: Engine, flow: DataFlow, *, run_id: str) -> None:
+        self._logdir = logdir
+        self._flow = flow
+        self._run_id = run_id
+        self._stacks = StackReader(logdir, run_id=run_id)
+        self._statements = lru_cache(maxsize=16)(self._read_statements)
+        self._is_discarded_at = lru_cache(maxsize=4096)(self._find_whether_discarded)
+
+    def is_discarded(self, row: TensorEvent) -> bool:
+        """Returns whether an eager op computed a tensor for a call whose value the program threw away.
+
+        A statement is only a call of a layer, or of a function of the program that returns the value of one. An
+        optimizer must have computed something later: otherwise the value may be all that the program is about.
+        """
+        execution = self._flow.events.execution(row.execution_index)
+        if execution is None or execution.graph_id is not None or self._flow.labels.of(row).role != "forward":
+            return False
+        stack_id = execution.stack_trace_id
+        return self._is_discarded_at(stack_id) and execution.execution_index < self._last_of_optimizer
+
+    @cached_property
+    def _last_of_optimizer(self) -> int:
+        """The last execution in which an optimizer computed something, or -1 if there is none."""
+        ((last,),) = self._logdir.rows(
+            "SELECT max(execution_index) FROM (SELECT execution_index FROM execution WHERE run_id = ? AND role = "
+            "'optimizer' UNION ALL SELECT t.execution_index FROM tensor_health AS t JOIN graph_op AS o ON "
+            "o.run_id = t.run_id AND o.graph_id = t.graph_id AND o.op_name = t.op_name "
+            "WHERE t.run_id = ? AND o.role = 'optimizer')",
+            [self._run_id, self._run_id],
+        )
+        return -1 if last is None else int(last)
+
+    def _find_whether_discarded(self, stack_trace_id: int | None) -> bool:
+        frames = [frame for frame in self._stacks.stack(stack_trace_id) if not frame.func.endswith(_WRAPPER)]
+        for inner, frame in pairwise(frames):
+            if not frame.is_user:
+                continue
+            span, statements = _span(frame), self._statements(frame.file_path)
+            if span is None or statements is None:
+                return False
+            if span in statements.calls:
+                return inner.is_user or inner.func == _CALL_OF_LAYER
+            if span not in statements.returned:
+                return False
+        return False
+
+    def _read_statements(self, file_path: str) -> _Statements | None:
+        lines = source_text(self._logdir, file_path, run_id=self._run_id)
+        try:
+            module = ast.parse("\n".join(lines or ()))
+        except (SyntaxError, ValueError, RecursionError, MemoryError):  # the text may come from anybody
+            return None
+        statements = [node for node in ast.walk(module) if node not in module.body[-1:]]
+        calls = (node for node in statements if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call))
+        returned = (part for node in statements if isinstance(node, ast.Return) for part in _parts(node.value))
+        return _Statements(frozenset(map(_span_of, calls)), frozenset(map(_span_of, returned)))
+
+
+def _span(frame: Frame) -> _Span | None:
+    if frame.colno is None or frame.end_colno is None:
+        return None
+    return (frame.lineno, frame.colno - 1), (frame.lineno, frame.end_colno - 1)
+
+
+def _parts(value: ast.expr | None) -> Iterator[ast.expr]:
+    """Yields a value, and the values of which a tuple, a list or a dictionary consists."""
+    if value is not None:
+        yield value
+    if isinstance(value, ast.Tuple | ast.List):
+        yield from chain.from_iterable(map(_parts, value.elts))
+    elif isinstance(value, ast.Dict):
+        yield from chain.from_iterable(map(_parts, value.values))
+
+
+def _span_of(node: ast.stmt | ast.expr) -> _Span:
+    end = node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
+    return (node.lineno, node.col_offset), end
