@@ -21,15 +21,17 @@ from tfdbg_arrow.query import (
     read_reasons,
     spread,
 )
-from tfdbg_arrow.query.flow.origins import FINITE_SINCE, LITERAL, LITERAL_FROM_OUTSIDE
+from tfdbg_arrow.query.flow.origins import LITERAL, LITERAL_FROM_OUTSIDE
 from tfdbg_arrow.query.flow.walk import (
     ABSORBED,
     CAUGHT_ERROR,
     SKIPPED_BRANCH,
     SKIPPED_STEP,
     SKIPPED_UPDATE,
+    UNREACHED,
     UNUSED,
     VANISHED,
+    VANISHED_OR_READ,
 )
 
 from .builder import CLEAN, INF, NAN, NEG_INF, GraphBuilder, RunBuilder, counts
@@ -476,7 +478,7 @@ def test_bad_data_that_is_only_stored_in_a_variable_does_no_harm(tmp_path: Path)
     assert answer(variable(RunBuilder("a"), CLEAN), tmp_path / "a") == (None, "absorbed", ABSORBED)
     assert answer(variable(RunBuilder("b"), NAN), tmp_path / "b") == (None, "result", None)
     # A slice only moves elements.
-    assert answer(variable(RunBuilder("c"), NAN, "Slice"), tmp_path / "c") == (None, "absorbed", ABSORBED)
+    assert answer(variable(RunBuilder("c"), NAN, "Slice"), tmp_path / "c") == (None, "absorbed", UNREACHED)
 
 
 def test_the_origin_in_an_input_pipeline_is_found_from_its_element(tmp_path: Path) -> None:
@@ -675,7 +677,7 @@ def unfollowed(run: RunBuilder, *, returns: dict[str, object]) -> RunBuilder:
 
 def test_a_value_that_cannot_be_followed_is_expected_if_everything_that_left_is_finite(tmp_path: Path) -> None:
     healthy = unfollowed(RunBuilder("a"), returns=CLEAN)
-    assert answer(healthy, tmp_path / "a") == ("log", "absorbed", FINITE_SINCE)
+    assert answer(healthy, tmp_path / "a") == ("log", "absorbed", UNREACHED)
     bad = nonfinite(unfollowed(RunBuilder("b"), returns=NAN).write(tmp_path / "b"))[0]
     assert (bad.op_name, bad.effect, bad.is_expected) == ("log", None, False)
     filtered = unfollowed(RunBuilder("c", op_regex="Log"), returns=CLEAN)
@@ -734,6 +736,29 @@ def test_a_bad_array_is_followed_through_a_pipeline(tmp_path: Path) -> None:
     assert first_nonfinite(logdir) == array
     found = spread(logdir, array.event_index)
     assert ([hop.op_name for hop in found.hops], found.effect) == ([None, "next", "made"], "variable")
+
+
+def test_a_harmless_array_is_followed_through_a_pipeline(tmp_path: Path) -> None:
+    run = RunBuilder("a")
+    graph = run.graph("step").op("iterator", "Placeholder", dtypes=("resource",), not_recorded="dtype")
+    graph.op("next", "IteratorGetNext", ["iterator"]).op("loss", "Mul", ["next"]).op("where", "SelectV2", ["loss"])
+    graph.function("__step", ["iterator"], ["where"])
+    dataset = run.execution("TensorSliceDataset", inputs=[5], outputs={6: "variant"})
+    run.external(5, NAN, execution=dataset)
+    run.execution("MakeIterator", inputs=[6, 7])
+    call = run.execution("__step", inputs=[7], outputs={100: "float32"}, graph=graph)
+    for name, health in (("next", NAN), ("loss", NAN), ("where", CLEAN)):
+        run.tensor(graph, name, health, execution=call)
+    run.eager(call, CLEAN, tensor_id=100)
+    assert answer(run, tmp_path) == (None, "absorbed", VANISHED)
+
+
+def test_python_code_may_have_read_an_eager_tensor(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    run.eager(run.execution("RealDiv", inputs=[1, 1], outputs={2: "float32"}), NAN, tensor_id=2)
+    run.eager(run.execution("Reshape", inputs=[2], outputs={3: "float32"}), NAN, tensor_id=3)
+    run.eager(run.execution("GatherV2", inputs=[3, 4], outputs={5: "float32"}), CLEAN, tensor_id=5)
+    assert answer(run, tmp_path) == (None, "absorbed", VANISHED_OR_READ)
 
 
 def test_a_bad_array_that_is_cast_to_integers_did_harm(tmp_path: Path) -> None:

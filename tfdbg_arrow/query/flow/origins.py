@@ -56,7 +56,7 @@ from tfdbg_arrow.query.flow.walk import (
     ABSORBED,
     CAUGHT_ERROR,
     SKIPPED_STEP,
-    VANISHED,
+    UNREACHED,
     CannotTellError,
     Frame,
     OutOfSightError,
@@ -64,11 +64,9 @@ from tfdbg_arrow.query.flow.walk import (
     Walk,
     WalkedTensor,
 )
-from tfdbg_arrow.query.recorded import Context, TensorEvent, bad_condition, read_events
+from tfdbg_arrow.query.recorded import KINDS, Context, TensorEvent, bad_condition, read_events
 from tfdbg_arrow.query.stacks import GRADIENT_FUNCS
-from tfdbg_arrow.schema.op_traits import MOVING, POLES
-
-FINITE_SINCE = "everything that the program wrote to a variable, returned or counted in a metric since then is finite"
+from tfdbg_arrow.schema.op_traits import MOVING, PIPELINE_ENDS, POLES
 
 _FROM_OUTSIDE = frozenset({None, "Placeholder", "PlaceholderWithDefault"})
 """Types of ops whose result came from outside; None for a tensor that no recorded op made."""
@@ -88,6 +86,8 @@ _MAX_OF_GRADIENT = 256
 """Maximum number of bad tensors that are read of one op or its gradient."""
 _MAX_STARTS = 1000
 """Maximum number of bad tensors created by gradients that are followed for one bad tensor."""
+_MAX_ELEMENTS = 500
+"""Bad elements of data sets are followed if the run has fewer than this number."""
 OrderKey = tuple[int, int, tuple[tuple[int, int], ...], int, int]
 _PHASES = {"gradient": 1, "optimizer": 2}
 """The order of the roles in a call: what an optimizer computes comes after the gradients, and other ops before them."""
@@ -556,7 +556,7 @@ class Effects:
         except CannotTellError:
             is_all_known = self._flow.records_all and computed.execution_index is not None and walk.harm is None
             is_harmless = is_all_known and not self._is_followed_by_harm(computed)
-            return Effect("absorbed", FINITE_SINCE) if is_harmless else _UNKNOWN
+            return Effect("absorbed", UNREACHED) if is_harmless else _UNKNOWN
         except UnrecordedEndError:
             return _UNKNOWN
         except OutOfSightError:
@@ -566,8 +566,9 @@ class Effects:
             if is_failed or self._sinks.is_stopped:
                 return Effect("result", None)  # the program got an error instead
             is_harmless = walk.harm is None and not self._is_followed_by_harm(computed)
-            reason = CAUGHT_ERROR if is_caught else VANISHED if walk.met else ABSORBED
-            return Effect("absorbed", reason) if is_harmless else _UNKNOWN
+            if not is_harmless:
+                return _UNKNOWN
+            return Effect("absorbed", CAUGHT_ERROR if is_caught else self._reason_out_of_sight(walk, computed))
         if walk.harm is not None:
             return Effect(walk.harm, None)
         is_lost = walk.reason == SKIPPED_STEP and self._is_lost(event, walk.skipped_graphs)
@@ -586,6 +587,32 @@ class Effects:
                 new = [each for each in created if not self._origins.is_literal(each)]
                 seen.update(each.event_index for each in new)
                 waiting += new
+            walk.met.update((each.event_index, each) for each in waiting)
+
+    def _reason_out_of_sight(self, walk: Walk, event: TensorEvent) -> str:
+        """Returns why a value that went out of reach did no harm. What a data set returned of it is followed."""
+        if len(self._flow.events.bad_events(KINDS, limit=2)) == 1:
+            return ABSORBED
+        elements = self._elements_of(event)
+        walk.met.update((element.event_index, element) for element in elements)
+        try:
+            for element in elements:
+                walk.follow(self._start(element))
+        except (CannotTellError, OutOfSightError, UnrecordedEndError):
+            return UNREACHED
+        return walk.reason if elements and walk.harm is None else UNREACHED
+
+    def _elements_of(self, event: TensorEvent) -> list[TensorEvent]:
+        """Returns what data sets returned of a bad tensor; none if the run has very many bad elements of data sets."""
+        ends = " OR ".join("starts_with(op_type, ?)" for _ in PIPELINE_ENDS)
+        elements = read_events(
+            self._logdir,
+            f"has_inf_or_nan AND ({ends}) ORDER BY event_index LIMIT {_MAX_ELEMENTS}",
+            [self._run_id, *PIPELINE_ENDS],
+        )
+        if len(elements) == _MAX_ELEMENTS:
+            return []
+        return [element for element in elements if event in self._origins.roots([element], set())]
 
     def _is_lost(self, event: TensorEvent, skipped_graphs: set[int]) -> bool:
         """Returns whether steps are lost for good: none was ever applied, and a smaller loss scale would not help."""

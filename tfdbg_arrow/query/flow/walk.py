@@ -31,6 +31,10 @@ SKIPPED_BRANCH = "only a branch that did not run would have used it"
 UNUSED = "nothing was computed, assigned or returned from it"
 ABSORBED = "everything that was computed from it is finite"
 VANISHED = "the bad values that were computed from it vanished, or only comparisons and checks took them"
+VANISHED_OR_READ = (
+    "the bad values that were computed from it vanished, or only comparisons, checks or Python code took them"
+)
+UNREACHED = "no bad value that was computed from it reached a variable, a result or a metric"
 
 _HANDS_OUT = re.compile(r"\w*PyFunc\w*|Write\w+|Save\w*|_?Send|_?HostSend")
 """Types of ops that pass their inputs out of TensorFlow."""
@@ -101,6 +105,7 @@ class Walk:
         self._is_skipped_eagerly = False
         self._is_caught = False
         self._is_discarded = False
+        self._is_given = False
         self._is_unclear = False
 
     @property
@@ -122,7 +127,7 @@ class Walk:
         if self._is_discarded:
             return DISCARDED
         if self.met:
-            return VANISHED
+            return VANISHED_OR_READ if self._is_given else VANISHED
         return ABSORBED if self._is_taken else UNUSED
 
     def follow(self, start: WalkedTensor) -> None:
@@ -413,6 +418,7 @@ class Walk:
     def _eager_users(self, tensor: WalkedTensor) -> Iterator[WalkedTensor]:
         event = self._flow.events.eager(tensor.slot).event
         is_used = tensor.is_verdict
+        self._is_given |= event is not None and not tensor.is_verdict and self._sinks.is_given(event)
         for use in self._flow.events.uses(tensor.slot):
             execution = use.execution
             graph_id = self._flow.graphs.function_graphs.get(execution.op_type, execution.graph_id)
