@@ -51,6 +51,12 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]
         fail()
 
 
+def fail_in_run(x: Any) -> Any:
+    """Makes an op that fails when its function runs: TensorFlow's error shows the stack that made it."""
+    with tf.control_dependencies([tf.debugging.assert_greater(x, 5.0)]):
+        return x * 2.0
+
+
 @tf.custom_gradient  # type: ignore[untyped-decorator]
 def bad_gradient(x: Any) -> Any:
     return x * 1.0, fail
@@ -90,6 +96,7 @@ FAILING: dict[str, Failing] = {
     "nested functions with autograph": lambda: traced(lambda x: traced(fail)(x))(X),
     "op of a graph": lambda: traced(lambda x: tf.matmul(x, x), autograph=False)(X),
     "op of a run": lambda: traced(lambda x: tf.debugging.assert_greater(x, 5.0), autograph=False)(X),
+    "op of a layer of a run": lambda: traced(Nested(2, fail_in_run), autograph=False)(X),
     "compiled function": lambda: traced(lambda x: tf.reshape(x, [3]), jit_compile=True)(X),
     "eager op": lambda: tf.matmul(X, X),
     "eager op of Python": lambda: tf.raw_ops.Reshape(tensor=[1, 2, 3], shape=[2]),

@@ -14,6 +14,7 @@ import threading
 import weakref
 from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 from types import FunctionType
 from typing import Any, NamedTuple
 
@@ -105,8 +106,7 @@ def _make_create_concrete_function(observation: Observation, original: Any) -> A
                 reason = {"keep": "xla", "inside": INSIDE}.get(observation.observer.xla_choice(), reason)
             if reason is not None:
                 unobserved_graphs[func_graph] = reason
-        # The filter keeps our frames out of the stacks of ops, which TensorFlow's errors show.
-        with own_frames_left_out, tf_stack.CurrentModuleFilter():
+        with own_frames_left_out, _HooksLeftOut():
             function = _with_room(original, function_type, type_context, func_graph, options)
         if observation.is_active and options.function_cache is not None:
             try:
@@ -117,6 +117,16 @@ def _make_create_concrete_function(observation: Observation, original: Any) -> A
         return function
 
     return create_concrete_function
+
+
+class _HooksLeftOut(tf_stack.StackTraceFilter):  # type: ignore[misc]
+    """Keeps the frames of hooks out of the stacks of ops, which TensorFlow's errors show."""
+
+    def get_filtered_filenames(self) -> frozenset[str]:
+        return _HOOKS | self.parent.get_filtered_filenames()  # type: ignore[no-any-return]
+
+
+_HOOKS = frozenset(map(str, Path(__file__).parent.glob("*.py")))
 
 
 class _Thread(threading.local):
