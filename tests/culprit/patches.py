@@ -33,6 +33,7 @@ _ROOT = "Before the root, add an epsilon"
 _SCALE = "Scale the operands (data or weights) down, or compute in a wider dtype"
 _SOFTMAX = "Use tf.nn.softmax"
 _STATE = "Keep the state of the loop from growing"
+_VARIABLE = "Give the variable a value that is not 0"
 
 PATCHES: dict[str, Patch] = {
     "data.argument_of_a_function": Patch(_CHECK_DATA, (("np.array([np.nan, 1.0]", "np.array([0.0, 1.0]"),)),
@@ -76,6 +77,7 @@ PATCHES: dict[str, Patch] = {
             ),
         ),
     ),
+    "functions.error_after_the_update": Patch(_VARIABLE, (("tf.Variable(0.0)", "tf.Variable(1.0)"),)),
     "functions.gradient_with_the_logarithm_of_a_constant": Patch(
         "Check the constants", (("tf.constant(0.0)", "tf.constant(1e-6)"),)
     ),
@@ -133,6 +135,9 @@ PATCHES: dict[str, Patch] = {
             ("tf.math.log(y_pred + 1e-7)", "tf.math.log_sigmoid(y_pred)"),
             ("tf.math.log(1.0 - y_pred)", "tf.math.log_sigmoid(-y_pred)"),
         ),
+    ),
+    "losses.contrastive_loss_at_temperature_zero": Patch(
+        _VARIABLE, (("tf.maximum(temperature - 0.25, 0.0)", "tf.maximum(temperature - 0.25, 0.01)"),)
     ),
     "losses.cross_entropy_by_hand": Patch(
         "Use tf.nn.log_softmax",
@@ -229,6 +234,9 @@ PATCHES: dict[str, Patch] = {
     ),
     "scientific.phase_of_a_silent_bin": Patch(
         "Add a small number before tf.math.angle", (("angle(spectrum)", "angle(spectrum + 1e-6)"),)
+    ),
+    "scientific.power_iteration_on_a_zero_matrix": Patch(
+        _VARIABLE, (("tf.Variable(tf.zeros([2, 2]))", "tf.Variable(tf.eye(2))"),)
     ),
     "scientific.sum_of_squares_that_overflows": Patch(
         _SCALE, (("tf.fill([8], 1.5e19)", "tf.fill([8], 1e-3 * 1.5e19)"),)

@@ -276,6 +276,15 @@ def test_an_epsilon_before_a_root_that_the_optimizer_removed(
     assert (found.repair or "").startswith("Add a larger epsilon, such as 1e-3") == is_lost
 
 
+@pytest.mark.parametrize(("epsilon", "is_lost"), [(counts(zero=1), True), (counts(pos=1), False)])
+def test_an_epsilon_before_a_root_that_is_0(epsilon: dict[str, Any], is_lost: bool, tmp_path: Path) -> None:
+    step = Step().takes(CLEAN).op("epsilon", "Const", [], epsilon).op("total", "AddV2", ["x", "epsilon"], ZERO)
+    step.op("root", "Sqrt", ["total"], {**ZERO, "dtype": "float16"}).op("ratio", "RealDiv", ["x", "root"], INF)
+    found = step.reason("ratio", tmp_path, result="ratio")
+    assert found is not None
+    assert found.sentence.endswith("The number that was added before is 0 in float16.") == is_lost
+
+
 WRITE_OF_0 = "Give the variable a value that is not 0 there, or update it before it is used. If it may be 0:"
 
 

@@ -214,8 +214,11 @@ def with_cause_of_zero(explanation: Explanation, computed: Computed, *, index: i
 
 
 def _has_lost_epsilon(computed: Computed, x: TensorEvent) -> bool:
-    """Returns whether an epsilon that was added to make a tensor is 0 in its dtype."""
-    terms = computed.made_from(x) if x.op_type in ADDS else {}
+    """Returns whether an epsilon that was added to make a tensor, or the argument of its root, is 0 in its dtype."""
+    total = x
+    while computed.made_by(total) in ("Sqrt", *RESHAPES) and 0 in (taken := computed.made_from(total)):
+        total = taken[0]
+    terms = computed.made_from(total) if total.op_type in ADDS else {}
     has_zero = len(terms) == 2 and any(term.size and term.num_zero == term.size == 1 for term in terms.values())
     return has_zero or _has_removed_sum(computed) or computed.adds_rounded_to_0(x)
 
