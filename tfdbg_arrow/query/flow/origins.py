@@ -22,12 +22,13 @@ The badness of a tensor can end in these places, the most harmful first:
 * in a metric (`metric`): only ops of metrics take it;
 * nowhere (`absorbed`): the bad values that are computed from it end in none of these, or there are none.
 
+A result of a layer that a statement threw away before the program trained, as `model(example)` does, is none.
+
 A NaN of which an op makes an integer or a boolean counts as a result if that is used: the class that ArgMax picks, an
 index, a comparison. Only an op that asks whether a value is bad (IsNan, IsInf, IsFinite, `x != x`) knows the answer.
 A call that raised an error before it used a bad value returned the error instead of a result. The value did no harm if
 the program caught the error: the same line of code called the function again later, and this raised no error. An update
 in such a call counts only if a variable was bad afterwards.
-A result of a layer that a statement threw away before the program trained, as `model(example)` does, is none.
 
 The gradient of an op may create bad values where the op itself did: the gradient of a logarithm of 0 is infinite, even
 if the logarithm was left out. These belong to the bad value of the op. Its effect is also theirs.
