@@ -21,7 +21,7 @@ from tfdbg_arrow.query import (
     read_reasons,
     spread,
 )
-from tfdbg_arrow.query.flow.origins import LITERAL, LITERAL_FROM_OUTSIDE
+from tfdbg_arrow.query.flow.origins import LITERAL, LITERAL_FROM_OUTSIDE, LOG_OF_MASK
 from tfdbg_arrow.query.flow.walk import (
     ABSORBED,
     CAUGHT_ERROR,
@@ -309,6 +309,83 @@ def test_a_literal_infinity_is_not_to_blame(
     step = Training(RunBuilder("run-a")).op("mask", "Const", [], mask).op("logits", "AddV2", ["x", "mask"], mask)
     step.op("softmax", "Softmax", ["logits"], softmax).call("softmax")
     assert answer(step.run, tmp_path) == expected
+
+
+MASK = counts(zero=2, pos=3)
+
+
+def masked_scores(
+    run: RunBuilder,
+    *,
+    made: Sequence[tuple[str, str]] = (("Cast", "bool"),),
+    log: dict[str, object] = ALL_INF,
+    user: str = "AddV2",
+    softmax: dict[str, object] = CLEAN,
+) -> RunBuilder:
+    """Scores plus the logarithm of a mask.
+
+    Args:
+        run: The run.
+        made: (op type, dtype of its input) for each op that makes the mask, from the argument on.
+        log: The health of the logarithm.
+        user: The op that takes the logarithm.
+        softmax: The health of what the function returns.
+    """
+    graph = run.graph("step").op("x", "Placeholder").op("given", "Placeholder", dtypes=(made[0][1],))
+    names, dtypes = (
+        ["given", *(f"made_{index}" for index in range(len(made)))],
+        [*(dtype for _, dtype in made[1:]), "float32"],
+    )
+    for source, name, (op_type, _), dtype in zip(names, names[1:], made, dtypes, strict=False):
+        graph.op(name, op_type, [source], dtypes=(dtype,), not_recorded=None if dtype == "float32" else "dtype")
+    graph.op("log", "Log", [names[-1]]).op("scores", user, ["x", "log"]).op("softmax", "Softmax", ["scores"])
+    graph.function("__step", ["x", "given"], ["softmax", "scores"])
+    call = run.execution("__step", inputs=[1, 2], outputs={100: "float32", 101: "float32"}, graph=graph)
+    healths = {"x": CLEAN, "log": log, "scores": log, "softmax": softmax}
+    healths |= {name: MASK for name, dtype in zip(names, (made[0][1], *dtypes), strict=True) if dtype == "float32"}
+    for name, health in healths.items():
+        run.tensor(graph, name, health, execution=call)
+    run.external(1, CLEAN, execution=call)
+    if made[0][1] == "float32":
+        run.external(2, MASK, execution=call)
+    run.eager(call, softmax, tensor_id=100)
+    run.eager(call, log, tensor_id=101, slot=1)
+    return run
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {},
+        {"made": (("Cast", "int32"),)},
+        {"made": (("Equal", "int32"), ("Cast", "bool"), ("ExpandDims", "float32"))},
+        {"made": (("OneHot", "int32"), ("Reshape", "float32"))},
+        {"made": (("Reshape", "float32"),)},
+    ],
+    ids=["booleans", "given-integers", "comparison", "one-hot", "given-floats"],
+)
+def test_the_logarithm_of_a_mask_is_a_literal(facts: dict[str, Any], tmp_path: Path) -> None:
+    assert answer(masked_scores(RunBuilder("a"), **facts), tmp_path) == ("log", "absorbed", LOG_OF_MASK)
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"made": (("Sigmoid", "float32"),)},
+        {"made": (("Sum", "int32"), ("Cast", "int32"))},
+        {"log": counts(neg_inf=2, neg=3)},
+        {"log": counts(neg_inf=5)},
+        {"user": "Mul"},
+        {"made": (("Reshape", "float32"),), "softmax": NAN},
+    ],
+    ids=["probabilities", "counts", "other-numbers", "nothing-is-kept", "product", "given-floats-and-nan"],
+)
+def test_the_logarithm_of_other_zeros_and_ones_is_no_literal(facts: dict[str, Any], tmp_path: Path) -> None:
+    assert answer(masked_scores(RunBuilder("a"), **facts), tmp_path) == ("log", "result", None)
+
+
+def test_a_nan_made_of_the_logarithm_of_a_mask_is_harmful(tmp_path: Path) -> None:
+    assert answer(masked_scores(RunBuilder("a"), softmax=NAN), tmp_path) == ("softmax", "result", None)
 
 
 @pytest.mark.parametrize("start", [counts(pos_inf=1, zero=1), counts(neg_inf=2)])

@@ -1271,3 +1271,13 @@ def test_a_function_of_constants_is_repaired_like_one_of_tensors(maker: str, rep
     assert explain(computed) == Explanation(
         f"{maker} of constants: TensorFlow computed the result in advance, and it holds 1 +Inf.", repair
     )
+
+
+@pytest.mark.parametrize(("op_type", "held"), [("Fill", "+Inf"), ("Neg", "an infinity or a NaN")])
+def test_the_kinds_of_a_folded_constant_are_named_if_the_ops_keep_them(op_type: str, held: str) -> None:
+    computed = Computed(output=row("Const", INF), inputs={}, program_ops=("Pack", op_type), makers=("Const",))
+    explanation = explain(computed)
+    assert explanation is not None
+    assert explanation.sentence == (
+        f"TensorFlow folded a constant that holds {held} and the ops that take it into one constant with 1 +Inf."
+    )

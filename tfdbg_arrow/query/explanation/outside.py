@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tfdbg_arrow.query.explanation.computed import Computed, Explanation, Rule, bad_text, infs, is_finite
+from tfdbg_arrow.query.headline import bad_kinds_text
 from tfdbg_arrow.query.recorded import TensorEvent
+from tfdbg_arrow.schema.op_traits import Trait, types_with
 
 _DATA = "Check the source of the data for NaN and infinities, and replace them or leave them out."
 _CHECK_DATA = (
@@ -19,6 +21,8 @@ _MASK_TIMES_INFINITY = (
     "If the program multiplies a mask by an infinity, use tf.where or a large number such as -1e9 in place of the "
     f"product. Otherwise: {_CHECK_CONSTANT}"
 )
+_KEEPS_KINDS = types_with(Trait.CARRIES | Trait.EQUAL) | {"Cast", "Const", "MatrixBandPart"}
+"""Types of ops that return the bad elements that they take, or leave them out. They make no others."""
 _OF_TWO = {
     "Pow": "If the exponent is negative, keep the base away from 0, for example with tf.maximum.",
     "RealDiv": "Use tf.math.divide_no_nan, or a divisor that is never 0.",
@@ -87,10 +91,12 @@ def of_constants(computed: Computed, repairs: Mapping[str, str]) -> Explanation:
     maker = next(iter(computed.makers), "An op")
     if maker == "Const":
         may_be_product = bool(computed.output.num_nan and infs(computed.output)) and "Mul" in computed.program_ops
+        held = (
+            bad_kinds_text(computed.output) if _KEEPS_KINDS.issuperset(computed.program_ops) else "an infinity or a NaN"
+        )
         return Explanation(
-            "A constant of the program holds an infinity or a NaN. TensorFlow computed the ops that take it in "
-            f"advance, and the result holds {bad_text(computed.output)}."
-            + (" An infinity times 0 is NaN." if may_be_product else ""),
+            f"TensorFlow folded a constant that holds {held} and the ops that take it into one constant with "
+            f"{bad_text(computed.output)}." + (" An infinity times 0 is NaN." if may_be_product else ""),
             _MASK_TIMES_INFINITY if may_be_product else _CHECK_CONSTANT,
         )
     *first, last = (maker, *computed.later)

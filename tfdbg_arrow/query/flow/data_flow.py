@@ -280,6 +280,36 @@ class DataFlow:
         row = self._row_of(place)
         return row is None or bool(row.has_inf_or_nan)
 
+    def made_from(self, place: Place) -> Iterator[tuple[Place, str]]:
+        """Yields the places that a place's tensor was made from."""
+        crossing = self.borders.crossing(place)
+        if crossing is not None and crossing.place is not None:
+            yield crossing.place, crossing.how
+        elif isinstance(place, GraphTensor):
+            op = self.graphs.op(place.graph_id, place.op_name)
+            # An argument with an unknown caller, or a loop's result, is not made from the calling op's inputs.
+            if crossing is not None and crossing.earlier is not None:
+                yield crossing.earlier, crossing.how
+            if crossing is None and op is not None:
+                popped = self._lists.popped(place) if op.op_type == POPS and place.output_slot == ELEMENT else None
+                if popped is not None:
+                    yield popped, "graph"
+                    return
+                for source in self.borders.executed.inputs(place, op):
+                    yield source, "graph"
+        else:
+            tensor = self.events.eager(place.tensor_id)
+            if tensor.execution_index is not None:
+                for tensor_id in self.events.execution_inputs(tensor.execution_index).values():
+                    yield EagerValue(tensor_id), "eager"
+
+    def cannot_be_bad(self, trace: Trace) -> bool:
+        """Returns whether the dtype of a tensor has no infinities and no NaN."""
+        if trace.dtype is None:
+            # A recording without filters has a row for every tensor from outside that could be bad.
+            return self.records_all and not trace.is_lost and self._is_external(trace.place)
+        return trace.dtype in NEVER_BAD
+
     def _located(self, place: Place) -> Place:
         """Returns a place with the context of its row, if the loop iteration of the place is not known."""
         if isinstance(place, GraphTensor) and place.context.step_id is not None and place.context.frame_id is None:
@@ -308,7 +338,7 @@ class DataFlow:
             if (row := trace.row) is not None:  # all values on the path are equal
                 by_event[row.event_index] = row
                 continue
-            if self._cannot_be_bad(trace):
+            if self.cannot_be_bad(trace):
                 continue
             if len(seen) > _MAX_UNRECORDED:
                 return Sources(tuple(by_event.values()), is_complete=False)
@@ -318,7 +348,7 @@ class DataFlow:
                 if content.old_value is not None:
                     by_event[content.old_value.event_index] = content.old_value
             else:
-                more = list(self._made_from(trace.place))
+                more = list(self.made_from(trace.place))
                 # The inputs determine a list of tensors, and an op that the optimizer fused into another one. They do
                 # not determine any other unrecorded tensor.
                 is_known = not trace.is_lost and self._is_known_by_inputs(trace)
@@ -358,35 +388,12 @@ class DataFlow:
         if event.scope == "graph":
             own = event.graph_tensor
             if own is not None:
-                yield from self._made_from(own)
+                yield from self.made_from(own)
         elif event.tensor_id is not None:
-            yield from self._made_from(EagerValue(event.tensor_id))
+            yield from self.made_from(EagerValue(event.tensor_id))
         elif event.execution_index is not None:
             for tensor_id in self.events.execution_inputs(event.execution_index).values():
                 yield EagerValue(tensor_id), "eager"
-
-    def _made_from(self, place: Place) -> Iterator[tuple[Place, str]]:
-        """Yields the places that a place's tensor was made from."""
-        crossing = self.borders.crossing(place)
-        if crossing is not None and crossing.place is not None:
-            yield crossing.place, crossing.how
-        elif isinstance(place, GraphTensor):
-            op = self.graphs.op(place.graph_id, place.op_name)
-            # An argument with an unknown caller, or a loop's result, is not made from the calling op's inputs.
-            if crossing is not None and crossing.earlier is not None:
-                yield crossing.earlier, crossing.how
-            if crossing is None and op is not None:
-                popped = self._lists.popped(place) if op.op_type == POPS and place.output_slot == ELEMENT else None
-                if popped is not None:
-                    yield popped, "graph"
-                    return
-                for source in self.borders.executed.inputs(place, op):
-                    yield source, "graph"
-        else:
-            tensor = self.events.eager(place.tensor_id)
-            if tensor.execution_index is not None:
-                for tensor_id in self.events.execution_inputs(tensor.execution_index).values():
-                    yield EagerValue(tensor_id), "eager"
 
     def _made_at(self, place: GraphTensor) -> Place | None:
         """Returns the place of the op that computed a tensor, or None if it is not known."""
@@ -410,12 +417,6 @@ class DataFlow:
 
     def _is_external(self, place: Place) -> bool:
         return isinstance(place, EagerValue) and self.events.eager(place.tensor_id).execution_index is None
-
-    def _cannot_be_bad(self, trace: Trace) -> bool:
-        if trace.dtype is None:
-            # A recording without filters has a row for every tensor from outside that could be bad.
-            return self.records_all and not trace.is_lost and self._is_external(trace.place)
-        return trace.dtype in NEVER_BAD
 
     def _is_known_by_inputs(self, trace: Trace) -> bool:
         place = trace.place

@@ -4,11 +4,11 @@ A row is an *origin* of a kind (NaN; infinity) if it holds the kind and no tenso
 a *propagator* if one does. If an input that could be bad was not recorded and none of the recorded ones is bad, neither
 is proven. Such a row is a candidate for the first origin, and its `is_origin` is False.
 
-An infinity that the program wrote itself (a mask of -Inf, the initial value of a running minimum) is a *literal*. An op
-that makes a NaN from literals alone created it. An op that makes a NaN from an infinity that another op computed did
-not. The first op that makes an infinite loss from literals alone created that infinity: a mask must not cover the class
-of a label. A log-sum-exp of -Inf has the infinities that its exponentials took, unless these are literals: a mask must
-not cover a whole row.
+An infinity that the program wrote itself (a mask of -Inf or the logarithm of one of zeros, the initial value of a
+running minimum) is a *literal*. An op that makes a NaN from literals alone created it. An op that makes a NaN from an
+infinity that another op computed did not. The first op that makes an infinite loss from literals alone created that
+infinity: a mask must not cover the class of a label. A log-sum-exp of -Inf has the infinities that its exponentials
+took, unless these are literals: a mask must not cover a whole row.
 
 A constant or a captured tensor that holds -Inf and no positive number may hold logarithms of probabilities, in which
 -Inf is right: it is the logarithm of 0. If Softmax or `x - max(x)` makes a NaN of a row that holds only such -Inf, that
@@ -47,11 +47,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import islice, permutations
 
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow
+from tfdbg_arrow.query.flow.masks import Masks
 from tfdbg_arrow.query.flow.sinks import Sinks
 from tfdbg_arrow.query.flow.walk import (
     ABSORBED,
@@ -81,6 +82,7 @@ _NORMALIZATIONS = frozenset({"LogSoftmax", "Softmax"})
 _MAXIMUM = MOVING | {"Max"}
 """Types of ops that compute the maximum of a row, in a shape that fits the row."""
 LITERAL = "the program wrote this infinity itself"
+LOG_OF_MASK = "it is the logarithm of a mask of zeros and ones, which the program adds to other values"
 LITERAL_FROM_OUTSIDE = "it holds only infinities, or infinities and zeros, as a mask or a start value does"
 """The reason for a tensor that came from outside. Nothing shows who wrote its infinities."""
 _MAX_OF_GRADIENT = 256
@@ -163,6 +165,7 @@ class Origins:
         kinds: The kinds that count.
         is_allowed: As given.
         order: Returns the sort key of a tensor in the order of the program.
+        is_log_of_mask: As `Masks.is_log_of_mask`.
     """
 
     def __init__(
@@ -179,6 +182,7 @@ class Origins:
         self._is_of_literals: dict[int, bool] = {}
         self._is_logarithm: dict[int, bool] = {}
         self.order = ProgramOrder(flow).key
+        self.is_log_of_mask = lru_cache(maxsize=4096)(Masks(flow).is_log_of_mask)
 
     def verdict(self, event: TensorEvent) -> Verdict:
         """Returns whether a bad tensor is an origin, and otherwise which tensors made it bad."""
@@ -327,7 +331,9 @@ class Origins:
     def _is_base_literal(self, origin: TensorEvent) -> bool:
         if self.is_allowed is not None and self.is_allowed(origin):
             return True
-        return origin.num_nan == 0 and _is_written(origin) and not self._flow.program_ops.is_computed_in_advance(origin)
+        if origin.num_nan == 0 and _is_written(origin) and not self._flow.program_ops.is_computed_in_advance(origin):
+            return True
+        return self.is_log_of_mask(origin)
 
     def _is_base_logarithm(self, origin: TensorEvent) -> bool:
         if origin.num_pos_inf != 0:
@@ -549,6 +555,8 @@ class Effects:
         if computed.event_index in self._blamed:
             return Effect(self._blamed[computed.event_index], None)
         if self._origins.is_literal(computed):
+            if self._origins.is_log_of_mask(computed):
+                return Effect("absorbed", LOG_OF_MASK)
             is_from_outside = computed.op_type in _FROM_OUTSIDE and _is_written(computed)
             return Effect("absorbed", LITERAL_FROM_OUTSIDE if is_from_outside else LITERAL)
         walk = Walk(self._flow, self._sinks)

@@ -1,0 +1,116 @@
+"""Masks: the infinities that a program writes as the logarithm of a mask of zeros and ones, to add it to scores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+
+from tfdbg_arrow.query.flow.data_flow import DataFlow
+from tfdbg_arrow.query.recorded import EagerValue, Place, TensorEvent
+from tfdbg_arrow.schema.op_traits import MOVING, Trait, types_with
+
+_ADDS = frozenset({"Add", "AddN", "AddV2", "BiasAdd"})
+_MOVES = MOVING | types_with(Trait.EQUAL)
+_MAKES_MASK = _MOVES | {"MatrixBandPart", "Mul", "Sub"}
+"""Types of ops that can make a mask of others: they move its elements, invert it, or combine two."""
+_GIVEN = types_with(Trait.FED | Trait.GETS_ELEMENT) | {"Const", None}
+"""Types of ops whose elements the program wrote or got; None for a tensor that no recorded op made."""
+_MAX_TENSORS = 64
+"""Maximum number of tensors that are examined before and after a logarithm."""
+
+
+class Masks:
+    """Recognizes the logarithms of masks within one run."""
+
+    def __init__(self, flow: DataFlow) -> None:
+        self._flow = flow
+
+    def is_log_of_mask(self, event: TensorEvent) -> bool:
+        """Returns whether a tensor is the logarithm of a mask of zeros and ones, and the program only adds it.
+
+        The logarithm of 0 is -Inf, and only that of 1 is 0. A probability or a count can be 0 or 1 by chance, so the
+        elements of a mask are booleans, or were given to the program. A mask of given floating-point numbers counts
+        only if nothing in the run is NaN.
+        """
+        own: Place | None = event.graph_tensor
+        if event.scope == "execution" and event.tensor_id is not None:
+            own = EagerValue(event.tensor_id)
+        if event.op_type != "Log" or own is None or not _holds_zeros_and_neg_inf(event):
+            return False
+        return self._is_only_added(own) and self._is_of_mask(own)
+
+    def _is_of_mask(self, log: Place) -> bool:
+        """Returns whether a logarithm was computed from booleans, or from given zeros and ones."""
+        waiting = [place for place, _ in self._flow.made_from(log)]
+        seen = {*waiting}
+        has_given_floats = False
+        while waiting:
+            trace = self._flow.trace(waiting.pop(), how="graph", near=2**63 - 1)
+            op_type = self._op_type(trace.place)
+            if trace.dtype == "bool" or op_type == "OneHot":
+                continue
+            if trace.is_lost or len(seen) > _MAX_TENSORS:
+                return False
+            if op_type in _GIVEN:
+                has_given_floats |= op_type != "Const" and not self._flow.cannot_be_bad(trace)
+                continue
+            new = [place for place in self._elements(trace.place, trace.dtype, op_type) if place not in seen]
+            if op_type not in _MAKES_MASK or not new:
+                return False
+            waiting += new
+            seen.update(new)
+        return not (has_given_floats and self._has_nan)
+
+    @cached_property
+    def _has_nan(self) -> bool:
+        return bool(self._flow.events.bad_events(("nan",), limit=1))
+
+    def _elements(self, place: Place, dtype: str | None, op_type: str | None) -> Iterator[Place]:
+        """Yields the inputs from which an op took its elements; a shape or an index has another dtype."""
+        for source, _ in self._flow.made_from(place):
+            if op_type == "Cast" or self._flow.trace(source, how="graph", near=2**63 - 1).dtype in (dtype, None):
+                yield source
+
+    def _op_type(self, place: Place) -> str | None:
+        if isinstance(place, EagerValue):
+            return self._flow.events.eager(place.tensor_id).op_type
+        op = self._flow.graphs.op(place.graph_id, place.op_name)
+        return None if op is None else op.op_type
+
+    def _is_only_added(self, log: Place) -> bool:
+        """Returns whether the forward pass adds a tensor to others, and otherwise only moves its elements."""
+        waiting, seen = [log], {log}
+        is_added = False
+        while waiting and len(seen) <= _MAX_TENSORS:
+            for op_type, made in self._forward_users(waiting.pop()):
+                if op_type in _ADDS:
+                    is_added = True
+                elif op_type not in _MOVES:
+                    return False
+                else:
+                    waiting += [place for place in made if place not in seen]
+                    seen.update(made)
+        return is_added and not waiting
+
+    def _forward_users(self, place: Place) -> Iterator[tuple[str, list[Place]]]:
+        """Yields the type and the results of each op of the forward pass that takes a tensor.
+
+        A call of a function has the name of the function as its type.
+        """
+        flow = self._flow
+        if isinstance(place, EagerValue):
+            for use in flow.events.uses(place.tensor_id):
+                index = use.execution.execution_index
+                if flow.labels.execution(index).role != "gradient":
+                    made = flow.events.execution_outputs(index).values()
+                    yield use.execution.op_type, [EagerValue(tensor_id) for tensor_id, _ in made]
+            return
+        graph = flow.graphs.graph(place.graph_id)
+        for name in graph.users.get(place.op_name, ()):
+            if flow.labels.op(place.graph_id, name).role != "gradient":
+                yield graph.ops[name].op_type, [place.of_op(name)]
+
+
+def _holds_zeros_and_neg_inf(event: TensorEvent) -> bool:
+    counts = (event.num_nan, event.num_pos_inf, event.num_neg_finite, event.num_pos_finite)
+    return counts == (0, 0, 0, 0) and bool(event.num_zero) and bool(event.num_neg_inf)
