@@ -98,7 +98,7 @@ def test_pages_contain_no_markup_from_the_recording(served: Served, target: str)
     assert answer.status == 200
     reading = check(answer.text)
     assert reading.scripts[0] == (("src", "/static/viewer.js"),)
-    assert all(re.fullmatch(r"/static/[\w./]+\.js", dict(script)["src"] or "") for script in reading.scripts)
+    assert all(re.fullmatch(r"/static/[\w./-]+\.js", dict(script)["src"] or "") for script in reading.scripts)
     assert len(answer.body) < 3_000_000
 
 
