@@ -320,6 +320,7 @@ def masked_scores(
     made: Sequence[tuple[str, str]] = (("Cast", "bool"),),
     log: dict[str, object] = ALL_INF,
     user: str = "AddV2",
+    scores: dict[str, object] = CLEAN,
     softmax: dict[str, object] = CLEAN,
 ) -> RunBuilder:
     """Scores plus the logarithm of a mask.
@@ -329,6 +330,7 @@ def masked_scores(
         made: (op type, dtype of its input) for each op that makes the mask, from the argument on.
         log: The health of the logarithm.
         user: The op that takes the logarithm.
+        scores: The health of the other tensor that this op takes.
         softmax: The health of what the function returns.
     """
     graph = run.graph("step").op("x", "Placeholder").op("given", "Placeholder", dtypes=(made[0][1],))
@@ -341,11 +343,11 @@ def masked_scores(
     graph.op("log", "Log", [names[-1]]).op("scores", user, ["x", "log"]).op("softmax", "Softmax", ["scores"])
     graph.function("__step", ["x", "given"], ["softmax", "scores"])
     call = run.execution("__step", inputs=[1, 2], outputs={100: "float32", 101: "float32"}, graph=graph)
-    healths = {"x": CLEAN, "log": log, "scores": log, "softmax": softmax}
+    healths = {"x": scores, "log": log, "scores": log, "softmax": softmax}
     healths |= {name: MASK for name, dtype in zip(names, (made[0][1], *dtypes), strict=True) if dtype == "float32"}
     for name, health in healths.items():
         run.tensor(graph, name, health, execution=call)
-    run.external(1, CLEAN, execution=call)
+    run.external(1, scores, execution=call)
     if made[0][1] == "float32":
         run.external(2, MASK, execution=call)
     run.eager(call, softmax, tensor_id=100)
@@ -376,12 +378,27 @@ def test_the_logarithm_of_a_mask_is_a_literal(facts: dict[str, Any], tmp_path: P
         {"log": counts(neg_inf=2, neg=3)},
         {"log": counts(neg_inf=5)},
         {"user": "Mul"},
+        {"scores": counts(pos=1)},
         {"made": (("Reshape", "float32"),), "softmax": NAN},
     ],
-    ids=["probabilities", "counts", "other-numbers", "nothing-is-kept", "product", "given-floats-and-nan"],
+    ids=["probabilities", "counts", "other-numbers", "nothing-is-kept", "product", "epsilon", "given-floats-and-nan"],
 )
 def test_the_logarithm_of_other_zeros_and_ones_is_no_literal(facts: dict[str, Any], tmp_path: Path) -> None:
     assert answer(masked_scores(RunBuilder("a"), **facts), tmp_path) == ("log", "result", None)
+
+
+def test_the_sum_of_the_logarithms_of_zeros_and_ones_is_no_mask(tmp_path: Path) -> None:
+    """The probabilities of an event and of its opposite can be 0 and 1."""
+    run = RunBuilder("run-a")
+    graph = run.graph("step").op("p", "Placeholder").op("opposite", "Sub", ["p"]).op("log", "Log", ["p"])
+    graph.op("other", "Log", ["opposite"]).op("sum", "AddV2", ["log", "other"]).function("__step", ["p"], ["sum"])
+    call = run.execution("__step", inputs=[1], outputs={100: "float32"}, graph=graph)
+    run.external(1, MASK, execution=call)
+    for name, health in (("p", MASK), ("opposite", MASK), ("log", ALL_INF), ("other", ALL_INF)):
+        run.tensor(graph, name, health, execution=call)
+    run.tensor(graph, "sum", counts(neg_inf=5), execution=call)
+    run.eager(call, counts(neg_inf=5), tensor_id=100)
+    assert answer(run, tmp_path) == ("log", "result", None)
 
 
 def test_a_nan_made_of_the_logarithm_of_a_mask_is_harmful(tmp_path: Path) -> None:

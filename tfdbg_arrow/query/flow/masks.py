@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 
 from tfdbg_arrow.query.flow.data_flow import DataFlow
@@ -78,22 +78,41 @@ class Masks:
         return None if op is None else op.op_type
 
     def _is_only_added(self, log: Place) -> bool:
-        """Returns whether the forward pass adds a tensor to others, and otherwise only moves its elements."""
+        """Returns whether the forward pass adds a logarithm to other values, and otherwise only moves its elements.
+
+        These are not a single number, such as an epsilon, and not an infinite logarithm, as of another probability.
+        """
         waiting, seen = [log], {log}
         is_added = False
         while waiting and len(seen) <= _MAX_TENSORS:
-            for op_type, made in self._forward_users(waiting.pop()):
-                if op_type in _ADDS:
-                    is_added = True
-                elif op_type not in _MOVES:
-                    return False
-                else:
+            taken = waiting.pop()
+            for op_type, inputs, made in self._forward_users(taken):
+                if op_type in _MOVES:
                     waiting += [place for place in made if place not in seen]
                     seen.update(made)
+                elif op_type not in _ADDS or not self._are_scores(place for place in inputs if place != taken):
+                    return False
+                else:
+                    is_added = True
         return is_added and not waiting
 
-    def _forward_users(self, place: Place) -> Iterator[tuple[str, list[Place]]]:
-        """Yields the type and the results of each op of the forward pass that takes a tensor.
+    def _are_scores(self, places: Iterable[Place]) -> bool:
+        traces = [self._flow.trace(place, how="graph", near=2**63 - 1) for place in places]
+        return all(
+            self._op_type(trace.place) != "Const"  # an op that was fused with others has no row
+            if trace.row is None
+            else trace.row.size != 1 and not self._is_infinite_log(trace.row)
+            for trace in traces
+        )
+
+    def _is_infinite_log(self, event: TensorEvent) -> bool:
+        row: TensorEvent | None = event
+        while row is not None and row.has_inf_or_nan and row.op_type in _MOVES:
+            row = next((source for source in self._flow.recent_sources_of(row) if source.has_inf_or_nan), None)
+        return row is not None and row.op_type == "Log" and bool(row.has_inf_or_nan)
+
+    def _forward_users(self, place: Place) -> Iterator[tuple[str, list[Place], list[Place]]]:
+        """Yields the type, the inputs and the results of each op of the forward pass that takes a tensor.
 
         A call of a function has the name of the function as its type.
         """
@@ -102,13 +121,15 @@ class Masks:
             for use in flow.events.uses(place.tensor_id):
                 index = use.execution.execution_index
                 if flow.labels.execution(index).role != "gradient":
-                    made = flow.events.execution_outputs(index).values()
-                    yield use.execution.op_type, [EagerValue(tensor_id) for tensor_id, _ in made]
+                    made = [tensor_id for tensor_id, _ in flow.events.execution_outputs(index).values()]
+                    taken = flow.events.execution_inputs(index).values()
+                    yield use.execution.op_type, [*map(EagerValue, taken)], [*map(EagerValue, made)]
             return
         graph = flow.graphs.graph(place.graph_id)
         for name in graph.users.get(place.op_name, ()):
             if flow.labels.op(place.graph_id, name).role != "gradient":
-                yield graph.ops[name].op_type, [place.of_op(name)]
+                op = graph.ops[name]
+                yield op.op_type, [place.of_op(*source) for source in op.inputs], [place.of_op(name)]
 
 
 def _holds_zeros_and_neg_inf(event: TensorEvent) -> bool:
