@@ -99,7 +99,7 @@ PATCHES: dict[str, Patch] = {
         (("centered / tf.math.reduce_std(image)", "tf.math.divide_no_nan(centered, tf.math.reduce_std(image))"),),
     ),
     "generative.critic_loss_reported_only": Patch(
-        "Use tf.math.log_sigmoid in place of both ops",
+        "Use tf.math.log_sigmoid in place of the sigmoid and the logarithm",
         (
             ("tf.sigmoid(tf.constant([-120.0, 0.0, 1.0]))", "tf.constant([-120.0, 0.0, 1.0])"),
             ("tf.math.log(probs)", "tf.math.log_sigmoid(probs)"),

@@ -994,8 +994,8 @@ def test_a_convolution_fused_with_a_normalization_may_be_bad_for_another_reason(
             "Relu",
             "Use tf.nn.softplus in place of tf.nn.relu, which returns 0 for a number below 0, or add an epsilon.",
         ),
-        ("Sigmoid", "Use tf.math.log_sigmoid in place of both ops."),
-        ("Softmax", "Use tf.nn.log_softmax in place of both ops."),
+        ("Sigmoid", "Use tf.math.log_sigmoid in place of the sigmoid and the logarithm."),
+        ("Softmax", "Use tf.nn.log_softmax in place of the softmax and the logarithm."),
         ("Sum", ABOVE_0),  # not of exponentials
         ("Mul", ABOVE_0),
     ],
@@ -1008,7 +1008,7 @@ def test_the_repair_of_a_logarithm_depends_on_its_argument(made_by: str, repair:
 def test_only_a_logarithm_in_a_loss_can_be_left_to_a_loss_from_logits() -> None:
     computed = Computed(output=row("Log", NEG_INF), inputs={0: row("Softmax", ZERO)}, is_in_loss=True)
     assert explain(computed) == Explanation(
-        LOG_OF_0, "Use tf.nn.log_softmax, or a loss with from_logits=True, in place of both ops."
+        LOG_OF_0, "Use tf.nn.log_softmax, or a loss with from_logits=True, in place of the softmax and the logarithm."
     )
 
 
@@ -1124,12 +1124,19 @@ def test_infinities_beside_0_by_0_are_explained(output: Mapping[str, Any], added
     )
 
 
-def test_a_constant_infinity_times_zero_has_to_be_finite() -> None:
+@pytest.mark.parametrize(
+    ("has_gradients", "repair"),
+    [
+        (False, "use tf.math.multiply_no_nan(x, y), which returns 0 where y is 0."),
+        (True, "replace the infinity before the product: tf.where(mask, x, 0.0)."),  # the gradient is a product, too
+    ],
+)
+def test_a_constant_infinity_times_zero_has_to_be_finite(has_gradients: bool, repair: str) -> None:
     taken = {0: row("Const", counts(neg_inf=1)), 1: row("Sub", ZERO)}
-    assert explain(Computed(output=row("Mul", NAN), inputs=taken)) == Explanation(
+    computed = Computed(output=row("Mul", NAN), inputs=taken, has_gradients=lambda: has_gradients)
+    assert explain(computed) == Explanation(
         "Inf * 0: one factor holds 1 infinity, the other holds 1 zero, and Inf * 0 is NaN.",
-        "Use a large finite number, such as 1e9 or -1e9, in place of the infinite one, or use "
-        "tf.math.multiply_no_nan(x, y), which returns 0 where y is 0.",
+        f"Use a large finite number, such as 1e9 or -1e9, in place of the infinite one, or {repair}",
     )
 
 

@@ -140,6 +140,7 @@ def explain_event(
         pool_of_nan=around.pool_of_nan,
         masking_product=around.masking_product,
         line_of_infinities=around.line_of_infinities,
+        has_gradients=around.has_gradients,
         library_functions=lambda: library_functions(around.op_to_change()[0]),
     )
     explanation = None

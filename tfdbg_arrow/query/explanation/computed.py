@@ -133,6 +133,7 @@ class Computed:
         masking_product: Returns the line that multiplies NaN of the output by what looks like their mask, or None.
         library_functions: Returns the functions of libraries that called the op, or the one whose gradient it computes:
             the names of the module and the function.
+        has_gradients: Returns whether the program computes gradients, or may do so.
         line_of_infinities: Returns the line that made the -Inf whose exponentials are zeros of the inputs. None if the
             program wrote them itself, and if there are none.
     """
@@ -164,6 +165,7 @@ class Computed:
     masking_product: Callable[[], str | None] = _no_line
     library_functions: Callable[[], frozenset[tuple[str, str]]] = _no_functions
     line_of_infinities: Callable[[], str | None] = _no_line
+    has_gradients: Callable[[], bool] = _never
 
     @property
     def op(self) -> str:

@@ -495,12 +495,15 @@ def inf_times_zero(computed: Computed, x: TensorEvent, y: TensorEvent) -> Explan
     """Returns the explanation of a NaN in a product of two tensors without NaN, or None."""
     if not infs(x) and not infs(y):
         return None
-    repair = DOUBLE_WHERE if computed.is_gradient else MASK_INPUT
+    # What multiplies an infinity by 0 in the forward pass multiplies it by the gradient, too.
+    is_trained = computed.has_gradients()
+    repair = DOUBLE_WHERE if computed.is_gradient else f"{_MASK_INPUT}." if is_trained else MASK_INPUT
     if infs(x) and infs(y):
         what = "both factors hold infinities, and an infinity met a 0"
     else:
         one, other = (x, y) if infs(x) else (y, x)
-        repair = FINITE_CONSTANT if one.op_type == "Const" or computed.is_literal(one) else repair
+        if one.op_type == "Const" or computed.is_literal(one):
+            repair = f"{_FINITE_CONSTANT} {_WHERE_BEFORE}" if is_trained else FINITE_CONSTANT
         few = "" if may_be_zero(other) and zeros(other) else ", but possibly numbers that TensorFlow treats as 0"
         what = f"one factor holds {num_infs(one)}, the other holds {number_of(zeros(other), 'zero')}{few}"
     where = "In a gradient, Inf * 0" if computed.is_gradient else "Inf * 0"
@@ -540,5 +543,8 @@ MASK_DATA = (
     "unselected branch still has a gradient."
 )
 _NO_NAN_PRODUCT = "or use tf.math.multiply_no_nan(x, y), which returns 0 where y is 0."
-FINITE_CONSTANT = f"Use a large finite number, such as 1e9 or -1e9, in place of the infinite one, {_NO_NAN_PRODUCT}"
-MASK_INPUT = f"Mask the input of the op that made the infinity, {_NO_NAN_PRODUCT}"
+_WHERE_BEFORE = "or replace the infinity before the product: tf.where(mask, x, 0.0)."
+_FINITE_CONSTANT = "Use a large finite number, such as 1e9 or -1e9, in place of the infinite one,"
+FINITE_CONSTANT = f"{_FINITE_CONSTANT} {_NO_NAN_PRODUCT}"
+_MASK_INPUT = "Mask the input of the op that made the infinity"
+MASK_INPUT = f"{_MASK_INPUT}, {_NO_NAN_PRODUCT}"

@@ -126,8 +126,8 @@ _NO_NAME = re.compile(r"(All|An?|Division|Its?|Overflow|The)\b")
 
 
 _STABLE_LOG = {
-    "Softmax": "Use tf.nn.log_softmax in place of both ops.",
-    "Sigmoid": "Use tf.math.log_sigmoid in place of both ops.",
+    "Softmax": "Use tf.nn.log_softmax in place of the softmax and the logarithm.",
+    "Sigmoid": "Use tf.math.log_sigmoid in place of the sigmoid and the logarithm.",
     "Relu": "Use tf.nn.softplus in place of tf.nn.relu, which returns 0 for a number below 0, or add an epsilon.",
     "MatrixDeterminant": "Add jitter to the diagonal of the matrix, for example 1e-4 * tf.eye(n). If the matrix is not "
     "singular, tf.linalg.slogdet is enough: it does not underflow.",
@@ -136,8 +136,8 @@ _STABLE_LOG = {
     "Prod": _LOGARITHMS,
 }
 _FROM_LOGITS = {
-    "Softmax": "Use tf.nn.log_softmax, or a loss with from_logits=True, in place of both ops.",
-    "Sigmoid": "Use tf.math.log_sigmoid, or a loss with from_logits=True, in place of both ops.",
+    "Softmax": "Use tf.nn.log_softmax, or a loss with from_logits=True, in place of the softmax and the logarithm.",
+    "Sigmoid": "Use tf.math.log_sigmoid, or a loss with from_logits=True, in place of the sigmoid and the logarithm.",
 }
 """The fix for the logarithm of a probability in a loss."""
 _MOVES = {**dict.fromkeys(("ExpandDims", "Identity", "Reshape", "SplitV", "Squeeze", "StridedSlice"), 0), "Split": 1}

@@ -258,6 +258,15 @@ class Surroundings:
             return False
         return self._is_of_gradient(inputs[1])
 
+    def has_gradients(self) -> bool:
+        """Returns whether the run has ops of gradients, or does not show it."""
+        rows = self.logdir.rows(
+            "SELECT 1 FROM graph_op WHERE run_id = ? AND role = 'gradient' UNION ALL "
+            "SELECT 1 FROM execution WHERE run_id = ? AND role = 'gradient' LIMIT 1",
+            [self.run_id, self.run_id],
+        )
+        return bool(rows) or not self.flow.labels.has_roles
+
     def bad_samples(self) -> BadSamples | None:
         """Returns the samples of the batch that are bad in the tensor, or None if it is not known to have samples."""
         return SampleFinder(self.logdir, self.flow, run_id=self.run_id).of(self.event)
