@@ -30,7 +30,7 @@ class TestFirstNonfinite:
         assert result.stdout.splitlines() == [
             "`return tf.math.log(clipped)` at [red]train\\x1b[0m.py:3 made -Inf.",
             "Log of 0: 2 of 6 elements are 0, and the logarithm of 0 is -Inf.",
-            "To fix it: Use tf.nn.log_softmax in place of both ops.",
+            "To fix it: Use tf.nn.log_softmax in place of the softmax and the logarithm.",
             "  op      Log:0 (Log)",
             "  graph   loss\\x07",
             "  tensor  float32 [6]: 2 -Inf, 4 negative of 6 elements",

@@ -27,7 +27,7 @@ class TestRecording:
         assert verdict == [
             f"tfdbg-arrow: `tf.math.log(probs)` at program.py:{LOG_LINE} made -Inf in call 1 of loss.",
             "tfdbg-arrow: Log of 0: 1 of 4 elements is 0, and the logarithm of 0 is -Inf.",
-            "tfdbg-arrow: To fix it: Use tf.nn.log_softmax in place of both ops.",
+            "tfdbg-arrow: To fix it: Use tf.nn.log_softmax in place of the softmax and the logarithm.",
             "tfdbg-arrow: Effect: reached a result of the program.",
             "tfdbg-arrow: Slice 0 along the first axis, the only bad one of 2.",
         ]

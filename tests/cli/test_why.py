@@ -38,7 +38,7 @@ class TestWhy:
         assert result.stdout == (
             "`return tf.math.log(probs)` at train.py:3 made -Inf.\n"
             "Log of 0: 1 of 3 elements is 0, and the logarithm of 0 is -Inf.\n"
-            "To fix it: Use tf.nn.log_softmax in place of both ops.\n\n"
+            "To fix it: Use tf.nn.log_softmax in place of the softmax and the logarithm.\n\n"
             "Log:0 (Log) in loss  <- it went bad here\n"
             "    float32 [3]: 1 -Inf, 2 negative of 3 elements\n"
             "    /home/me/train.py:3  return tf.math.log(probs)\n"

@@ -132,9 +132,13 @@ def explain_event(
         has_moved_constant=around.has_moved_constant,
         is_norm_of_gradient=around.is_norm_of_gradient,
         bad_gradient_of_masked=around.bad_gradient_of_masked,
+        line_of_select=around.line_of_select,
         is_literal=Origins(flow, kinds=KINDS).is_literal,
         pool_of_nan=around.pool_of_nan,
         masking_product=around.masking_product,
+        added_number=around.added_number,
+        outside_name=around.outside_name,
+        has_gradients=around.has_gradients,
         line_of_infinities=around.line_of_infinities,
         library_functions=lambda: library_functions(around.op_to_change()[0]),
     )

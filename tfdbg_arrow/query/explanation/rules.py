@@ -121,8 +121,8 @@ _NO_NAME = re.compile(r"(All|An?|Division|Its?|Overflow|The)\b")
 
 
 _STABLE_LOG = {
-    "Softmax": "Use tf.nn.log_softmax in place of both ops.",
-    "Sigmoid": "Use tf.math.log_sigmoid in place of both ops.",
+    "Softmax": "Use tf.nn.log_softmax in place of the softmax and the logarithm.",
+    "Sigmoid": "Use tf.math.log_sigmoid in place of the sigmoid and the logarithm.",
     "Relu": "Use tf.nn.softplus in place of tf.nn.relu, which returns 0 for a number below 0, or add an epsilon.",
     "MatrixDeterminant": "Add jitter to the diagonal of the matrix, for example 1e-4 * tf.eye(n). If the matrix is not "
     "singular, tf.linalg.slogdet is enough: it does not underflow.",
@@ -131,8 +131,8 @@ _STABLE_LOG = {
     "Prod": _LOGARITHMS,
 }
 _FROM_LOGITS = {
-    "Softmax": "Use tf.nn.log_softmax, or a loss with from_logits=True, in place of both ops.",
-    "Sigmoid": "Use tf.math.log_sigmoid, or a loss with from_logits=True, in place of both ops.",
+    "Softmax": "Use tf.nn.log_softmax, or a loss with from_logits=True, in place of the softmax and the logarithm.",
+    "Sigmoid": "Use tf.math.log_sigmoid, or a loss with from_logits=True, in place of the sigmoid and the logarithm.",
 }
 """The fix for the logarithm of a probability in a loss."""
 _MOVES = {**dict.fromkeys(("ExpandDims", "Identity", "Reshape", "SplitV", "Squeeze", "StridedSlice"), 0), "Split": 1}
@@ -532,6 +532,13 @@ def explain(computed: Computed) -> Explanation | None:
     Args:
         computed: The op's output and inputs.
     """
+    explanation = _explain(computed)
+    if explanation is None or explanation.repair is None or largest_of(computed.output) > 1e9:
+        return explanation
+    return replace(explanation, repair=explanation.repair.replace("1e9", "1e4"))  # 1e9 is infinite in the dtype
+
+
+def _explain(computed: Computed) -> Explanation | None:
     output = computed.output
     if not output.has_inf_or_nan:
         return None
@@ -569,8 +576,8 @@ def _with_product(explanation: Explanation, computed: Computed) -> Explanation:
         return explanation
     return Explanation(
         f"{explanation.sentence} {line} multiplies the NaN by a tensor with as many zeros, but NaN * 0 is NaN.",
-        "If the product is meant to mask the NaN, replace the NaN before the product: tf.where(mask > 0, x, 0.0). "
-        "Otherwise, check where the program got the NaN.",
+        f"If the product is meant to mask the NaN, replace the NaN of {computed.outside_name() or 'the tensor'} with "
+        "tf.where before anything is computed from it. Otherwise, check where the program got the NaN.",
     )
 
 
