@@ -26,8 +26,8 @@ def holds(found: Any, stored: Any, where: str = "answers") -> None:
         assert isinstance(found, dict), where
         for key, value in stored.items():
             assert key in found, f"{where} has no {key}"
-            if key == "why":
-                # The wording may change, but not whether there is an explanation.
+            if key in ("why", "repair"):
+                # The wording may change, but not whether there is an explanation and a repair.
                 assert value is None or found[key] is not None, where
                 continue
             if f"{where}.{key}" in CHOICES:

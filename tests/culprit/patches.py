@@ -22,7 +22,7 @@ _CHECK_DATA = "Check where the program got it"
 _CHECK_SOURCE = "Check the source of the data"
 _CHECK_PYTHON = "Check the Python function"
 _DIVIDE = "Use tf.math.divide_no_nan"
-_DOUBLE_WHERE = "Put tf.where around the input"
+_DOUBLE_WHERE = "Put tf.where around the"
 _EPSILON = "Keep the argument above 0 with an epsilon"
 _EPSILON_16 = "Add a larger epsilon, such as 1e-3"
 _FINITE = "Use a large finite number"
@@ -275,6 +275,10 @@ PATCHES: dict[str, Patch] = {
     ),
     "zero_gradients.guarded_division_in_where": Patch(
         _DOUBLE_WHERE, (("values / weights", "values / tf.where(weights > 0.0, weights, 1.0)"),)
+    ),
+    "zero_gradients.guarded_division_by_a_distance_in_where": Patch(
+        "Put tf.where around the input of Sqrt",
+        (("tf.sqrt(squares)", "tf.sqrt(tf.where(squares > 0.0, squares, 1.0))"),),
     ),
     "zero_gradients.guarded_exponential_in_where": Patch(
         _DOUBLE_WHERE, (("tf.exp(x)", "tf.exp(tf.where(x > 0.0, 0.0, x))"),)

@@ -19,7 +19,7 @@ LARGEST = 3.4028234663852886e38
 ZERO = counts(zero=1, pos=1)
 LOG_OF_0 = "Log of 0: 1 of 2 elements is 0, and the logarithm of 0 is -Inf."
 OVER = "1 of 2 elements is beyond the largest float32, 3.40282e+38."
-TWICE = "Put tf.where around the input of the function as well: the unselected branch still has a gradient."
+TWICE = "Put tf.where around the input of Log as well: the unselected branch still has a gradient."
 ABOVE_0 = "Keep the argument above 0 with an epsilon."
 NO_NAN = "Use tf.math.divide_no_nan, or a divisor that is never 0."
 CLIP = (
@@ -102,27 +102,34 @@ class Step:
         self.events[name] = self.run.tensor(self.graph, name, health, execution=self.execution, **columns)
         return self
 
+    def update(self, gradient: str) -> Step:
+        """Adds an op that subtracts a gradient from a variable."""
+        self.graph.op("w", "Placeholder", dtypes=("resource",), not_recorded="dtype")
+        self.graph.op("update", "AssignSubVariableOp", ["w", gradient], dtypes=(), role="optimizer")
+        return self
+
     def reason(self, name: str, tmp_path: Path, *, result: str = "x") -> Explanation | None:
         """Returns the explanation of the result of an op, if the call returns the result of `result`."""
         self.graph.function("f", ["x"], [result])
         return read_reasons(self.run.write(tmp_path), self.events[name], run_id="run-a").explanation
 
 
-def masked(*, selected: Mapping[str, Any] = CLEAN, gradient: Mapping[str, Any] = NAN) -> Step:
+def masked(*, selected: Mapping[str, Any] = CLEAN, gradient: Mapping[str, Any] = NAN, is_trained: bool = True) -> Step:
     """Returns a step with where(x > 0, log(x), 0) and its gradient, 0 * (1 / x)."""
     step = Step().takes(ZERO).op("log", "Log", ["x"], NEG_INF)
     step.graph.op("is_positive", "Greater", ["x"], dtypes=("bool",), not_recorded="dtype")
-    step.op("where", "SelectV2", ["is_positive", "log", "x"], selected)
-    return step.gradient("slope", "Reciprocal", ["x"], gradient, "log").gradient(
-        "product", "Mul", ["slope", "x"], gradient, "log"
-    )
+    stack = step.run.stack(("/home/me/train.py", 9, "loss", "y = tf.where(x > 0, y, x)", "user"))
+    step.op("where", "SelectV2", ["is_positive", "log", "x"], selected, stack=stack)
+    step.gradient("slope", "Reciprocal", ["x"], gradient, "log")
+    step.gradient("product", "Mul", ["slope", "x"], gradient, "log")
+    return step.update("product") if is_trained else step
 
 
 def test_a_value_that_where_replaces_needs_a_second_where_for_its_gradient(tmp_path: Path) -> None:
     found = masked(gradient=INF).reason("log", tmp_path, result="where")
     assert found == Explanation(
-        f"{LOG_OF_0} tf.where replaces the bad elements in the forward pass, but not in the gradient: Reciprocal "
-        "returns 1 +Inf there.",
+        f"{LOG_OF_0} train.py:9 replaces the bad elements with tf.where in the forward pass, but not in the gradient: "
+        "Reciprocal returns 1 +Inf there.",
         TWICE,
     )
 
@@ -133,8 +140,9 @@ def test_a_value_that_where_replaces_needs_a_second_where_for_its_gradient(tmp_p
         (masked(gradient=CLEAN), "where"),  # the gradient is finite, too
         (masked(selected=NEG_INF), "where"),  # where does not replace the value
         (masked(), "log"),  # the program also returns the logarithm
+        (masked(is_trained=False), "where"),  # the gradient reaches no variable, so nothing bad happened
     ],
-    ids=["finite gradient", "selected", "returned"],
+    ids=["finite gradient", "selected", "returned", "unused gradient"],
 )
 def test_another_bad_value_does_not(step: Step, result: str, tmp_path: Path) -> None:
     assert step.reason("log", tmp_path, result=result) == Explanation(LOG_OF_0, ABOVE_0)
@@ -144,13 +152,13 @@ def test_bad_data_that_where_replaces_has_to_be_replaced_before_it_is_used(tmp_p
     step = Step().takes(NAN).op("square", "Square", ["x"], NAN)
     step.graph.op("is_known", "IsFinite", ["x"], dtypes=("bool",), not_recorded="dtype")
     step.op("where", "SelectV2", ["is_known", "square", "square"], CLEAN)
-    step.gradient("product", "Mul", ["x", "x"], NAN, "square")
+    step.gradient("product", "Mul", ["x", "x"], NAN, "square").update("product")
     step.graph.function("f", ["x"], ["where"])
     assert read_reasons(step.run.write(tmp_path), 1, run_id="run-a").explanation == Explanation(
         "No recorded op made the tensor: it already held 1 NaN when the program first used it. "
         "tf.where replaces the bad elements in the forward pass, but not in the gradient: Mul returns 1 NaN there.",
-        "Replace the bad elements with tf.where before anything is computed from them, not only in the result: the "
-        "unselected branch still has a gradient.",
+        "Replace the bad elements of the argument x of f with tf.where before anything is computed from them, not only "
+        "in the result: the unselected branch still has a gradient.",
     )
 
 
@@ -161,13 +169,14 @@ def test_bad_data_that_a_product_is_to_mask(mask: dict[str, Any], is_mask: bool,
     step = Step().takes(NAN)
     stack = step.run.stack(("/home/me/train.py", 9, "loss", "err = x * mask", "user"))
     step.op("mask", "Cast", [], mask).op("err", "Mul", ["x", "mask"], NAN, stack=stack).op("sum", "Sum", ["err"], NAN)
-    step.graph.function("f", ["x"], ["sum"])
+    step.update("sum").graph.function("f", ["x"], ["sum"])
     why = read_reasons(step.run.write(tmp_path), 1, run_id="run-a").explanation
     assert why is not None
     assert (
         "train.py:9 multiplies the NaN by a tensor with as many zeros, but NaN * 0 is NaN." in why.sentence
     ) == is_mask
-    assert ((why.repair or "").startswith("If the product is meant to mask the NaN, replace")) == is_mask
+    repair = "If the product is meant to mask the NaN, replace the NaN of the argument x of f with tf.where before"
+    assert (why.repair or "").startswith(repair) == is_mask
 
 
 def test_an_optimizer_that_divides_by_the_root_of_its_first_step(tmp_path: Path) -> None:
@@ -189,10 +198,74 @@ def test_an_eager_value_that_where_replaces(tmp_path: Path) -> None:
     slope = run.execution("Reciprocal", inputs=[1], outputs={4: "float32"})
     run.eager(slope, INF, tensor_id=4)
     run.rows["execution"][slope] |= {"role": "gradient", "forward_execution_index": log}
+    run.execution("AssignSubVariableOp", inputs=[8, 4])
     found = read_reasons(run.write(tmp_path), event, run_id="run-a").explanation
     assert found is not None
     assert found.sentence.endswith("but not in the gradient: Reciprocal returns 1 +Inf there.")
     assert found.repair == TWICE
+
+
+@pytest.mark.parametrize(
+    ("behind", "where"),
+    [(["Sqrt"], "the input of Sqrt"), (["Sqrt", "Mul"], "the input of Sqrt"), (["Mul"], "the divisor")],
+)
+def test_a_root_behind_a_divisor_of_0_needs_the_second_where(behind: list[str], where: str, tmp_path: Path) -> None:
+    """The slope of the root is infinite as well, so 0 times that slope is NaN if only the divisor is replaced."""
+    step, last = Step().takes(ZERO), "x"
+    for op_type in behind:
+        step.op(op_type, op_type, [last], ZERO)
+        last = op_type
+    step.op("ratio", "RealDiv", ["x", last], INF)
+    step.graph.op("is_known", "IsFinite", ["ratio"], dtypes=("bool",), not_recorded="dtype")
+    step.op("where", "SelectV2", ["is_known", "ratio", "x"], CLEAN)
+    step.gradient("slope", "Mul", ["x", "ratio"], NAN, "ratio").update("slope")
+    found = step.reason("ratio", tmp_path, result="where")
+    assert found is not None
+    assert found.repair == f"Put tf.where around {where} as well: the unselected branch still has a gradient."
+
+
+@pytest.mark.parametrize(
+    ("health", "repair"),
+    [
+        (INF, "Replace the bad elements with tf.where before anything is computed from them"),
+        (counts(pos_inf=1, zero=1), "Use a large finite number, such as 1e9 or -1e9, in place of the infinite one."),
+    ],
+)
+def test_a_constant_that_where_replaces_needs_no_second_where(health: dict[str, Any], repair: str) -> None:
+    output = row("Const", health)
+    computed = Computed(
+        output=output,
+        inputs={},
+        bad_gradient_of_masked=lambda: row("Mul", NAN),
+        is_literal=lambda event: not event.num_pos_finite,
+    )
+    explanation = explain(computed)
+    assert explanation is not None
+    assert (explanation.repair or "").startswith(repair)
+
+
+def test_where_replaces_one_of_two_bad_components_of_the_data(tmp_path: Path) -> None:
+    """The other one is returned first, and its NaN has no gradient."""
+    run = RunBuilder("run-a")
+    made = run.execution("TensorSliceDataset", inputs=[1, 2], outputs={3: "variant"})
+    features = run.external(1, {**NAN, "rank": 2, "shape": [2, 1]}, execution=made)
+    labels = run.external(2, {**NAN, "rank": 2, "shape": [2, 1]}, execution=made)
+    taken = run.execution("IteratorGetNext", inputs=[4], outputs={5: "float32", 6: "float32"})
+    for slot, tensor_id in ((0, 5), (1, 6)):
+        run.eager(taken, counts(nan=1), tensor_id=tensor_id, slot=slot)
+    known = run.execution("SelectV2", inputs=[9, 5, 9], outputs={10: "float32"})
+    run.eager(known, CLEAN, tensor_id=10)
+    error = run.execution("Square", inputs=[6], outputs={11: "float32"})
+    run.eager(error, NAN, tensor_id=11)
+    loss = run.execution("SelectV2", inputs=[9, 11, 9], outputs={12: "float32"})
+    run.eager(loss, CLEAN, tensor_id=12)
+    slope = run.execution("Mul", inputs=[6, 9], outputs={13: "float32"})
+    run.eager(slope, NAN, tensor_id=13)
+    run.rows["execution"][slope] |= {"role": "gradient", "forward_execution_index": error}
+    run.execution("AssignSubVariableOp", inputs=[8, 13])
+    logdir = run.write(tmp_path)
+    reasons = [read_reasons(logdir, event, run_id="run-a").explanation for event in (features, labels)]
+    assert ["not in the gradient" in reason.sentence for reason in reasons if reason is not None] == [False, True]
 
 
 def test_an_epsilon_that_the_optimizer_moved_is_not_asked_for_again(tmp_path: Path) -> None:
@@ -272,7 +345,7 @@ def test_an_epsilon_before_a_root_that_the_optimizer_removed(
     node.node("ratio", "RealDiv", ["x", "root"], of=step.graph, op="ratio").node("out", "_Retval", ["ratio"], index=0)
     found = step.reason("ratio", tmp_path, result="ratio")
     assert found is not None
-    assert found.sentence.endswith("The number that was added before is 0 in float16.") == is_lost
+    assert found.sentence.endswith("and the number is 0 in float16.") == is_lost
     assert (found.repair or "").startswith("Add a larger epsilon, such as 1e-3") == is_lost
 
 
@@ -282,7 +355,7 @@ def test_an_epsilon_before_a_root_that_is_0(epsilon: dict[str, Any], is_lost: bo
     step.op("root", "Sqrt", ["total"], {**ZERO, "dtype": "float16"}).op("ratio", "RealDiv", ["x", "root"], INF)
     found = step.reason("ratio", tmp_path, result="ratio")
     assert found is not None
-    assert found.sentence.endswith("The number that was added before is 0 in float16.") == is_lost
+    assert found.sentence.endswith("and the number is 0 in float16.") == is_lost
 
 
 WRITE_OF_0 = "Give the variable a value that is not 0 there, or update it before it is used. If it may be 0:"
@@ -1153,6 +1226,37 @@ def test_a_mask_is_finite_in_its_dtype(made_by: str, dtype: str) -> None:
         else "Mask with a large negative number such as -1e4, or leave one element of each row unmasked. In float16, a "
         "number beyond 65504, such as -1e9, is infinite."
     )
+
+
+@pytest.mark.parametrize(("dtype", "number"), [("bfloat16", "1e9 or -1e9"), ("float16", "1e4 or -1e4")])
+def test_a_large_finite_number_is_finite_in_the_dtype(dtype: str, number: str) -> None:
+    taken = {0: row("Const", counts(neg_inf=1), dtype=dtype), 1: row("Sub", ZERO, dtype=dtype)}
+    explanation = explain(Computed(output=row("Mul", NAN, dtype=dtype), inputs=taken))
+    assert explanation is not None
+    assert (explanation.repair or "").startswith(f"Use a large finite number, such as {number}, in place of")
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("tf.math.log(p + 1e-8)", "The program adds 1e-8 to make this argument, and 1e-8 is 0 in float16."),
+        (
+            "tf.math.log(p + EPSILON)",
+            "The program adds a number to make this argument, and the number is 0 in float16.",
+        ),
+        ("tf.math.log(p + 1e-8) + (q + 0.5)", "The program adds a number to make this argument, and the number is 0"),
+    ],
+)
+def test_an_epsilon_that_is_0_in_the_dtype_is_named(code: str, reason: str, tmp_path: Path) -> None:
+    half = {**ZERO, "dtype": "float16"}
+    step = Step().takes(half)
+    stack = step.run.stack(("/home/me/train.py", 2, "loss", code, "user"))
+    step.run.add("source_file", file_path="/home/me/train.py", source_text=f"def loss(p, q):\n    {code}\n")
+    step.op("epsilon", "Const", [], {**half, **counts(zero=1)})
+    step.op("sum", "AddV2", ["x", "epsilon"], half, stack=stack).op("log", "Log", ["sum"], {**half, **NEG_INF})
+    found = step.reason("log", tmp_path, result="log")
+    assert found is not None
+    assert found.sentence.startswith(f"{LOG_OF_0} {reason}")
 
 
 @pytest.mark.parametrize(

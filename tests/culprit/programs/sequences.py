@@ -44,6 +44,18 @@ def softmax_by_hand_of_a_masked_row() -> Any:
     return attend(tf.ones([2, 3]), tf.constant([[0.0, 0.0, -inf], [-inf, -inf, -inf]]))
 
 
+@bug(op_type="Log", effect="result")
+def log_sum_exp_of_a_masked_row() -> Any:
+    """The log-sum-exp of a row of only -Inf is -Inf, as for a bag without instances."""
+
+    @tf.function
+    def pool(scores: Any, mask: Any) -> Any:
+        masked = tf.where(mask, scores, -np.inf)
+        return tf.reduce_logsumexp(masked, axis=1)  # culprit
+
+    return pool(tf.ones([2, 3]), tf.constant([[True, True, False], [False, False, False]]))
+
+
 @bug(op_type="Mul", effect="result")
 def mask_times_infinity() -> Any:
     """A mask is computed as (1 - keep) * -Inf: 0 * -Inf is NaN where a token is kept."""

@@ -127,6 +127,23 @@ def guarded_division_in_where() -> None:
     train_step(tf.constant([1.0, 1.0, 1.0]))
 
 
+@bug(op_type="RealDiv", effect="variable")
+def guarded_division_by_a_distance_in_where() -> None:
+    """1 / distance, where tf.where discards the distances of 0 from a point to itself, whose root has no slope."""
+    points = tf.Variable([[0.0, 1.0], [2.0, 3.0]])
+
+    @tf.function
+    def relax() -> Any:
+        with tf.GradientTape() as tape:
+            squares = tf.reduce_sum(tf.square(points[:, None] - points[None]), axis=-1)
+            energies = tf.where(squares > 0.0, 1.0 / tf.sqrt(squares), 0.0)  # culprit
+            loss = tf.reduce_sum(energies)
+        points.assign_sub(0.1 * tape.gradient(loss, points))
+        return loss
+
+    relax()
+
+
 @bug(op_type="Exp", effect="variable")
 def guarded_exponential_in_where() -> None:
     """A piecewise function whose unused branch overflows: a hand-written ELU."""

@@ -136,11 +136,14 @@ def explain_event(
         constant=around.constant,
         is_norm_of_gradient=around.is_norm_of_gradient,
         bad_gradient_of_masked=around.bad_gradient_of_masked,
+        line_of_select=around.line_of_select,
         is_literal=Origins(flow, kinds=KINDS).is_literal,
         pool_of_nan=around.pool_of_nan,
         masking_product=around.masking_product,
-        line_of_infinities=around.line_of_infinities,
+        added_number=around.added_number,
+        outside_name=around.outside_name,
         has_gradients=around.has_gradients,
+        line_of_infinities=around.line_of_infinities,
         library_functions=lambda: library_functions(around.op_to_change()[0]),
     )
     explanation = None

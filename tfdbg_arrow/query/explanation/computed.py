@@ -77,7 +77,11 @@ def _none() -> TensorEvent | None:
     return None
 
 
-def _no_line() -> str | None:
+def _no_text() -> str | None:
+    return None
+
+
+def _no_number(index: int) -> str | None:
     return None
 
 
@@ -128,12 +132,15 @@ class Computed:
         is_norm_of_gradient: Returns whether the op computes a part of the norm of a gradient.
         bad_gradient_of_masked: Returns a bad tensor of the gradient if a `tf.where` replaces the output in the forward
             pass, so that everything else stays finite.
+        line_of_select: Returns the line of that `tf.where`; None if it is not known.
         is_literal: Returns whether a tensor holds only infinities that the program wrote itself, such as a mask.
         pool_of_nan: Returns the finite result of an op that returned the lowest number for NaN of the output, or None.
         masking_product: Returns the line that multiplies NaN of the output by what looks like their mask, or None.
+        added_number: Returns the number, as the program's code has it, that the program adds last to make an input.
+        outside_name: Returns what a tensor from outside is in the program, or None.
+        has_gradients: Returns whether the program computes gradients, or may do so.
         library_functions: Returns the functions of libraries that called the op, or the one whose gradient it computes:
             the names of the module and the function.
-        has_gradients: Returns whether the program computes gradients, or may do so.
         line_of_infinities: Returns the line that made the -Inf whose exponentials are zeros of the inputs. None if the
             program wrote them itself, and if there are none.
     """
@@ -160,12 +167,15 @@ class Computed:
     constant: Callable[[TensorEvent], str | None] = _no_code
     is_norm_of_gradient: Callable[[], bool] = _never
     bad_gradient_of_masked: Callable[[], TensorEvent | None] = _none
+    line_of_select: Callable[[], str | None] = _no_text
     is_literal: Callable[[TensorEvent], bool] = _no
     pool_of_nan: Callable[[], TensorEvent | None] = _none
-    masking_product: Callable[[], str | None] = _no_line
-    library_functions: Callable[[], frozenset[tuple[str, str]]] = _no_functions
-    line_of_infinities: Callable[[], str | None] = _no_line
+    masking_product: Callable[[], str | None] = _no_text
+    added_number: Callable[[int], str | None] = _no_number
+    outside_name: Callable[[], str | None] = _no_text
     has_gradients: Callable[[], bool] = _never
+    library_functions: Callable[[], frozenset[tuple[str, str]]] = _no_functions
+    line_of_infinities: Callable[[], str | None] = _no_text
 
     @property
     def op(self) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from tfdbg_arrow.query.explanation.computed import (
     Computed,
     Explanation,
+    Inputs,
     Rule,
     VariableWrite,
     bad_text,
@@ -21,9 +23,11 @@ from tfdbg_arrow.query.explanation.computed import (
     type_without_version,
     zeros,
 )
+from tfdbg_arrow.query.explanation.outside import FROM_OUTSIDE
 from tfdbg_arrow.query.flow.extremes import MAXIMA, POOLS, holds_extreme, largest_of
 from tfdbg_arrow.query.recorded import TensorEvent
 from tfdbg_arrow.safe_text import number_of
+from tfdbg_arrow.schema.op_traits import POLES
 
 SOFTMAX = "Use tf.nn.softmax in place of the exponentials, their sum and the division."
 """The fix for a softmax by hand, which overflows or divides by 0."""
@@ -32,6 +36,8 @@ _LARGER_EPSILON = {
     "below 1.5e-05.",
 }
 """The fix for a lost epsilon, by the dtypes in which the usual epsilons are 0. In wider dtypes, an added 0 is none."""
+_ROUNDED_TO_0 = 2.0**-25
+"""The largest number that float16 rounds to 0."""
 ADDS = ("Add", "AddV2")
 """Types of ops that add two tensors."""
 PLUS_CONSTANT = "+ constant"
@@ -196,7 +202,11 @@ def with_cause_of_zero(explanation: Explanation, computed: Computed, *, index: i
         )
     repair = _LARGER_EPSILON.get(x.dtype or "")
     if repair is not None and _has_lost_epsilon(computed, x):
-        return Explanation(f"{explanation.sentence} The number that was added before is 0 in {x.dtype}.", repair)
+        number = computed.added_number(index)
+        added, is_0 = f"The program adds a number to make this {of}", "the number is 0"
+        if number is not None and float(number) <= _ROUNDED_TO_0:
+            added, is_0 = f"The program adds {number} to make this {of}", f"{number} is 0"
+        return Explanation(f"{explanation.sentence} {added}, and {is_0} in {x.dtype}.", repair)
     if computed.is_gradient:
         return explanation
     constant = computed.constant(x) if index and x.num_zero == x.size else None
@@ -495,15 +505,12 @@ def inf_times_zero(computed: Computed, x: TensorEvent, y: TensorEvent) -> Explan
     """Returns the explanation of a NaN in a product of two tensors without NaN, or None."""
     if not infs(x) and not infs(y):
         return None
-    # What multiplies an infinity by 0 in the forward pass multiplies it by the gradient, too.
-    is_trained = computed.has_gradients()
-    repair = DOUBLE_WHERE if computed.is_gradient else f"{_MASK_INPUT}." if is_trained else MASK_INPUT
+    repair = _double_where(computed) if computed.is_gradient else _mask_input(computed)
     if infs(x) and infs(y):
         what = "both factors hold infinities, and an infinity met a 0"
     else:
         one, other = (x, y) if infs(x) else (y, x)
-        if one.op_type == "Const" or computed.is_literal(one):
-            repair = f"{_FINITE_CONSTANT} {_WHERE_BEFORE}" if is_trained else FINITE_CONSTANT
+        repair = _finite_constant(computed) if one.op_type == "Const" or computed.is_literal(one) else repair
         few = "" if may_be_zero(other) and zeros(other) else ", but possibly numbers that TensorFlow treats as 0"
         what = f"one factor holds {num_infs(one)}, the other holds {number_of(zeros(other), 'zero')}{few}"
     where = "In a gradient, Inf * 0" if computed.is_gradient else "Inf * 0"
@@ -525,26 +532,92 @@ def within_dtype(explanation: Explanation, computed: Computed) -> Explanation:
     return replace(explanation, repair=f"{repair.replace(_LARGE, '1e4')} {limit}")
 
 
+def _mask_input(computed: Computed) -> str:
+    """Returns the fix for a product of an infinity that an op made."""
+    mask = "Mask the input of the op that made the infinity"
+    return f"{mask}." if computed.has_gradients() else f"{mask}, {_NO_NAN_PRODUCT}"
+
+
+def _finite_constant(computed: Computed) -> str:
+    """Returns the fix for a product of an infinity that the program wrote."""
+    if computed.is_gradient:
+        return f"{_FINITE}."
+    if computed.has_gradients():
+        return f"{_FINITE}, or replace the infinity before the product: tf.where(mask, x, 0.0)."
+    return f"{_FINITE}, {_NO_NAN_PRODUCT}"
+
+
 def with_mask(explanation: Explanation, computed: Computed) -> Explanation:
     """Returns the explanation of a bad value. If only its gradient does harm, the explanation says so."""
     gradient = computed.bad_gradient_of_masked()
     if gradient is None:
         return explanation
+    line = computed.line_of_select()
+    replaces = (
+        "tf.where replaces the bad elements" if line is None else f"{line} replaces the bad elements with tf.where"
+    )
     return Explanation(
-        f"{explanation.sentence} tf.where replaces the bad elements in the forward pass, but not in the gradient: "
+        f"{explanation.sentence} {replaces} in the forward pass, but not in the gradient: "
         f"{type_without_version(gradient.op_type or 'a tensor')} returns {bad_text(gradient)} there.",
-        MASK_DATA if computed.output.op_type is None else DOUBLE_WHERE,
+        _mask_earlier(computed) if computed.output.op_type in (None, *FROM_OUTSIDE) else _double_where(computed),
     )
 
 
-DOUBLE_WHERE = "Put tf.where around the input of the function as well: the unselected branch still has a gradient."
-MASK_DATA = (
-    "Replace the bad elements with tf.where before anything is computed from them, not only in the result: the "
-    "unselected branch still has a gradient."
-)
+def _mask_earlier(computed: Computed) -> str:
+    """Returns the fix for bad data, or an infinity of the program, that tf.where replaces too late."""
+    if computed.is_literal(computed.output):
+        return f"{_FINITE}."
+    name = computed.outside_name()
+    return (
+        f"Replace the bad elements{'' if name is None else f' of {name}'} with tf.where before anything is computed "
+        "from them, not only in the result: the unselected branch still has a gradient."
+    )
+
+
+def _double_where(computed: Computed) -> str:
+    """Returns the fix for an op whose bad result tf.where replaces, but not in the gradient."""
+    function = computed.forward_type or _root_behind(computed) or (None if computed.is_gradient else computed.op)
+    what = "the input of the function" if function is None else f"the input of {type_without_version(function)}"
+    if function in _DIVISIONS:
+        what = "the divisor"
+    elif function == computed.op and len(computed.inputs) > 1:
+        what = f"the inputs of {function}"
+    return f"Put tf.where around {what} as well: the unselected branch still has a gradient."
+
+
+def _root_behind(computed: Computed) -> str | None:
+    """Returns the type of a root that made the zeros at which an op is infinite; None if there is none.
+
+    Its slope at 0 is infinite, too, so a `tf.where` behind it comes too late.
+    """
+    zero = computed.inputs.get(POLES.get(computed.output.op_type or "", -1))
+    zeros_behind = follow_zeros([] if zero is None else [zero], computed.made_from, computed.made_by)
+    types = (made_by for row in zeros_behind if (made_by := computed.made_by(row)) in _ROOTS)
+    return next(types, None)
+
+
+def follow_zeros(
+    rows: Iterable[TensorEvent],
+    made_from: Callable[[TensorEvent], Inputs],
+    made_by: Callable[[TensorEvent], str | None],
+) -> Iterator[TensorEvent]:
+    """Yields the tensors with zeros among some tensors, and those from which ops took the zeros, the nearest first.
+
+    Args:
+        rows: The tensors.
+        made_from: Returns the recorded inputs of the op that made a tensor.
+        made_by: Returns the type of the op that made a tensor.
+    """
+    to_follow, seen = list(rows), set[int]()
+    while to_follow and len(seen) <= _MAX_STEPS:
+        row = to_follow.pop(0)
+        if row.event_index not in seen and row.num_zero:
+            seen.add(row.event_index)
+            yield row
+            to_follow += made_from(row).values() if made_by(row) in _KEEPS_ZEROS else ()
+
+
+_DIVISIONS = ("Div", "RealDiv")
+_ROOTS = ("EuclideanNorm", "Pow", "Sqrt")
+_FINITE = "Use a large finite number, such as 1e9 or -1e9, in place of the infinite one"
 _NO_NAN_PRODUCT = "or use tf.math.multiply_no_nan(x, y), which returns 0 where y is 0."
-_WHERE_BEFORE = "or replace the infinity before the product: tf.where(mask, x, 0.0)."
-_FINITE_CONSTANT = "Use a large finite number, such as 1e9 or -1e9, in place of the infinite one,"
-FINITE_CONSTANT = f"{_FINITE_CONSTANT} {_NO_NAN_PRODUCT}"
-_MASK_INPUT = "Mask the input of the op that made the infinity"
-MASK_INPUT = f"{_MASK_INPUT}, {_NO_NAN_PRODUCT}"

@@ -605,8 +605,8 @@ def _with_product(explanation: Explanation, computed: Computed) -> Explanation:
         return explanation
     return Explanation(
         f"{explanation.sentence} {line} multiplies the NaN by a tensor with as many zeros, but NaN * 0 is NaN.",
-        "If the product is meant to mask the NaN, replace the NaN before the product: tf.where(mask > 0, x, 0.0). "
-        "Otherwise, check where the program got the NaN.",
+        f"If the product is meant to mask the NaN, replace the NaN of {computed.outside_name() or 'the tensor'} with "
+        "tf.where before anything is computed from it. Otherwise, check where the program got the NaN.",
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from functools import cached_property
 from itertools import islice
 
 from tfdbg_arrow.query.bad_samples import BadSamples, SampleFinder
+from tfdbg_arrow.query.bad_tensor import BadTensorReader
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.explanation.computed import Computed, Inputs, VariableWrite
 from tfdbg_arrow.query.explanation.kinds import ADDS, PLUS_CONSTANT, RESHAPES
@@ -18,8 +20,18 @@ from tfdbg_arrow.query.flow.origins import Origins
 from tfdbg_arrow.query.flow.sinks import Sinks
 from tfdbg_arrow.query.flow.walk import CannotTellError, OutOfSightError, UnrecordedEndError, Walk, WalkedTensor
 from tfdbg_arrow.query.headline import executed_code
-from tfdbg_arrow.query.recorded import KINDS, EagerValue, GraphTensor, Op, TensorEvent, bad_condition, read_events
-from tfdbg_arrow.query.stacks import Frame, StackReader, short_place, source_lines, user_source
+from tfdbg_arrow.query.outside_tensors import OutsideTensors
+from tfdbg_arrow.query.recorded import (
+    KINDS,
+    EagerValue,
+    Execution,
+    GraphTensor,
+    Op,
+    TensorEvent,
+    bad_condition,
+    read_events,
+)
+from tfdbg_arrow.query.stacks import Frame, StackReader, executed_span, short_place, source_lines, user_source
 from tfdbg_arrow.schema.op_traits import READER, Trait, types_with
 
 _GETS_ELEMENT = f"{tuple(sorted(types_with(Trait.GETS_ELEMENT)))}"
@@ -40,6 +52,8 @@ _ROOTS = ("Sqrt", *RESHAPES)
 """Types of ops whose result is 0 only where their argument is, and nowhere negative."""
 _READERS = types_with(Trait.READS | Trait.READS_PART)
 _MAX_NORM_OPS = 200
+_MAX_CODE = 1000
+"""Maximum number of characters of a line of code that are parsed."""
 _MAX_UNSCALING = 3
 """Maximum number of ops between a gradient and its norm, such as those that divide it by the scale of the loss."""
 
@@ -107,7 +121,10 @@ class Surroundings:
 
     def _line(self, row: TensorEvent) -> str | None:
         """Returns the user's line that made a tensor, such as `train.py:9`; None if it is not known."""
-        frame = user_source(self._stacks.stack(self.flow.stack_trace_id(row)))
+        return self._line_of_stack(self.flow.stack_trace_id(row))
+
+    def _line_of_stack(self, stack_trace_id: int | None) -> str | None:
+        frame = user_source(self._stacks.stack(stack_trace_id))
         return None if frame is None else short_place(frame)
 
     def _user_frames(self, row: TensorEvent) -> list[Frame]:
@@ -197,6 +214,34 @@ class Surroundings:
         lines = () if frame is None else source_lines(self.logdir, frame, run_id=self.run_id, context=0)
         return executed_code(frame, lines[0].text if lines else None)
 
+    def added_number(self, index: int) -> str | None:
+        """Returns the number that the program adds last to make an input, as its code has it, such as `1e-8`.
+
+        The result is None if the input is no such sum, and if its code has no number or several.
+        """
+        stack_trace_id = self._stack_of_sum(index)
+        frame = user_source(self._stacks.stack(stack_trace_id))
+        lines = () if frame is None else source_lines(self.logdir, frame, run_id=self.run_id, context=0)
+        if frame is None or not lines:
+            return None
+        (line,) = lines
+        span = executed_span(frame, line.text)
+        numbers = _added_numbers(line.text if span is None else line.text[slice(*span)])
+        return numbers.pop() if len(numbers) == 1 else None
+
+    def _stack_of_sum(self, index: int) -> int | None:
+        """Returns the stack of the program's op that made an input, if it adds two tensors."""
+        own = self._own()
+        made: Op | Execution | None = None
+        if isinstance(own, str):
+            op = self.flow.graphs.op(self.event.graph_id or 0, own)
+            if op is not None and index < len(op.inputs):
+                made = self.flow.graphs.op(self.event.graph_id or 0, op.inputs[index][0])
+        else:
+            taken = self.flow.events.execution_inputs(self.event.execution_index or 0).get(index)
+            made = None if taken is None else self.flow.events.execution(self.flow.events.eager(taken).execution_index)
+        return made.stack_trace_id if made is not None and made.op_type in ADDS else None
+
     def made_by(self, row: TensorEvent) -> str | None:
         """Returns the type of the program's op that made a tensor; TensorFlow may have run another one."""
         return self._type_of(row.graph_id, row.op_name) or row.op_type
@@ -257,15 +302,6 @@ class Surroundings:
         if self.made_by(row) != "Sub" or not inputs.keys() >= {0, 1} or self.made_by(inputs[0]) == "Const":
             return False
         return self._is_of_gradient(inputs[1])
-
-    def has_gradients(self) -> bool:
-        """Returns whether the run has ops of gradients, or does not show it."""
-        rows = self.logdir.rows(
-            "SELECT 1 FROM graph_op WHERE run_id = ? AND role = 'gradient' UNION ALL "
-            "SELECT 1 FROM execution WHERE run_id = ? AND role = 'gradient' LIMIT 1",
-            [self.run_id, self.run_id],
-        )
-        return bool(rows) or not self.flow.labels.has_roles
 
     def bad_samples(self) -> BadSamples | None:
         """Returns the samples of the batch that are bad in the tensor, or None if it is not known to have samples."""
@@ -439,15 +475,16 @@ class Surroundings:
             return None
         if not self._has_selects():
             return None
-        sinks = Sinks(self.logdir, self.flow, run_id=self.run_id, kinds=KINDS)
-        walk = _ForwardWalk(self.flow, sinks)
-        try:
-            walk.follow_event(self.flow.computed(self._first_use()))
-        except (CannotTellError, OutOfSightError, UnrecordedEndError):
+        walk = self._forward_walk
+        if not walk.is_complete or walk.harm is not None or not walk.selects:
             return None
-        if walk.harm is not None or not walk.is_masked:
-            return None
-        return walk.bad_gradients[0] if walk.bad_gradients else self._bad_gradient_of_op()
+        gradient = walk.bad_gradients[0] if walk.bad_gradients else self._bad_gradient_of_op()
+        return None if gradient is None or self._did_no_harm() else gradient
+
+    def line_of_select(self) -> str | None:
+        """Returns the line of the first `tf.where` that replaces the bad value; None if there is none, or no line."""
+        first = min(self._forward_walk.selects, key=lambda made: made[0], default=None)
+        return None if first is None else self._line_of_stack(first[1])
 
     def unrecorded_function(self) -> tuple[str, str] | None:
         """Returns the name of the function that returned an eager tensor or an input of its op, if it was not recorded.
@@ -470,7 +507,8 @@ class Surroundings:
 
     def pool_of_nan(self) -> TensorEvent | None:
         """Returns the finite result of an op that returned the lowest number for NaN of the tensor, or None."""
-        return next(iter(self._forward_walk.pools), None) if self.event.num_nan else None
+        pool = next(iter(self._forward_walk.pools), None) if self.event.num_nan else None
+        return None if pool is None or self._did_no_harm() else pool
 
     def masking_product(self) -> str | None:
         """Returns the line that multiplies NaN of data by what looks like their mask, or None if there is none."""
@@ -478,8 +516,27 @@ class Surroundings:
             return None
         for product in sorted(self._forward_walk.products, key=lambda row: row.event_index):
             if any(_is_mask(row, product) for _, _, row in self.flow.taken_by(product)):
-                return self._line(product)
+                return None if self._did_no_harm() else self._line(product)
         return None
+
+    def _did_no_harm(self) -> bool:
+        """Returns whether the tensor certainly did no harm, so that nothing about it hints at a bug."""
+        reader = BadTensorReader(self.logdir, run_id=self.run_id, kinds=KINDS)
+        return reader.own_effect(self.event).expected_reason is not None
+
+    def outside_name(self) -> str | None:
+        """Returns what the tensor is in the program, as `NonFinite.outside_name`."""
+        samples = self.bad_samples()
+        return OutsideTensors(self.flow).name(self.event) if samples is None else samples.name
+
+    def has_gradients(self) -> bool:
+        """Returns whether the run has ops of gradients, or does not show it."""
+        rows = self.logdir.rows(
+            "SELECT 1 FROM graph_op WHERE run_id = ? AND role = 'gradient' UNION ALL "
+            "SELECT 1 FROM execution WHERE run_id = ? AND role = 'gradient' LIMIT 1",
+            [self.run_id, self.run_id],
+        )
+        return bool(rows) or not self.flow.labels.has_roles
 
     @cached_property
     def _stacks(self) -> StackReader:
@@ -491,6 +548,7 @@ class Surroundings:
         walk = _ForwardWalk(self.flow, Sinks(self.logdir, self.flow, run_id=self.run_id, kinds=KINDS))
         with suppress(CannotTellError, OutOfSightError, UnrecordedEndError):
             walk.follow_event(self.flow.computed(self._first_use()))
+            walk.is_complete = True
         return walk
 
     def _has_selects(self) -> bool:
@@ -504,17 +562,23 @@ class Surroundings:
 
     def _first_use(self) -> TensorEvent:
         """Returns the bad tensor, or for data that a pipeline returned, the first bad element that came out of it."""
-        if self.event.scope != "external":
-            return self.event
-        returned = read_events(
+        own = self.event
+        if own.scope != "external":
+            return own
+        uses = () if own.tensor_id is None else self.flow.events.uses(own.tensor_id)
+        if any("Dataset" not in use.execution.op_type for use in uses):
+            return own
+        of_components = read_events(
             self.logdir,
-            f"{bad_condition(KINDS)} AND op_type IN {_GETS_ELEMENT} AND event_index > ? ORDER BY event_index LIMIT 1",
-            [self.run_id, self.event.event_index],
+            f"event_index IN (SELECT min(event_index) FROM tensor_health WHERE run_id = ? AND {bad_condition(KINDS)} "
+            f"AND op_type IN {_GETS_ELEMENT} AND event_index > ? GROUP BY graph_id, op_name, output_slot)",
+            [self.run_id, self.run_id, own.event_index],
         )
-        is_used = self.event.tensor_id is not None and any(
-            "Dataset" not in use.execution.op_type for use in self.flow.events.uses(self.event.tensor_id)
-        )
-        return self.event if is_used or not returned else returned[0]
+        # The rows of two arrays may look alike. Nothing links some elements to an array.
+        origins, indexes = Origins(self.flow, kinds=KINDS), {use.input_index for use in uses}
+        roots = [(element, origins.roots([element], set())) for element in of_components]
+        may_come = [element for element, of_element in roots if of_element == [element] or own in of_element]
+        return min(may_come, key=lambda row: (row.output_slot not in indexes, row.event_index), default=own)
 
     def _bad_gradient_of_op(self) -> TensorEvent | None:
         """Returns the first bad tensor among those of the gradient of the op, in its call or later."""
@@ -545,7 +609,9 @@ class _ForwardWalk(Walk):
     """A walk that does not follow a bad tensor into the gradient.
 
     Attributes:
-        is_masked: Whether a `tf.where` took a bad tensor and returned a finite one.
+        is_complete: Whether the recording shows where the tensor went.
+        selects: The calls of `tf.where` that took a bad tensor and returned a finite one: the number of the op or the
+            execution, and its stack.
         bad_gradients: The bad tensors of the gradient that were computed from bad tensors of the forward pass.
         products: The bad products of the forward pass.
         pools: The finite results that hold the lowest number in place of NaN.
@@ -553,7 +619,8 @@ class _ForwardWalk(Walk):
 
     def __init__(self, flow: DataFlow, sinks: Sinks) -> None:
         super().__init__(flow, sinks)
-        self.is_masked = False
+        self.is_complete = False
+        self.selects: list[tuple[int, int | None]] = []
         self.bad_gradients: list[TensorEvent] = []
         self.products: list[TensorEvent] = []
         self.pools: list[TensorEvent] = []
@@ -579,10 +646,13 @@ class _ForwardWalk(Walk):
         if tensor.frame is None:
             made = self._flow.events.eager(tensor.slot)
             op_type, event = made.op_type, made.event
+            execution = self._flow.events.execution(made.execution_index)
+            made_by = None if execution is None else (execution.execution_index, execution.stack_trace_id)
             role = None if made.execution_index is None else self._labels.execution(made.execution_index).role
         else:
             op = self._flow.graphs.op(tensor.frame.graph_id, tensor.name)
             op_type = None if op is None else op.op_type
+            made_by = None if op is None else (op.op_index, op.stack_trace_id)
             event = self._flow.events.graph_tensor(
                 GraphTensor(tensor.frame.context, tensor.frame.graph_id, tensor.name, tensor.slot, 2**63 - 1)
             )
@@ -590,12 +660,23 @@ class _ForwardWalk(Walk):
         if role == "gradient":
             self.bad_gradients += [event] if is_bad and event is not None else []
             return False
-        self.is_masked |= op_type in _SELECTS and not is_bad
+        self.selects += [made_by] if op_type in _SELECTS and not is_bad and made_by is not None else []
         self.products += [event] if op_type == "Mul" and is_bad and event is not None else []
         if event is not None and op_type in POOLS and not is_bad:
             taken = next((row for index, _, row in self._flow.taken_by(event) if index == 0), None)
             self.pools += [event] if taken is not None and holds_extreme(event, taken) else []
         return is_bad
+
+
+def _added_numbers(code: str) -> set[str]:
+    """Returns the numbers that an expression or a line of code adds to something, as the code has them."""
+    try:
+        tree = ast.parse(code.strip()[:_MAX_CODE])
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return set()
+    sums = [node for node in ast.walk(tree) if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add)]
+    terms = [term for node in sums for term in (node.left, node.right) if isinstance(term, ast.Constant)]
+    return {ast.get_source_segment(code.strip(), term) or "" for term in terms if isinstance(term.value, float)}
 
 
 def _holds_only_neg_inf(row: TensorEvent) -> bool:
