@@ -97,6 +97,10 @@ def repair_of_call(stack: Iterable[Frame], op_type: str | None, *, is_negative: 
     return next((function.repair for function in of_type if (function.module, function.name) in names), None)
 
 
+IN_LOGSUMEXP = ("math_ops", "reduce_logsumexp")
+"""The module and the name of tf.reduce_logsumexp."""
+
+
 def library_functions(stack: Iterable[Frame]) -> frozenset[tuple[str, str]]:
     """Returns the functions of libraries between an op and the user's code: the name of the module and the function."""
     inside = takewhile(lambda frame: not frame.is_user, stack)

@@ -34,6 +34,7 @@ from tfdbg_arrow.query.explanation.kinds import (
     with_mask,
     within_dtype,
 )
+from tfdbg_arrow.query.explanation.library import IN_LOGSUMEXP
 from tfdbg_arrow.query.explanation.linear import (
     ROW_OF_MASK,
     STEP_COUNTER,
@@ -61,8 +62,6 @@ _LOGSUMEXP = (
     "Use tf.reduce_logsumexp in place of the exponentials, their sum and the logarithm: it neither overflows nor "
     "underflows."
 )
-_IN_LOGSUMEXP = ("math_ops", "reduce_logsumexp")
-"""The module and the name of tf.reduce_logsumexp."""
 _XLOGY = "Use tf.math.xlogy(p, p) in place of p * log(p): it is 0 for p = 0, and its gradient is finite."
 _HYPERBOLIC = (
     "Clip the argument with tf.clip_by_value. For log(cosh(x)), use x + tf.nn.softplus(-2 * x) - log(2), which cannot "
@@ -203,7 +202,7 @@ def _terms_of_exponentials(computed: Computed, total: TensorEvent) -> TensorEven
 
 def _sums_rows_of_mask(computed: Computed, terms: TensorEvent | None) -> bool:
     """Returns whether a sum of exponentials is certainly 0 only where all of them are those of -Inf."""
-    if _IN_LOGSUMEXP in computed.library_functions():
+    if IN_LOGSUMEXP in computed.library_functions():
         return True  # it subtracts the maximum of each row, so the largest term of any other row is 1
     x = None if terms is None else computed.made_from(terms).get(0)
     if terms is None or x is None or not x.num_neg_inf:

@@ -14,6 +14,7 @@ from tfdbg_arrow.query.bad_tensor import BadTensorReader
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.explanation.computed import Computed, Inputs, VariableWrite
 from tfdbg_arrow.query.explanation.kinds import ADDS, PLUS_CONSTANT, RESHAPES
+from tfdbg_arrow.query.explanation.library import IN_LOGSUMEXP, library_functions
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.flow.extremes import POOLS, holds_extreme, largest_of
 from tfdbg_arrow.query.flow.origins import Origins
@@ -476,15 +477,20 @@ class Surroundings:
         if not self._has_selects():
             return None
         walk = self._forward_walk
-        if not walk.is_complete or walk.harm is not None or not walk.selects:
+        if not walk.is_complete or walk.harm is not None or not self._selects():
             return None
         gradient = walk.bad_gradients[0] if walk.bad_gradients else self._bad_gradient_of_op()
         return None if gradient is None or self._did_no_harm() else gradient
 
     def line_of_select(self) -> str | None:
         """Returns the line of the first `tf.where` that replaces the bad value; None if there is none, or no line."""
-        first = min(self._forward_walk.selects, key=lambda made: made[0], default=None)
+        first = min(self._selects(), key=lambda made: made[0], default=None)
         return None if first is None else self._line_of_stack(first[1])
+
+    def _selects(self) -> list[tuple[int, int | None]]:
+        """Returns the calls of `tf.where` of the program: tf.reduce_logsumexp leaves infinite maxima out by itself."""
+        selects = self._forward_walk.selects
+        return [made for made in selects if IN_LOGSUMEXP not in library_functions(self._stacks.stack(made[1]))]
 
     def unrecorded_function(self) -> tuple[str, str] | None:
         """Returns the name of the function that returned an eager tensor or an input of its op, if it was not recorded.
