@@ -54,11 +54,11 @@ class Masks:
             if op_type in _GIVEN:
                 has_given_floats |= op_type != "Const" and not self._flow.cannot_be_bad(trace)
                 continue
-            new = [place for place in self._elements(trace.place, trace.dtype, op_type) if place not in seen]
-            if op_type not in _MAKES_MASK or not new:
+            elements = [*self._elements(trace.place, trace.dtype, op_type)]
+            if op_type not in _MAKES_MASK or not elements:
                 return False
-            waiting += new
-            seen.update(new)
+            waiting += [place for place in elements if place not in seen]
+            seen.update(elements)
         return not (has_given_floats and self._has_nan)
 
     @cached_property
@@ -75,7 +75,7 @@ class Masks:
         if isinstance(place, EagerValue):
             return self._flow.events.eager(place.tensor_id).op_type
         op = self._flow.graphs.op(place.graph_id, place.op_name)
-        return None if op is None else op.op_type
+        return "" if op is None else op.op_type
 
     def _is_only_added(self, log: Place) -> bool:
         """Returns whether the forward pass adds a logarithm to other values, and otherwise only moves its elements.

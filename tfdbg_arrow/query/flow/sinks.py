@@ -526,7 +526,8 @@ class Sinks:
 
     def _cut_off(self) -> Iterator[TensorEvent]:
         """Yields the bad tensors that an op would have taken if its call had not raised an error that did harm."""
-        for execution_index in itertools.filterfalse(self.is_caught, sorted(self._failed)):
+        harmful = itertools.filterfalse(self.is_caught, sorted(self._failed))
+        for execution_index in itertools.islice(harmful, _MAX_FAILED):
             rows = read_events(
                 self._logdir,
                 f"{self._bad} AND scope = 'graph' AND execution_index = ? ORDER BY event_index LIMIT {_EAGER_BATCH}",
@@ -565,7 +566,7 @@ class Sinks:
 
     def _find_next_call(self, execution_index: int) -> int | None:
         """Returns the execution by which the error of another one is caught, or None if there is none."""
-        if self.is_stopped or not self.has_failed(execution_index):
+        if self.is_stopped or execution_index not in self._failed:
             return None
         return self.skipped_uses.next_call(execution_index)
 
@@ -602,8 +603,7 @@ class Sinks:
     def _failed(self) -> frozenset[int]:
         """The executions that raised an error, other than the end of the data."""
         rows = self._logdir.rows(
-            "SELECT execution_index FROM execution_error WHERE run_id = ? AND error_type <> ? "
-            f"ORDER BY execution_index LIMIT {_MAX_FAILED}",
+            "SELECT execution_index FROM execution_error WHERE run_id = ? AND error_type <> ?",
             [self._run_id, _END_OF_DATA],
         )
         return frozenset(index for (index,) in rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
 
@@ -31,6 +32,7 @@ class SkippedUses:
         self._run_id = run_id
         self._last_used = lru_cache(maxsize=4096)(self._read_last_used)
         self._user_frames = lru_cache(maxsize=64)(self._read_user_frames)
+        self._calls_without_error = lru_cache(maxsize=64)(self._read_calls_without_error)
 
     def is_skipped(self, row: TensorEvent, *, is_taken: bool = True) -> bool:
         """Returns whether the program skipped its usual use of a tensor, only this time, and continued.
@@ -133,23 +135,30 @@ class SkippedUses:
         execution = self._flow.events.execution(execution_index)
         if execution is None or execution.stack_trace_id is None:
             return None
-        functions = self._traces_of_function(execution)
-        stacks = self._stacks_of_line(functions, execution.stack_trace_id)
-        ((following,),) = self._logdir.rows(
-            "SELECT min(e.execution_index) FROM execution AS e LEFT JOIN execution_error AS x "
+        calls = self._calls_without_error(self._traces_of_function(execution), execution.stack_trace_id)
+        place = bisect_right(calls, execution_index)
+        return calls[place] if place < len(calls) else None
+
+    def _read_calls_without_error(self, functions: tuple[str, ...], stack_trace_id: int) -> tuple[int, ...]:
+        """Returns the executions in which the line of a stack called one of some functions, in order."""
+        stacks = self._stacks_of_line(functions, stack_trace_id)
+        rows = self._logdir.rows(
+            "SELECT e.execution_index FROM execution AS e LEFT JOIN execution_error AS x "
             "ON x.run_id = e.run_id AND x.execution_index = e.execution_index "
-            "WHERE e.run_id = ? AND e.execution_index > ? AND x.error_type IS NULL "
+            "WHERE e.run_id = ? AND x.error_type IS NULL "
             f"AND e.op_type IN ({', '.join('?' * len(functions))}) "
-            f"AND e.stack_trace_id IN ({', '.join('?' * len(stacks))})",
-            [self._run_id, execution_index, *functions, *stacks],
+            f"AND e.stack_trace_id IN ({', '.join('?' * len(stacks))}) ORDER BY e.execution_index",
+            [self._run_id, *functions, *stacks],
         )
-        return None if following is None else int(following)
+        return tuple(index for (index,) in rows)
 
     def _traces_of_function(self, execution: Execution) -> tuple[str, ...]:
         """Returns the functions that TensorFlow made of the Python function that an execution called."""
         graphs = self._flow.graphs
         name = None if execution.graph_id is None else graphs.names.get(execution.graph_id)
-        traces = (function for function, graph_id in graphs.function_graphs.items() if graphs.names[graph_id] == name)
+        traces = (
+            function for function, graph_id in graphs.function_graphs.items() if graphs.names.get(graph_id) == name
+        )
         return (execution.op_type,) if name is None else tuple(traces)
 
     def _stacks_of_line(self, op_types: tuple[str, ...], stack_trace_id: int) -> list[int]:
