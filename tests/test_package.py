@@ -202,8 +202,8 @@ def test_the_wheel_contains_the_package(tmp_path: Path, monkeypatch: pytest.Monk
     assert sources - names == set()
     assert {name for name in names if name.endswith((".cc", ".h", ".inc", ".pyc"))} == set()
     licenses = {name.partition(".dist-info/licenses/")[2] for name in names if "/licenses/" in name}
-    vendored = "tfdbg_arrow/viewer/static/vendor/dagre/LICENSE"
-    assert licenses == {"LICENSE", "licenses/nanobind.txt", "licenses/robin_map.txt", vendored}
+    vendored = {f"tfdbg_arrow/viewer/static/vendor/{name}/LICENSE" for name in ("codemirror", "dagre")}
+    assert licenses == {"LICENSE", "licenses/nanobind.txt", "licenses/robin_map.txt"} | vendored
     assert any(re.search(r"/native/_core\..*\.so$", name) for name in names) == has_compiler
     if not has_compiler:
         installed = tmp_path / "installed"

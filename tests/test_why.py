@@ -184,10 +184,9 @@ CASES = (
     Case(
         "logsumexp of an overflow",
         lambda: tf.function(tf.reduce_logsumexp)(-tf.square(_t(1e30, 1e30))),
-        "Log-sum-exp of -Inf alone: the only row holds nothing else, and the log-sum-exp of such a row is -Inf. The "
-        "infinities go back to test_why.py:",
-        "Look at test_why.py:",
-        "Log",
+        "Overflow in Square",
+        "",
+        "Square",
     ),
     Case("softmax by hand", lambda: _softmax_by_hand(_t(100, 1)), "Overflow in Exp", "tf.nn.softmax", "Exp"),
     Case(
