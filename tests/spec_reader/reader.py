@@ -151,8 +151,12 @@ class Run(Flow):
             return []
         found: list[Tensor] = []
         waiting = self.nearest_rows(tensor)
+        seen = {tensor}
         while waiting:
             at = waiting.pop()
+            if at in seen:
+                continue
+            seen.add(at)
             op_type, nearest = self.health[at]["op_type"], self.nearest_rows(at)
             num_zero = 0 if self.health[at]["num_subnormal"] else self.health[at]["num_zero"]
             if op_type == "Exp" and num_zero and [self.health[each]["num_neg_inf"] for each in nearest] == [num_zero]:

@@ -169,8 +169,12 @@ class DataFlow:
             return ()
         infinities: list[TensorEvent] = []
         rows = list(self.sources_of(event).events)
+        examined = {event.event_index}
         while rows:
             row = rows.pop()
+            if row.event_index in examined:  # several terms share it, or rows without a context form a cycle
+                continue
+            examined.add(row.event_index)
             behind = self.sources_of(row).events
             num_infinite = behind[0].num_neg_inf if len(behind) == 1 else None
             # TensorFlow may take 0 for a subnormal number.
