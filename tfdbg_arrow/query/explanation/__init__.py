@@ -143,7 +143,6 @@ def explain_event(
         added_number=around.added_number,
         outside_name=around.outside_name,
         has_gradients=around.has_gradients,
-        line_of_infinities=around.line_of_infinities,
         library_functions=lambda: library_functions(around.op_to_change()[0]),
     )
     explanation = None

@@ -141,8 +141,6 @@ class Computed:
         has_gradients: Returns whether the program computes gradients, or may do so.
         library_functions: Returns the functions of libraries that called the op, or the one whose gradient it computes:
             the names of the module and the function.
-        line_of_infinities: Returns the line that made the -Inf whose exponentials are zeros of the inputs. None if the
-            program wrote them itself, and if there are none.
     """
 
     output: TensorEvent
@@ -175,7 +173,6 @@ class Computed:
     outside_name: Callable[[], str | None] = _no_text
     has_gradients: Callable[[], bool] = _never
     library_functions: Callable[[], frozenset[tuple[str, str]]] = _no_functions
-    line_of_infinities: Callable[[], str | None] = _no_text
 
     @property
     def op(self) -> str:

@@ -183,14 +183,9 @@ def _log_sum_exp(computed: Computed, x: TensorEvent) -> Explanation | None:
         return None
     rows = "the only row" if output.size == 1 else f"{output.num_neg_inf or 0:,} of {output.size or 0:,} rows"
     hold = "holds" if output.num_neg_inf == 1 else "hold"
-    sentence = f"Log-sum-exp of -Inf alone: {rows} {hold} nothing else, and the log-sum-exp of such a row is -Inf."
-    line = computed.line_of_infinities()
-    if line is None:
-        return Explanation(sentence, ROW_OF_MASK)
     return Explanation(
-        f"{sentence} The infinities go back to {line}.",
-        f"Look at {line} first. If it makes a mask, use a large negative number such as -1e9 in place of -Inf, or "
-        "leave one element of each row unmasked.",
+        f"Log-sum-exp of -Inf alone: {rows} {hold} nothing else, and the log-sum-exp of such a row is -Inf.",
+        ROW_OF_MASK,
     )
 
 

@@ -114,12 +114,6 @@ class Surroundings:
             row = source
         return row
 
-    def line_of_infinities(self) -> str | None:
-        """Returns the line that made the first of `infinities_behind`; None if the program wrote them all itself."""
-        origins = Origins(self.flow, kinds=KINDS)
-        roots = [root for root in origins.roots(self.infinities_behind(), set()) if not origins.is_literal(root)]
-        return None if not roots else self._line(min(roots, key=origins.order))
-
     def _line(self, row: TensorEvent) -> str | None:
         """Returns the user's line that made a tensor, such as `train.py:9`; None if it is not known."""
         return self._line_of_stack(self.flow.stack_trace_id(row))
