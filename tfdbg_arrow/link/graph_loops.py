@@ -162,8 +162,10 @@ class GraphLoops:
                 item, entries = ranges(passes.start[outer], passes.start[outer] + passes.num_passes[outer])
                 if len(entries):
                     outer = outer[item]
-                    place = find_entries(passes.frame_id[here], passes.frame_id[outer], entries - passes.start[outer])
-                    self.entry[here] = np.where(place >= 0, entries[place], -1)
+                    entry_index = find_entries(
+                        passes.frame_id[here], passes.frame_id[outer], entries - passes.start[outer]
+                    )
+                    self.entry[here] = np.where(entry_index >= 0, entries[entry_index], -1)
 
     def _depth(self, loop: int) -> int:
         depth = 0

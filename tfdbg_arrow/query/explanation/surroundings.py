@@ -107,9 +107,9 @@ class Surroundings:
     def _passed_to_call(self, row: TensorEvent) -> TensorEvent:
         """Returns the tensor with -Inf that the user's code passed to the call in which an op computed another one."""
         calls = self._user_frames(self.event)
-        while self._user_frames(row) == calls:
+        for _ in range(_MAX_BEHIND):
             source = next(filter(_holds_only_neg_inf, self.inputs_of(row).values()), None)
-            if source is None:
+            if source is None or self._user_frames(row) != calls:
                 break
             row = source
         return row

@@ -134,11 +134,11 @@ class Culprits:
         """Returns the earliest of the origins that did the greatest harm, or None if none did any harm."""
         is_allowed = self._origins.is_allowed
         most_harmful = self._most_harmful() if is_allowed is None else self._find_most_harmful(is_allowed)
-        equals = {root.event_index: root for _, roots in most_harmful for root in roots}.values()
+        all_roots = {root.event_index: root for _, roots in most_harmful for root in roots}.values()
         culprits = []
         for effect, roots in most_harmful:
             first = min(roots, key=self._place)
-            rivals = tuple(sorted((root for root in equals if self._is_rival(root, first)), key=self._place))
+            rivals = tuple(sorted((root for root in all_roots if self._is_rival(root, first)), key=self._place))
             culprits.append(Culprit(first, Effect(effect, None), rivals))
         return min(culprits, key=lambda culprit: self._origins.order(culprit.event), default=None)
 

@@ -41,11 +41,11 @@ class Masks:
 
     def _is_of_mask(self, log: Place) -> bool:
         """Returns whether a logarithm was computed from booleans, or from given zeros and ones."""
-        waiting = [place for place, _ in self._flow.made_from(log)]
-        seen = {*waiting}
+        sources = [place for place, _ in self._flow.made_from(log)]
+        seen = {*sources}
         has_given_floats = False
-        while waiting:
-            trace = self._flow.trace(waiting.pop(), how="graph", near=2**63 - 1)
+        while sources:
+            trace = self._flow.trace(sources.pop(), how="graph", near=2**63 - 1)
             op_type = self._op_type(trace.place)
             if trace.dtype == "bool" or op_type == "OneHot":
                 continue
@@ -57,7 +57,7 @@ class Masks:
             elements = [*self._elements(trace.place, trace.dtype, op_type)]
             if op_type not in _MAKES_MASK or not elements:
                 return False
-            waiting += [place for place in elements if place not in seen]
+            sources += [place for place in elements if place not in seen]
             seen.update(elements)
         return not (has_given_floats and self._has_nan)
 
@@ -82,19 +82,19 @@ class Masks:
 
         These are not a single number, such as an epsilon, and not an infinite logarithm, as of another probability.
         """
-        waiting, seen = [log], {log}
+        results, seen = [log], {log}
         is_added = False
-        while waiting and len(seen) <= _MAX_TENSORS:
-            taken = waiting.pop()
+        while results and len(seen) <= _MAX_TENSORS:
+            taken = results.pop()
             for op_type, inputs, made in self._forward_users(taken):
                 if op_type in _MOVES:
-                    waiting += [place for place in made if place not in seen]
+                    results += [place for place in made if place not in seen]
                     seen.update(made)
                 elif op_type not in _ADDS or not self._are_scores(place for place in inputs if place != taken):
                     return False
                 else:
                     is_added = True
-        return is_added and not waiting
+        return is_added and not results
 
     def _are_scores(self, places: Iterable[Place]) -> bool:
         traces = [self._flow.trace(place, how="graph", near=2**63 - 1) for place in places]

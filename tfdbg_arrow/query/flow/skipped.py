@@ -136,8 +136,8 @@ class SkippedUses:
         if execution is None or execution.stack_trace_id is None:
             return None
         calls = self._calls_without_error(self._traces_of_function(execution), execution.stack_trace_id)
-        place = bisect_right(calls, execution_index)
-        return calls[place] if place < len(calls) else None
+        next_index = bisect_right(calls, execution_index)
+        return calls[next_index] if next_index < len(calls) else None
 
     def _read_calls_without_error(self, functions: tuple[str, ...], stack_trace_id: int) -> tuple[int, ...]:
         """Returns the executions in which the line of a stack called one of some functions, in order."""
