@@ -206,7 +206,7 @@ def _cut_off(run: Run, bad: list[Tensor]) -> list[Tensor]:
 def _next_call(run: Run, index: int) -> int | None:
     """Returns the execution by which the error of another one is caught, or None if it is not caught."""
     errors = {row["execution_index"]: row["error_type"] for row in run.rows("execution_error")}
-    if index not in errors or "NonFiniteError" in errors.values():
+    if errors.get(index) in (None, "OutOfRangeError") or "NonFiniteError" in errors.values():
         return None
     own = _called_from(run, run.execution(index))
     later = (row for row in run.rows("execution") if row["execution_index"] > index)
