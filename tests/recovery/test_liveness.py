@@ -119,8 +119,8 @@ def test_without_file_locks_the_modification_time_shows_that_a_process_lives(
     files.close()
 
 
-_FORKS_AND_DIES = """
-import os, signal, sys, time
+_FORKS = """
+import os, sys, time
 import tfdbg_arrow
 from tfdbg_arrow.writer import active_recording
 from tests.recovery.driver import Recorder
@@ -129,18 +129,17 @@ from pathlib import Path
 recorder = Recorder(Path(sys.argv[1]), np.zeros(5, np.int64), seed=1)
 os.register_at_fork(after_in_child=lambda: (recorder.spool.abandon(), recorder.files.abandon()))
 [recorder.call() for _ in range(50)]
-child = os.fork()
-if child == 0:
+if os.fork() == 0:
+    print(os.getpid(), flush=True)  # after the handlers of fork, which release the lock
     time.sleep(60)
     os._exit(0)
-print(child, flush=True)
-os.kill(os.getpid(), signal.SIGKILL)
+time.sleep(60)
 """
 
 
 @contextmanager
 def outlived_by_its_child(program: str, logdir: Path, *arguments: str) -> Iterator[None]:
-    """Runs a program that prints the process ID of its forked child and kills itself; the child lives in the block."""
+    """Kills a program when its forked child prints its process ID; the child lives in the block."""
     process = subprocess.Popen(
         [sys.executable, "-c", program, str(logdir), *arguments],
         cwd=Path(__file__).parents[2],
@@ -150,6 +149,7 @@ def outlived_by_its_child(program: str, logdir: Path, *arguments: str) -> Iterat
     assert process.stdout is not None
     child = int(process.stdout.readline())
     try:
+        process.kill()
         assert process.wait(timeout=60) == -signal.SIGKILL
         process.stdout.close()
         os.kill(child, 0)
@@ -167,31 +167,29 @@ def check_all_recovered(logdir: Path) -> None:
 
 def test_a_surviving_forked_child_does_not_keep_its_parent_alive(tmp_path: Path) -> None:
     logdir = tmp_path / "logdir"
-    with outlived_by_its_child(_FORKS_AND_DIES, logdir):
+    with outlived_by_its_child(_FORKS, logdir):
         check_all_recovered(logdir)
 
 
-_FORKS_IN_C_AND_DIES = """
-import ctypes, os, signal, sys, time
+_FORKS_IN_C = """
+import ctypes, os, sys, time
 import numpy as np
 from pathlib import Path
 from tests.recovery.driver import Recorder
 recorder = Recorder(Path(sys.argv[1]), np.zeros(5, np.int64), seed=1)
 [recorder.call() for _ in range(50)]
-child = ctypes.PyDLL(None).fork()
-if child == 0:
+if ctypes.PyDLL(None).fork() == 0:
     recorder.spool.intern_string("of the child")
+    print(os.getpid(), flush=True)
     time.sleep(60)
     os._exit(0)
-print(child, flush=True)
-time.sleep(0.5)
-os.kill(os.getpid(), signal.SIGKILL)
+time.sleep(60)
 """
 
 
 def test_a_child_forked_from_c_does_not_keep_its_parent_alive(tmp_path: Path) -> None:
     logdir = tmp_path / "logdir"
-    with outlived_by_its_child(_FORKS_IN_C_AND_DIES, logdir):
+    with outlived_by_its_child(_FORKS_IN_C, logdir):
         assert b"of the child" not in spool_paths(logdir, run_id=RUN_ID).journal.read_bytes()
         check_all_recovered(logdir)
 

@@ -124,7 +124,8 @@ def test_an_array_that_changes_outside_tensorflow_is_measured_again_after_a_whil
                 array[:] = np.nan
             time.sleep(0.002)
     counts = [num_nan for _, num_nan in measured(tmp_path)]
-    assert set(counts) == {0, array.size}
+    # Counts in between are possible: a thread of tf.data may measure the array while this thread changes it.
+    assert (counts[0], counts[-1]) == (0, array.size)
     assert counts == sorted(counts), "no row has the count of an earlier call"
     assert num_unchanged(tmp_path) == SHAPE[0] - len(counts) > 0
 
