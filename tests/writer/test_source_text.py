@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import linecache
 import os
 import subprocess
@@ -12,9 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tfdbg_arrow.writer import source_text, stacks
-from tfdbg_arrow.writer.source_text import source_lines
+from tfdbg_arrow.writer import source_text as source_text_module
+from tfdbg_arrow.writer import stacks
+from tfdbg_arrow.writer.source_text import SourceText, source_text
 from tfdbg_arrow.writer.stacks import StackTable
 
 TEXT = "x = 1\n\n\ny = '\x0c π'"
@@ -27,20 +31,32 @@ def test_the_lines_of_files_of_text_in_linecache_and_of_modules_in_zip_files(
     (tmp_path / "latin.py").write_bytes(b"# coding: latin-1\n# \xe9\n")
     (tmp_path / "broken.py").write_bytes(b"# \xe9\n")
     lines = ["x = 1\n", "\n", "\n", "y = '\x0c π'"]
-    assert source_lines(str(tmp_path / "plain.py")) == lines
-    assert source_lines(str(tmp_path / "latin.py")) == ["# coding: latin-1\n", "# é\n"]
-    assert [source_lines(str(tmp_path / name)) for name in ("broken.py", "missing.py", "", "a\0b")] == [[]] * 4
+    assert list(source_text(str(tmp_path / "plain.py"))) == lines
+    assert list(source_text(str(tmp_path / "latin.py"))) == ["# coding: latin-1\n", "# é\n"]
+    assert [list(source_text(str(tmp_path / name))) for name in ("broken.py", "missing.py", "", "a\0b")] == [[]] * 4
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert source_lines("plain.py") == lines
+    assert list(source_text("plain.py")) == lines
     monkeypatch.setitem(linecache.cache, "<cell>", (6, None, ["z = 2\n"], "<cell>"))
-    assert source_lines("<cell>") == ["z = 2\n"]
+    assert list(source_text("<cell>")) == ["z = 2\n"]
     with zipfile.ZipFile(tmp_path / "modules.zip", "w") as archive:
         archive.writestr("zipped.py", "z = 3\n")
     monkeypatch.syspath_prepend(str(tmp_path / "modules.zip"))
     zipped = __import__("zipped")
-    assert source_lines(zipped.__file__) == []
+    assert list(source_text(zipped.__file__)) == []
     linecache.lazycache(zipped.__file__, vars(zipped))
-    assert source_lines(zipped.__file__) == ["z = 3\n"]
+    assert list(source_text(zipped.__file__)) == ["z = 3\n"]
+
+
+@given(text=st.text(alphabet="ab \n\r\x0cπ", max_size=30), line=st.integers(-12, 12), end=st.integers(-12, 12))
+def test_lines_are_those_of_a_list(text: str, line: int, end: int) -> None:
+    lines, expected = SourceText(text), io.StringIO(text, newline="\n").readlines()
+    assert list(lines) == expected
+    assert lines[line:end] == expected[line:end]
+    if -len(expected) <= line < len(expected):
+        assert lines[line] == expected[line]
+    else:
+        with pytest.raises(IndexError):
+            lines[line]
 
 
 def test_only_regular_files_of_limited_size_are_read(tmp_path: Path) -> None:
@@ -49,11 +65,11 @@ def test_only_regular_files_of_limited_size_are_read(tmp_path: Path) -> None:
     for name, size in (("fits.py", 0), ("large.py", 1)):
         with open(tmp_path / name, "wb") as file:
             file.write(b"#\n")
-            file.truncate(source_text._MAX_SOURCE_BYTES + size)
+            file.truncate(source_text_module._MAX_SOURCE_BYTES + size)
     names = ("pipe.py", "link.py", "large.py", "fits.py")
     program = (
-        "import sys; from tfdbg_arrow.writer.source_text import source_lines;"
-        "print([len(source_lines(path)) for path in sys.argv[1:]])"
+        "import sys; from tfdbg_arrow.writer.source_text import source_text;"
+        "print([len(source_text(path)) for path in sys.argv[1:]])"
     )
     paths = [*(str(tmp_path / name) for name in names), "/dev/zero", "/dev/stdin", "pipe.py", "/proc/self/mem"]
     done = subprocess.run(
@@ -77,14 +93,14 @@ def test_other_threads_add_stacks_while_a_file_is_read(monkeypatch: pytest.Monke
     )
     codes = {name: compile("x = 1\n", name, "exec") for name in ("slow.py", "fast.py")}
 
-    def read(path: str) -> list[str]:
+    def read(path: str) -> SourceText:
         if path == "slow.py":
             other = threading.Thread(target=lambda: table.add(2, [codes["fast.py"]], [0]), daemon=True)
             other.start()
             other.join(60.0)
-        return []
+        return SourceText("")
 
-    monkeypatch.setattr(stacks, "source_lines", read)
+    monkeypatch.setattr(stacks, "source_text", read)
     table.add(1, [codes["slow.py"]], [0])
     table.add_traceback([("slow.py", 1, "f")])
     assert written[:2] == [[2], [1]]

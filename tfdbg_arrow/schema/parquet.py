@@ -35,11 +35,14 @@ FORMAT_VERSION_KEY = b"tfdbg_arrow.format_version"
 ROW_GROUP_ROWS = 122_880
 """Rows per row group, DuckDB's own vector-aligned size; pass it as `row_group_size` when writing."""
 
-_ELEMENT_BATCH = 16
-"""Number of element values after which Arrow checks the size of a page.
+_BATCH_OF_LONG_VALUES = 16
+"""Number of long values after which Arrow checks the size of a page.
 
 With Arrow's default of 1,024, a page of values of 64 KiB each would have 64 MiB.
 """
+
+_LONG_TEXTS = frozenset({"source_text"})
+"""Columns of long texts that differ in each row. A dictionary would only be a second copy of them in memory."""
 
 _INTEGERS = frozenset({Type.BIGINT, Type.INTEGER, Type.TIMESTAMP, Type.BIGINT_LIST})
 _WITHOUT_STATISTICS = frozenset({Type.DOUBLE, Type.BLOB})
@@ -117,18 +120,22 @@ def parquet_options(name: str) -> dict[str, Any]:
         KeyError: The format has no such table.
     """
     columns = table(name).columns
-    holds_elements = any(column.type is Type.BLOB for column in columns)
+    has_long_values = any(column.type is Type.BLOB or column.name in _LONG_TEXTS for column in columns)
     return {
         "compression": "zstd",
-        "use_dictionary": [column.name for column in columns if column.type is Type.VARCHAR],
+        "use_dictionary": [column.name for column in columns if _has_dictionary(column)],
         "column_encoding": {
-            leaf_path(column): _encoding(column.type) for column in columns if column.type is not Type.VARCHAR
+            leaf_path(column): _encoding(column.type) for column in columns if not _has_dictionary(column)
         },
         "write_statistics": [leaf_path(column) for column in columns if column.type not in _WITHOUT_STATISTICS],
         "write_page_checksum": True,
-        **({"write_batch_size": _ELEMENT_BATCH} if holds_elements else {}),
+        **({"write_batch_size": _BATCH_OF_LONG_VALUES} if has_long_values else {}),
         "store_schema": True,
     }
+
+
+def _has_dictionary(column: Column) -> bool:
+    return column.type is Type.VARCHAR and column.name not in _LONG_TEXTS
 
 
 def _encoding(type_: Type) -> str:

@@ -4,12 +4,43 @@ from __future__ import annotations
 
 import linecache
 import os
+import re
 import stat
 import sys
 import tokenize
+from array import array
+from collections.abc import Sequence
+from typing import overload
 
 _MAX_SOURCE_BYTES = 8 << 20
 """No file that a person wrote is larger. The recording keeps the text in memory, and stores it in the logdir."""
+
+
+class SourceText(Sequence[str]):
+    """The lines of a source file, with their ends.
+
+    A list of the lines of TensorFlow's and Keras's files would take twice the memory of their text.
+
+    Attributes:
+        text: The text of the file.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._ends = array("I", [match.end() for match in re.finditer("\n|[^\n]\\Z", text)])
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            return [self[line] for line in range(*index.indices(len(self)))]
+        line = range(len(self))[index]
+        return self.text[self._ends[line - 1] if line else 0 : self._ends[line]]
 
 
 def cell_name(path: str) -> str | None:
@@ -25,8 +56,8 @@ def cell_name(path: str) -> str | None:
     return None if label is None else " ".join(label)
 
 
-def source_lines(path: str) -> list[str]:
-    """Returns all lines of a source file; an empty list if it cannot be read.
+def source_text(path: str) -> SourceText:
+    """Returns the lines of a source file; none if it cannot be read.
 
     The cells of notebooks, and other code that is in no file, are in linecache. It is not asked to read a file: reading
     a pipe could wait forever, or take what the program is about to read.
@@ -36,24 +67,24 @@ def source_lines(path: str) -> list[str]:
     """
     cached = linecache.cache.get(path)
     if cached is not None and len(cached) == 4:
-        return list(cached[2])
+        return SourceText("".join(cached[2]))
     directories = () if os.path.isabs(path) else sys.path
     for candidate in (path, *(os.path.join(directory, path) for directory in directories)):
         try:
             status = os.stat(candidate)
         except (OSError, ValueError):  # ValueError: the name has a null character
             continue
-        return _read_lines(candidate, status)
+        return SourceText(_read(candidate, status))
     # Only the loader of a module knows its text, e.g. if the module is in a zip file.
-    return [] if cached is None else list(linecache.getlines(path))
+    return SourceText("" if cached is None else "".join(linecache.getlines(path)))
 
 
-def _read_lines(path: str, status: os.stat_result) -> list[str]:
+def _read(path: str, status: os.stat_result) -> str:
     # A file of /proc is regular, but has no size, and may have no end.
     if not stat.S_ISREG(status.st_mode) or not 0 < status.st_size <= _MAX_SOURCE_BYTES:
-        return []
+        return ""
     try:
         with tokenize.open(path) as file:
-            return file.readlines(status.st_size)
+            return file.read(status.st_size)
     except (OSError, UnicodeDecodeError, SyntaxError):
-        return []
+        return ""

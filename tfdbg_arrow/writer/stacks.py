@@ -22,7 +22,7 @@ from tfdbg_arrow.writer.own_frames import PACKAGE_DIRECTORY
 from tfdbg_arrow.writer.program import EXECUTE_MAIN_CODE
 from tfdbg_arrow.writer.rows import Append, AppendColumns, Row
 from tfdbg_arrow.writer.source_parts import Columns, Span, executed_part, parse_span, span_of
-from tfdbg_arrow.writer.source_text import cell_name, source_lines
+from tfdbg_arrow.writer.source_text import SourceText, cell_name, source_text
 
 Location = tuple[str, int, str]
 """File path, line number from 1, function name."""
@@ -143,7 +143,7 @@ class StackTable:
         self._next_frame_id, self._next_file_id = itertools.count(), itertools.count()
         self._next_traceback_id = itertools.count(_FIRST_TRACEBACK_ID)
         self._lock = threading.RLock()  # a finalizer may add a stack while the same thread does
-        self._lines: dict[str, list[str]] = {}
+        self._lines: dict[str, SourceText] = {}
         """The text of each file when it was first seen, because a file can change while the program runs."""
 
     def add(self, stack_id: int, codes: Sequence[CodeType], instructions: Sequence[int], /) -> int:
@@ -261,7 +261,7 @@ class StackTable:
         path, lineno, func = location
         name = cell_name(path) or path
         if name not in self._lines:
-            self._lines.setdefault(name, source_lines(path))
+            self._lines.setdefault(name, source_text(path))
         return name, lineno, func
 
     def _frame_id(self, location: Location, columns: Columns, new: _NewRows) -> int:
@@ -276,8 +276,7 @@ class StackTable:
         file_id = self._file_ids.get(path, new.file_ids.get(path))
         if file_id is None:
             file_id = new.file_ids[path] = next(self._next_file_id)
-            text = "".join(lines) if lines else None
-            new.files.append({"source_file_id": file_id, "file_path": path, "source_text": text})
+            new.files.append({"source_file_id": file_id, "file_path": path, "source_text": lines.text or None})
         code = lines[lineno - 1].strip() if 1 <= lineno <= len(lines) else ""
         new.frames.append(
             {

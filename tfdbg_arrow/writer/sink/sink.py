@@ -217,7 +217,6 @@ class Sink:
                     self._parts.compact(table, on_rows=advance)
             self._has_ended = _insist(lambda: self._end_run(run_row))
             self._parts.sweep()
-            pa.default_memory_pool().release_unused()  # otherwise the pool keeps tens of MiB until somebody uses it
             self._closed = True
 
     def discard(self) -> None:
@@ -236,11 +235,6 @@ class Sink:
 
     def _run(self) -> None:
         """Runs the sink's thread."""
-        self._write_until_stopped()
-        # The allocator does this for a thread that ends, but later than join() returns.
-        pa.default_memory_pool().release_unused()
-
-    def _write_until_stopped(self) -> None:
         while True:
             try:
                 with self._lock:
@@ -375,6 +369,8 @@ class Sink:
             with self._failures.caught("merge"):
                 self._parts.merge_small(table)
         self._backlog.bound()
+        # Otherwise Arrow's allocator keeps tens of MiB until the next write.
+        pa.default_memory_pool().release_unused()
         with self._failures.caught("spool"):
             self._spool_use.release(rows_upto=self._metadata.taken_upto, is_all_written=not self._backlog)
         if not self._stop.is_set():
