@@ -206,12 +206,51 @@ def test_a_loop_over_a_data_set(tmp_path: Path, is_function: bool) -> None:
     assert texts(tmp_path, program) == [ONE_BAD, ("data", f"{ORDERED}; {CLEAN}")]
 
 
-def test_a_data_set_without_batches_has_no_samples(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_fitted", [True, False])
+def test_a_data_set_without_batches_has_no_samples(tmp_path: Path, *, is_fitted: bool) -> None:
+    """Also if Keras takes batches in the same run."""
+
     def program() -> None:
         for row in tf.data.Dataset.from_tensor_slices(arrays()[0]):
             tf.math.log(row)
+        if is_fitted:
+            fit((np.ones((BATCH, 6)), np.ones((BATCH, 1))))
 
     assert texts(tmp_path, program) == []
+
+
+class Attention(keras.layers.Layer):  # type: ignore[misc]
+    """Masks the tokens that are 0. The softmax of a row without other tokens is NaN."""
+
+    def __init__(self, *, is_einsum: bool) -> None:
+        super().__init__()
+        self.is_einsum = is_einsum
+        self.query, self.key = keras.layers.Dense(8), keras.layers.Dense(8)
+
+    def call(self, x: Any, mask: Any) -> Any:
+        query, key = self.query(x), self.key(x)
+        products = tf.einsum("bid,bjd->bij", query, key) if self.is_einsum else tf.matmul(query, key, transpose_b=True)
+        return tf.nn.softmax(tf.where(mask[:, tf.newaxis, :], products, -np.inf))
+
+
+@pytest.mark.parametrize("is_einsum", [True, False])
+def test_in_a_transformer_the_row_of_the_tokens_is_named(tmp_path: Path, *, is_einsum: bool) -> None:
+    """Tokens are integers, which have no row of their own. No axis has a size of its own."""
+    tokens = np.random.default_rng(0).integers(1, 30, (NUM_ROWS, BATCH))
+    tokens[BAD_ROW] = 0
+
+    def program() -> None:
+        inputs = keras.Input((BATCH,), dtype="int32")
+        embedded = keras.layers.Embedding(30, 8)(inputs)
+        scores = Attention(is_einsum=is_einsum)(embedded, keras.ops.not_equal(inputs, 0))
+        outputs = keras.layers.Dense(1)(keras.layers.Flatten()(scores))
+        model = keras.Model(inputs, outputs)
+        model.compile("sgd", "mse")
+        model.fit(tokens, np.ones((NUM_ROWS, 1)), batch_size=BATCH, shuffle=False, verbose=0)
+
+    found = first(tmp_path, program)
+    assert (found.op_type, found.shape) == ("Softmax", (BATCH, BATCH, BATCH))
+    assert facts_of(found) == [ONE_BAD, ("data", f"{ORDERED}; {CLEAN}")]
 
 
 @pytest.mark.slow
@@ -392,7 +431,7 @@ def test_the_first_axis_of_other_tensors_is_not_called_the_batch(tmp_path: Path)
             assert [each.samples for each in products] == [None] * len(products)
 
 
-@pytest.mark.parametrize("reorder", ["shuffle", "reverse", "transpose", "gather"])
+@pytest.mark.parametrize("reorder", ["shuffle", "reverse", "transpose", "gather", "einsum"])
 def test_samples_in_another_order_are_not_called_samples(tmp_path: Path, reorder: str) -> None:
     weight = tf.Variable(tf.ones([6, 1]))
     ops: dict[str, Callable[[Any], Any]] = {
@@ -400,6 +439,7 @@ def test_samples_in_another_order_are_not_called_samples(tmp_path: Path, reorder
         "reverse": lambda x: tf.reverse(x, [0]),
         "transpose": lambda x: tf.transpose(tf.tile(x[:, 2:3], [1, BATCH])),
         "gather": lambda x: tf.gather(x, tf.range(BATCH)[::-1]),
+        "einsum": lambda x: tf.einsum("ij,jk->ki", x, tf.eye(6, BATCH)),
     }
     step = train_step(lambda x: tf.math.log(ops[reorder](x) - 1.0)[:, :6] @ weight, weight)
     found = first(tmp_path, lambda: train_steps(step))

@@ -83,8 +83,8 @@ def test_outside_tensors_have_names(tmp_path: Path) -> None:
         "op": first(tmp_path / "op", lambda: tf.math.log(tf.zeros([]))).outside_name,
     }
     assert names == {
-        "rate": "a value that was assigned to a variable of the optimizer",
-        "weights": "a value that was assigned to a variable of the layer model/scores",
+        "rate": "a value for a variable of the optimizer",
+        "weights": "a value for a variable of the layer model/scores",
         "argument": "the argument rate of step",
         "captured": "a captured tensor",
         "feed": "the feed of ages",

@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.culprit.corpus import Program, programs
 from tests.programs.running import start_python
-from tfdbg_arrow.query.nonfinite_search import NonFinite
+from tfdbg_arrow.query.nonfinite_tensor import NonFinite
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 NAMED_RIGHT = 0.95

@@ -988,6 +988,14 @@ SIGNED = "Use tf.linalg.slogdet: it returns the sign of the determinant and the 
             "FusedBatchNorm: 1 of 2 elements is 0 in the variance, and the epsilon is 0 or rounds to 0.",
             "Use an epsilon above 0.",
         ),
+        (
+            "RealDiv",
+            [counts(pos_inf=2), counts(pos_inf=2)],
+            counts(nan=2),
+            "Inf / Inf: the dividend holds 2 infinities and the divisor 2 infinities; Inf / Inf is NaN.",
+            "Look for the op that made the infinities: tfdbg-arrow first-nonfinite --kinds inf.",
+        ),
+        ("RealDiv", [INF, INF], NAN, None, None),  # without numerics, a number may be so small that it counts as 0
         ("UnsortedSegmentMax", [CLEAN], CLEAN, None, None),
         ("Svd", [NAN], NAN, None, None),
         ("CumulativeLogsumexp", [NAN], NAN, None, None),

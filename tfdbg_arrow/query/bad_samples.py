@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tfdbg_arrow.query.batch_axis import BatchAxis, BatchSource
+from tfdbg_arrow.query.batch_axis import METHODS_OF_KERAS, BatchAxis, BatchSource
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.recorded import (
@@ -16,7 +16,6 @@ from tfdbg_arrow.query.recorded import (
 from tfdbg_arrow.query.source_arrays import GETS_ELEMENT, SourceArrays, SourceRow
 from tfdbg_arrow.query.stacks import StackReader
 
-_METHODS_OF_KERAS = frozenset({"evaluate", "fit", "predict"})
 _ARGUMENTS_OF_KERAS = ("x", "y", "sample_weight")
 """The components of an element that Keras takes from a data set, by its names of them."""
 _ORDINALS = ("first", "second", "third")
@@ -75,7 +74,7 @@ class SampleFinder:
         self._run_id = run_id
         self._stacks = StackReader(logdir, run_id=run_id)
         self._arrays = SourceArrays(logdir, flow, run_id=run_id)
-        self._axis = BatchAxis(logdir, flow, self._arrays, run_id=run_id)
+        self._axis = BatchAxis(logdir, flow, self._arrays, self._stacks, run_id=run_id)
 
     def of(self, event: TensorEvent) -> BadSamples | None:
         """Returns the bad samples of a tensor, or None if the recording does not show that its first axis has some."""
@@ -124,7 +123,7 @@ class SampleFinder:
         }
         if source.event_index in arguments or source.op_type not in GETS_ELEMENT:
             return arguments
-        is_of_keras = not self._library_functions(source).isdisjoint(_METHODS_OF_KERAS)
+        is_of_keras = not self._library_functions(source).isdisjoint(METHODS_OF_KERAS)
         return {
             row.event_index: StepInput(
                 name=f"{self._component(row, is_of_keras=is_of_keras)} of the batch", health=_health(row)
@@ -145,7 +144,7 @@ class SampleFinder:
             if self._arrays.is_array(op_type):
                 path = self._arrays.array_component(event.tensor_id, index)
                 functions = self._library_functions(self._first_element(event))
-                return _component_name(path or (index,), is_of_keras=not functions.isdisjoint(_METHODS_OF_KERAS))
+                return _component_name(path or (index,), is_of_keras=not functions.isdisjoint(METHODS_OF_KERAS))
         return None
 
     def _first_element(self, array: TensorEvent) -> TensorEvent:

@@ -17,11 +17,14 @@ from tfdbg_arrow.query.keras_graphs import user_names
 from tfdbg_arrow.query.outside_tensors import OutsideTensors
 from tfdbg_arrow.query.recorded import EagerValue, GraphTensor, Place, TensorEvent, read_events
 from tfdbg_arrow.query.source_arrays import GETS_ELEMENT, SourceArrays
+from tfdbg_arrow.query.stacks import StackReader
 from tfdbg_arrow.safe_text import parse_json
 from tfdbg_arrow.schema.op_traits import READER, Trait, types_with
 
 _ELEMENTWISE, _KEEPS_SLICES = types_with(Trait.ELEMENTWISE), types_with(Trait.KEEPS_SLICES)
 _RESHAPING = types_with(Trait.RESHAPED) - {"Transpose"}
+METHODS_OF_KERAS = frozenset({"evaluate", "fit", "predict"})
+"""The methods in which Keras takes elements from data sets."""
 _PHASES_OF_KERAS = ("train", "test", "predict")
 """What a recording marks as the phase in fit, evaluate and predict. Keras takes each element for a batch."""
 _REORDERING = frozenset({
@@ -31,6 +34,8 @@ _REORDERING = frozenset({
 """Types of ops whose output can have the slices of an input in another order."""
 _LOOKUPS = frozenset({"Gather", "GatherV2", "ResourceGather"})
 """Types of ops that take slices of a table by number, such as an embedding."""
+_PRODUCTS_OF_MANY = frozenset({"BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"})
+"""Types of ops that multiply many pairs of matrices: of tensors with three axes or more."""
 _MAX_TENSORS = 1_000
 """Number of tensors that are followed back for one answer, because each takes some time."""
 _MAX_UNRECORDED = 20
@@ -49,11 +54,21 @@ class BatchSource(NamedTuple):
     taken_in: int | None
 
 
+class _Unrecorded(NamedTuple):
+    """A tensor that may have no row: its place and the number of its axes."""
+
+    place: GraphTensor
+    num_axes: int
+
+
 class BatchAxis:
     """Follows tensors of one run back to the batch. The caller must hold the lock of the data flow."""
 
-    def __init__(self, logdir: Engine, flow: DataFlow, arrays: SourceArrays, *, run_id: str) -> None:
+    def __init__(
+        self, logdir: Engine, flow: DataFlow, arrays: SourceArrays, stacks: StackReader, *, run_id: str
+    ) -> None:
         self._logdir = logdir
+        self._stacks = stacks
         self._flow = flow
         self._arrays = arrays
         self._run_id = run_id
@@ -97,7 +112,8 @@ class BatchAxis:
     def _carriers(self, row: TensorEvent) -> list[TensorEvent]:
         """Returns the inputs of a tensor's op from one of which it has its first axis; none if that is not certain."""
         if row.op_type in _LOOKUPS:
-            return self._behind_indices(row)
+            indices = self._indices(row)
+            return [] if indices is None else self._behind_integers(row, indices.place, num_axes=indices.num_axes)
         if row.op_type in _REORDERING or row.op_type == READER or not row.shape:
             return []
         size = row.shape[0]
@@ -107,6 +123,13 @@ class BatchAxis:
             # Axes are matched from the last one on, so the first axes of tensors with as many axes correspond.
             alike = [one for one in inputs if _num_axes(one) == len(row.shape) and (one.shape or ())[0] == size]
             return [*alike, *self._behind_integers(row, row.graph_tensor, num_axes=_num_axes(row))]
+        if row.op_type in _PRODUCTS_OF_MANY and len(row.shape) > 2:
+            # An input with fewer axes is multiplied by each slice of the other one.
+            return [each for each in inputs if _num_axes(each) == len(row.shape) and (each.shape or ())[0] == size]
+        if row.op_type == "Einsum" and (labelled := self._labelled_inputs(row)):
+            return [each for index, each in taken if index in labelled and (each.shape or ())[0] == size]
+        if row.op_type in _RESHAPING and (carrier := self._behind_product(row)) is not None:
+            return [carrier]
         if self._keeps_slices(row):
             return [each for index, each in taken if index == 0 and (each.shape or ())[0] == size]
         others = [(each, axis) for each in inputs for axis, length in enumerate(each.shape or ()) if length == size]
@@ -116,19 +139,51 @@ class BatchAxis:
             return []
         return [] if any(axis != 0 for _, axis in others) else [each for each, _ in others]
 
+    def _behind_product(self, row: TensorEvent) -> TensorEvent | None:
+        """Returns the first input of a product of tensors with three axes or more, as a Dense layer computes it.
+
+        It merges all axes but the last into one, multiplies the matrix by another, and splits the axis again.
+
+        Args:
+            row: The output of the last Reshape.
+        """
+        axes, num_rows = row.shape or (), math.prod((row.shape or ())[:-1])
+        carrier = row
+        for _ in range(_MAX_UNRECORDED):
+            taken = [source for index, _, source in self._flow.taken_by(carrier) if index == 0]
+            if len(taken) != 1:
+                return None
+            (carrier,) = taken
+            shape = carrier.shape or ()
+            if shape[:1] == axes[:1] and math.prod(shape[:-1]) == num_rows:
+                return carrier
+            if len(shape) != 2 or shape[0] != num_rows or not self._keeps_slices(carrier):
+                return None
+        return None
+
     def _keeps_slices(self, row: TensorEvent) -> bool:
         """Returns whether each slice of an output is certainly computed from the same slice of the first input."""
         if row.op_type in _RESHAPING:
             return True  # the elements keep their order, so slice i has the same elements before and after
         if len(row.shape or ()) < 2 or row.op_type not in (*_KEEPS_SLICES, "StridedSlice"):
             return False
-        attributes = (
-            None if row.graph_id is None or row.op_name is None else self._attributes(row.graph_id, row.op_name)
-        )
+        attributes = self._attributes_of(row)
         if row.op_type == "StridedSlice":
             return attributes is not None and _takes_whole_axis(attributes)
         # A fused product has the name of the addition that follows it, so its own attributes are not known here.
         return row.op_type != "MatMul" or (attributes is not None and not attributes.get("transpose_a", False))
+
+    def _labelled_inputs(self, row: TensorEvent) -> list[int]:
+        """Returns the inputs of an Einsum whose first axis alone has the label of the first axis of its output."""
+        equation = (self._attributes_of(row) or {}).get("equation")
+        terms, _, made = equation.partition("->") if isinstance(equation, str) else ("", "", "")
+        first = made[:1]
+        if not first.isalpha():
+            return []
+        return [index for index, term in enumerate(terms.split(",")) if term[:1] == first and term.count(first) == 1]
+
+    def _attributes_of(self, row: TensorEvent) -> dict[str, Any] | None:
+        return None if row.graph_id is None or row.op_name is None else self._attributes(row.graph_id, row.op_name)
 
     def _read_attributes(self, graph_id: int, op_name: str) -> dict[str, Any] | None:
         """Returns the attributes of an op of a graph, or None if they were not recorded."""
@@ -139,19 +194,19 @@ class BatchAxis:
         attributes = parse_json(rows[0][0]) if rows and rows[0][0] is not None else None
         return attributes if isinstance(attributes, dict) else None
 
-    def _behind_indices(self, row: TensorEvent) -> list[TensorEvent]:
-        """Returns a recorded component of the batch if an op looks up the rows of a table for another one.
+    def _indices(self, row: TensorEvent) -> _Unrecorded | None:
+        """Returns the indices for which an op looks up the rows of a table; None if it may not have their first axis.
 
         It is certain that the first axis is that of the indices if the table has another number of rows.
         """
         own = row.graph_tensor
         op = None if own is None else self._flow.graphs.op(own.graph_id, own.op_name)
         if own is None or op is None or len(op.inputs) < 2 or not row.shape:
-            return []
+            return None
         table, indices = (self._static_shape(own.of_op(*edge)) for edge in op.inputs[:2])
         if not table or not indices or table[0] in (-1, row.shape[0]):
-            return []
-        return self._behind_integers(row, own.of_op(*op.inputs[1]), num_axes=len(indices))
+            return None
+        return _Unrecorded(own.of_op(*op.inputs[1]), len(indices))
 
     def _static_shape(self, place: GraphTensor) -> tuple[int, ...] | None:
         """Returns the shape of a tensor as far as its graph knows it, with -1 for open axes; None if it is unknown."""
@@ -179,9 +234,14 @@ class BatchAxis:
         if self._is_batch_input(row):
             return BatchSource(row, row.execution_index if row.op_type in GETS_ELEMENT else None)
         own = row.graph_tensor
-        if row.op_type not in _ELEMENTWISE | _RESHAPING or own is None:
+        if row.op_type in _LOOKUPS:
+            start = self._indices(row)
+        else:
+            is_of_slices = row.op_type in _ELEMENTWISE | _RESHAPING
+            start = None if own is None or not is_of_slices else _Unrecorded(own, _num_axes(row))
+        if start is None:
             return None
-        component = self._component_behind(row, own, num_axes=_num_axes(row))
+        component = self._component_behind(row, start.place, num_axes=start.num_axes)
         if component is None or self._siblings_of(component):
             return None
         taken_in = row.execution_index
@@ -191,7 +251,16 @@ class BatchAxis:
 
     def _has_batches(self, execution_index: int | None) -> bool:
         """Returns whether the elements that an execution took from a data set are batches."""
-        return self._is_of_keras or (execution_index is not None and self._arrays.is_batched(execution_index))
+        if execution_index is None:
+            return self._is_of_keras
+        return (self._is_of_keras and self._is_in_keras(execution_index)) or self._arrays.is_batched(execution_index)
+
+    def _is_in_keras(self, execution_index: int) -> bool:
+        """Returns whether Keras called an execution, or its stack is not known."""
+        execution = self._flow.events.execution(execution_index)
+        stack = () if execution is None else self._stacks.stack(execution.stack_trace_id)
+        functions = {frame.func.rpartition(".")[2] for frame in stack if not frame.is_user}
+        return not stack or not functions.isdisjoint(METHODS_OF_KERAS)
 
     def siblings(self, row: TensorEvent) -> list[TensorEvent]:
         """Returns the recorded outputs of the run of an op that made a tensor."""

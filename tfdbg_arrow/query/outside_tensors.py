@@ -13,6 +13,8 @@ from tfdbg_arrow.schema.op_traits import WRITER
 _Place = tuple[int, Op]
 _PARTS = {"metric": "of a metric", "optimizer": "of the optimizer"}
 """The part of a program whose ops read a variable, by their role."""
+ASSIGNED = "a value for a variable"
+"""How the name of a tensor from outside that the program only assigned to a variable begins."""
 CAPTURED = "a captured tensor"
 """The name of a tensor from outside that a function uses without taking it as an argument."""
 
@@ -57,7 +59,7 @@ class OutsideTensors:
         layer = next((label.layer for label in labels if label.role != "optimizer" and label.layer), None)
         parts = {_PARTS.get(label.role or "") for label in labels}
         part = f"of the layer {layer}" if layer else parts.pop() if len(parts) == 1 else None
-        return "a value that was assigned to a variable" + ("" if part is None else f" {part}")
+        return ASSIGNED + ("" if part is None else f" {part}")
 
     def _readers(self, handle: int) -> Iterator[Label]:
         """Yields the labels of the ops of graphs that take a variable, also in the functions that they call."""

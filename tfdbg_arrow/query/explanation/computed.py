@@ -236,6 +236,8 @@ def zeros(event: TensorEvent) -> int:
 
 def may_be_zero(event: TensorEvent) -> bool:
     """Returns whether an op may treat an element as 0: TensorFlow's threads replace subnormal numbers with 0."""
+    if not event.num_neg_finite and not event.num_pos_finite:
+        return bool(event.num_zero)
     return bool(event.num_zero) or event.num_subnormal is None or event.num_subnormal > 0
 
 
