@@ -13,6 +13,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.platform import tf_logging
 
 import tfdbg_arrow
 from tests.sampling import mostly_slow
@@ -164,8 +165,10 @@ def never_entered(x: tf.Tensor) -> tf.Tensor:
 @pytest.mark.slow
 @pytest.mark.parametrize("program", [loop, loop_in_a_loop, calls_in_a_loop, never_entered])
 def test_the_first_bad_and_the_last_iteration_of_a_loop_are_recorded(
-    program: Callable[[tf.Tensor], tf.Tensor], way: str, tmp_path: Path
+    program: Callable[[tf.Tensor], tf.Tensor], way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    messages: list[object] = []
+    monkeypatch.setattr(tf_logging, "warning", lambda message, *arguments: messages.append(message))
     x = tf.constant([2.0, 5.0])
     whole, inside = tmp_path / "observe", tmp_path / "inside"
     for logdir in (whole, inside):
@@ -173,6 +176,7 @@ def test_the_first_bad_and_the_last_iteration_of_a_loop_are_recorded(
             warnings.simplefilter("ignore")
             with tfdbg_arrow.capture(logdir, xla=logdir.name, graphs="traced"):
                 tf.function(program, jit_compile=True)(x)
+    assert not messages, "TensorFlow warns of nothing in the recorder's own functions"
     of_whole, of_inside = (computed(logdir) for logdir in (whole, inside))
     keys = {key(row) for row in of_inside}
     assert keys <= {key(row) for row in of_whole}

@@ -240,7 +240,8 @@ def _labelled(rows: Any, iteration: Any) -> Any:
     return tf.concat([rows[:, : summary.NUM_COLUMNS], labels], axis=1)
 
 
-def _next_iteration(iteration: Any, rows: Any, _: Any, first_bad: Any, has_bad: Any, bad_iteration: Any) -> Any:
+def _next_iteration(iteration: Any, rows: Any, last: Any, first_bad: Any, has_bad: Any, bad_iteration: Any) -> Any:
+    del last  # the name is that of a Placeholder, and TensorFlow warns of one that is `_`
     labelled = _labelled(rows, iteration)
     is_bad = tf.reduce_any(rows[:, summary.COUNT_COLUMNS][:, :3] > 0)
     return (
