@@ -996,6 +996,13 @@ SIGNED = "Use tf.linalg.slogdet: it returns the sign of the determinant and the 
             "Look for the op that made the infinities: tfdbg-arrow first-nonfinite --kinds inf.",
         ),
         ("RealDiv", [INF, INF], NAN, None, None),  # without numerics, a number may be so small that it counts as 0
+        (
+            "Softmax",
+            [{**counts(neg_inf=5, pos=1), "shape": [3, 2]}],
+            {**counts(nan=4, zero=1, pos=1), "shape": [3, 2]},
+            "Softmax of -Inf alone: 2 of 3 rows of the logits hold nothing else, which gives 0 / 0.",
+            "Mask with a large negative number such as -1e9, or leave one element of each row unmasked.",
+        ),
         ("UnsortedSegmentMax", [CLEAN], CLEAN, None, None),
         ("Svd", [NAN], NAN, None, None),
         ("CumulativeLogsumexp", [NAN], NAN, None, None),

@@ -311,12 +311,20 @@ def rows_of_logits(computed: Computed, logits: TensorEvent) -> Explanation | Non
         held = f"{elements_are(logits.num_pos_inf, logits)} +Inf"
         return Explanation(f"{computed.op} of +Inf: {held} in the logits, and Inf - Inf is NaN.", _ORIGIN_OF_INFINITY)
     if not logits.num_pos_inf and logits.num_neg_inf and may_be_masked:
-        held = f"{elements_are(logits.num_neg_inf, logits)} -Inf"
-        return Explanation(
-            f"{computed.op} of -Inf alone: {held} in the logits, and a row that holds nothing else gives 0 / 0.",
-            ROW_OF_MASK,
-        )
+        return Explanation(f"{computed.op} of -Inf alone: {_masked_rows(computed.output, logits)}", ROW_OF_MASK)
     return None
+
+
+def _masked_rows(output: TensorEvent, logits: TensorEvent) -> str:
+    """Returns which logits are -Inf: the number of rows that hold nothing else, if the NaN of the output show it."""
+    length = logits.shape[-1] if logits.shape and output.shape == logits.shape else 0
+    # All elements of such a row are NaN. A NaN of a cross entropy may have another cause.
+    if not length or output.op_type not in ("LogSoftmax", "Softmax") or (output.num_nan or 0) % length:
+        held = f"{elements_are(logits.num_neg_inf, logits)} -Inf"
+        return f"{held} in the logits, and a row that holds nothing else gives 0 / 0."
+    num_masked, num_rows = (output.num_nan or 0) // length, (logits.size or 0) // length
+    rows = "the row" if num_rows == 1 else f"{num_masked:,} of {num_rows:,} rows"
+    return f"{rows} of the logits {'holds' if num_masked == 1 else 'hold'} nothing else, which gives 0 / 0."
 
 
 @dataclass(frozen=True, kw_only=True)
