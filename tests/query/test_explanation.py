@@ -23,8 +23,8 @@ TWICE = "Put tf.where around the input of Log as well: the unselected branch sti
 ABOVE_0 = "Keep the argument above 0 with an epsilon."
 NO_NAN = "Use tf.math.divide_no_nan, or a divisor that is never 0."
 CLIP = (
-    "Clip the argument from above, for example with tf.minimum(x, 22.0). A bound next to 88.7 is too large, as "
-    "products of the results overflow."
+    "Clip the argument from above, for example with tf.minimum(x, 22.0). Exp is finite up to 88.7, but products of "
+    "such results overflow."
 )
 LOGSUMEXP = (
     "Use tf.reduce_logsumexp in place of the exponentials, their sum and the logarithm: it neither overflows nor "
@@ -738,8 +738,8 @@ def test_the_repair_of_an_exponential_depends_on_what_takes_it(
 @pytest.mark.parametrize(
     ("dtype", "bound"),
     [
-        ("float16", "(x, 2.0). A bound next to 11.1 is too large, as products of the results overflow."),
-        ("float64", "(x, 177.0). A bound next to 709.8 is too large, as products of the results overflow."),
+        ("float16", "(x, 2.0). Exp is finite up to 11.1, but products of such results overflow."),
+        ("float64", "(x, 177.0). Exp is finite up to 709.8, but products of such results overflow."),
         ("unknown", "."),
     ],
 )
@@ -1073,8 +1073,8 @@ def test_a_convolution_fused_with_a_normalization_may_be_bad_for_another_reason(
         (
             "Sub",
             (
-                "Keep the argument above 0 with tf.maximum. TensorFlow's optimizer may move an epsilon that is added "
-                "to a difference to where it is rounded away."
+                "Keep the argument above 0 with tf.maximum. An epsilon that is added to the difference may not help, "
+                "because TensorFlow's optimizer can add it to a larger term, where it is rounded away."
             ),
         ),
         ("Prod", LOGARITHMS),

@@ -130,8 +130,8 @@ _STABLE_LOG = {
     "Relu": "Use tf.nn.softplus in place of tf.nn.relu, which returns 0 for a number below 0, or add an epsilon.",
     "MatrixDeterminant": "Add jitter to the diagonal of the matrix, for example 1e-4 * tf.eye(n). If the matrix is not "
     "singular, tf.linalg.slogdet is enough: it does not underflow.",
-    "Sub": "Keep the argument above 0 with tf.maximum. TensorFlow's optimizer may move an epsilon that is added to a "
-    "difference to where it is rounded away.",
+    "Sub": "Keep the argument above 0 with tf.maximum. An epsilon that is added to the difference may not help, "
+    "because TensorFlow's optimizer can add it to a larger term, where it is rounded away.",
     "Prod": _LOGARITHMS,
 }
 _FROM_LOGITS = {
@@ -254,9 +254,7 @@ def _repair_of_exp(computed: Computed) -> str:
         return f"{_CLIP}."
     limit = log(largest)
     # A quarter, so that a product of three such exponentials, as in the square's gradient, stays finite.
-    return (
-        f"{_CLIP}(x, {limit // 4:.1f}). A bound next to {limit:.1f} is too large, as products of the results overflow."
-    )
+    return f"{_CLIP}(x, {limit // 4:.1f}). Exp is finite up to {limit:.1f}, but products of such results overflow."
 
 
 def _root_of_negative(computed: Computed) -> Explanation | None:
