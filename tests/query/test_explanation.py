@@ -856,9 +856,10 @@ BEFORE_ROOT = (
     "Before the root, add an epsilon that is not 0 in the dtype. A norm, a standard deviation and a power of 0.5 take "
     "a root, too."
 )
+AWAY_FROM_0 = "Keep the base away from 0: add an epsilon or use tf.maximum."
 POWER = (
-    "Keep the base away from 0: add an epsilon or use tf.maximum. To get 0 for a base of 0, such as the degree of a "
-    "node without neighbors, use tf.where(x > 0, tf.maximum(x, epsilon) ** p, 0.0)."
+    f"{AWAY_FROM_0} To get 0 for a base of 0, such as the degree of a node without neighbors, use tf.where(x > 0, "
+    "tf.maximum(x, epsilon) ** p, 0.0)."
 )
 FACTORS = "Scale the matrix down, or compute in float64."
 FINITE_MASK = (
@@ -1168,7 +1169,7 @@ def test_the_number_of_samples_minus_1(shape: list[int], count: str, tmp_path: P
             ("Sub", "Pow"),
             "Pow",
             "The gradient of Pow at 0: 1 of 2 elements is 0, and 0 to a negative power is infinite.",
-            POWER,
+            AWAY_FROM_0,
         ),
         (("RealDiv", "Sqrt"), None, "Rsqrt of 0: 1 of 2 elements is 0, and 1 / sqrt(0) is infinite.", BEFORE_ROOT),
     ],
@@ -1185,6 +1186,20 @@ def test_a_power_that_ran_as_an_inverse_root(
         )
     )
     assert found == Explanation(sentence, repair)
+
+
+@pytest.mark.parametrize(
+    ("output", "taken", "forward_type"), [(NAN, CLEAN, None), (INF, ZERO, "Acos")], ids=["function", "gradient"]
+)
+def test_an_angle_needs_a_clipped_cosine(
+    output: Mapping[str, Any], taken: Mapping[str, Any], forward_type: str | None
+) -> None:
+    op_type = "Acos" if forward_type is None else "Reciprocal"
+    found = explain(Computed(output=row(op_type, output), inputs={0: row("Sub", taken)}, forward_type=forward_type))
+    assert found is not None
+    assert found.repair == (
+        "Clip the argument with tf.clip_by_value, for example to -0.999999 to 0.999999: the slope at 1 is infinite."
+    )
 
 
 @pytest.mark.parametrize(

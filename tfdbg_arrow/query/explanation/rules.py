@@ -85,7 +85,6 @@ _ABOVE_0_BEFORE_ROOT = (
     "so is a division by the root."
 )
 _UNIT = "Clip the argument with tf.clip_by_value, for example to -0.999999 to 0.999999: the slope at 1 is infinite."
-_ANGLE_BETWEEN = f"{_UNIT} If small angles matter, use tf.atan2(sine, cosine): it needs no bound."
 _DEVIATIONS = (
     "Use tf.math.reduce_variance or tf.nn.moments: they average the squares of the differences from the mean, which "
     "are not negative."
@@ -384,8 +383,8 @@ _SUMS = Sums(repair=OVERFLOW)
 _PRODUCTS = Sums(of="products", repair=OVERFLOW)
 
 GRADIENTS: dict[str, str] = {
-    "Acos": _ANGLE_BETWEEN,
-    "Asin": _ANGLE_BETWEEN,
+    "Acos": _UNIT,
+    "Asin": _UNIT,
     "Atanh": _UNIT,
     "Acosh": "Keep the argument above 1 with tf.maximum: the slope at 1 is infinite.",
     "Angle": "Add a small number before tf.math.angle, so that no element is 0: the slope at 0 is infinite.",
@@ -401,8 +400,8 @@ GRADIENTS: dict[str, str] = {
 """The fix for the gradient, by type of the forward op."""
 
 REPAIRS: dict[str, str] = {
-    "Acos": _ANGLE_BETWEEN,
-    "Asin": _ANGLE_BETWEEN,
+    "Acos": _UNIT,
+    "Asin": _UNIT,
     "Atanh": _UNIT,
     "Acosh": "Keep the argument at or above 1 with tf.maximum.",
     "Exp": f"{_CLIP}.",
@@ -433,8 +432,8 @@ RULES: dict[str, Rule] = {
         )
     ),
     **_all("Reciprocal Inv", Pole(value="1 / 0 is infinite", repair=_DIVISOR)),
-    **_all("Acos Asin", replace(_OUTSIDE_UNIT, repair=_ANGLE_BETWEEN)),
     "Acosh": Domain(of="a number below 1", where="below 1", repair="Keep the argument at or above 1 with tf.maximum."),
+    **_all("Acos Asin", _OUTSIDE_UNIT),
     "Atanh": FirstOf(rules=(_OUTSIDE_UNIT, _AT_UNIT)),
     "Erfinv": FirstOf(rules=(replace(_OUTSIDE_UNIT, where="outside [-1, 1], not only by rounding"), _AT_UNIT)),
     "Ndtri": FirstOf(
