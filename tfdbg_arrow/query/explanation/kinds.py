@@ -31,6 +31,8 @@ from tfdbg_arrow.schema.op_traits import POLES
 
 SOFTMAX = "Use tf.nn.softmax in place of the exponentials, their sum and the division."
 """The fix for a softmax by hand, which overflows or divides by 0."""
+EMPTY = "Check for an empty batch or mask before the reduction, or divide with tf.math.divide_no_nan."
+"""The fix for a reduction of no elements."""
 _LARGER_EPSILON = {
     "float16": "Add a larger epsilon, such as 1e-3: float16 rounds a number below 3e-08 to 0, and 1 / x is infinite "
     "below 1.5e-05.",
