@@ -391,6 +391,38 @@ def test_a_divisor_that_is_0_as_a_variable_is(
     assert (variable or None, found.repair) == (said, NO_NAN if said is None else f"{WRITE_OF_0} {NO_NAN}")
 
 
+@pytest.mark.parametrize(
+    ("write", "value", "dtype", "is_named"),
+    [
+        ("AssignVariableOp", "Const", "int32", True),
+        ("AssignVariableOp", "Const", "float16", False),  # the cast may round it to 0
+        ("AssignVariableOp", "Sub", "int32", False),  # what made the value explains it better
+        ("AssignAddVariableOp", "Const", "int32", False),
+    ],
+)
+def test_a_divisor_that_a_function_sets_to_0(
+    write: str, value: str, dtype: str, is_named: bool, tmp_path: Path
+) -> None:
+    """The function resets its counter and then divides by it."""
+    run = RunBuilder("run-a")
+    run.execution("AssignVariableOp", inputs=[7, 1])
+    graph = run.graph("f").op("x", "Placeholder").op("n", "Placeholder", dtypes=("resource",), not_recorded="dtype")
+    graph.op("zero", value, dtypes=(dtype,), not_recorded="dtype")
+    graph.op("set", write, ["n", "zero"], dtypes=(), stack=run.stack(("/m.py", 3, "f", "n.assign(0)", "user")))
+    graph.op("read", "ReadVariableOp", ["n"], dtypes=(dtype,), not_recorded="dtype").op("count", "Cast", ["read"])
+    graph.op("ratio", "RealDiv", ["x", "count"]).function("f", ["x"], ["ratio"], captures=["n"])
+    call = run.execution("f", inputs=[9, 7], outputs={2: "float32"}, graph=graph)
+    run.external(9, CLEAN, execution=call)
+    run.tensor(graph, "count", ONE_0, execution=call)
+    event = run.tensor(graph, "ratio", INF, execution=call)
+    found = read_reasons(run.write(tmp_path), event, run_id="run-a").explanation
+    assert found is not None
+    because = " The divisor is 0 because of a variable that `n.assign(0)` at m.py:3 wrote last."
+    assert found.sentence == BY_ONE_0 + (because if is_named else "")
+    reset = "Use the variable before the call sets it to 0, or give it a value that is not 0 there."
+    assert found.repair == (reset if is_named else NO_NAN)
+
+
 @pytest.mark.parametrize("num_writes", [1, 2])
 def test_a_singular_matrix_that_is_the_initial_value_of_a_variable(num_writes: int, tmp_path: Path) -> None:
     run = RunBuilder("run-a")

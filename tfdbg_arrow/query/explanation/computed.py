@@ -39,10 +39,12 @@ class VariableWrite:
     Attributes:
         line: The user's line of the write, such as "`scale = tf.Variable(0.0)` at train.py:9".
         is_initial: Whether the program wrote to the variable only this once, when it made the variable.
+        is_of_call: Whether it wrote a constant of the program in the call of a function that read it.
     """
 
     line: str
     is_initial: bool
+    is_of_call: bool
 
     def __str__(self) -> str:
         """Returns what the variable holds, to follow `a variable that`."""
@@ -125,8 +127,8 @@ class Computed:
             part of the other term.
         adds_rounded_to_0: Returns whether the program adds a constant to make a tensor or the argument of its root, and
             the dtype rounds the constant to 0.
-        last_write: Returns the last write to the variable from which a tensor was read, outside functions; None for
-            another tensor, and if it is not known.
+        last_write: Returns the last write to the variable from which a tensor was read, perhaps cast; None for another
+            tensor, for a write of a computed value in a function, and if it is not known.
         constant: Returns the code of a constant of the program, in backquotes, for a tensor that is one; an empty text
             if its line has no part of its own; None for another tensor.
         is_norm_of_gradient: Returns whether the op computes a part of the norm of a gradient.

@@ -103,6 +103,7 @@ _CONSTANT_0 = (
     "be 0."
 )
 _WRITE_OF_0 = "Give the variable a value that is not 0 there, or update it before it is used. If it may be 0:"
+_RESET_TO_0 = "Use the variable before the call sets it to 0, or give it a value that is not 0 there."
 _MATRIX_PRODUCTS = ("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "MatMul")
 RESHAPES = ("ExpandDims", "Identity", "Reshape", "Squeeze")
 """Types of ops that return the elements of their input in another shape."""
@@ -221,7 +222,7 @@ def with_cause_of_zero(explanation: Explanation, computed: Computed, *, index: i
         return explanation
     return Explanation(
         f"{explanation.sentence} The {of} is 0 because of a variable that {write}.",
-        f"{_WRITE_OF_0} {explanation.repair}",
+        _RESET_TO_0 if write.is_of_call else f"{_WRITE_OF_0} {explanation.repair}",
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import islice
 
@@ -14,11 +14,13 @@ from tfdbg_arrow.query.explanation.computed import Computed, Inputs, VariableWri
 from tfdbg_arrow.query.explanation.kinds import ADDS, PLUS_CONSTANT, RESHAPES
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.flow.extremes import largest_of
+from tfdbg_arrow.query.flow.resources import Write
 from tfdbg_arrow.query.headline import executed_code
 from tfdbg_arrow.query.outside_tensors import OutsideTensors
 from tfdbg_arrow.query.recorded import (
     EagerValue,
     Execution,
+    GraphTensor,
     Op,
     TensorEvent,
 )
@@ -40,6 +42,8 @@ _NORM_STEPS = frozenset({
 _ROOTS = ("Sqrt", *RESHAPES)
 """Types of ops whose result is 0 only where their argument is, and nowhere negative."""
 _READERS = types_with(Trait.READS | Trait.READS_PART)
+_CONSTANTS = frozenset({"Const", "Fill", "ZerosLike"})
+"""Types of ops whose results of zeros are constants of the program."""
 _MAX_NORM_OPS = 200
 _MAX_CODE = 1000
 """Maximum number of characters of a line of code that are parsed."""
@@ -161,15 +165,25 @@ class Surroundings:
         return "" if code is None or code == self._code(self.flow.stack_trace_id(self.event)) else code
 
     def last_write(self, row: TensorEvent) -> VariableWrite | None:
-        """Returns the last write to the variable from which a tensor was read, if it was not in a function."""
-        read = next((each for each in self.flow.inputs_of(row) if each.trace.dtype == "resource"), None)
-        if row.op_type not in _READERS or read is None or read.trace.is_lost or read.write is None:
+        """Returns the last write to the variable from which a tensor was read, perhaps cast.
+
+        In a function, only the write of a constant counts: what else made the value explains it better.
+        """
+        reader = self._integers_of(row) if self.made_by(row) == "Cast" else row
+        if reader is None or reader.op_type not in _READERS:
             return None
-        write, place = read.write, read.trace.place
+        read = next((each for each in self.flow.inputs_of(reader) if each.trace.dtype == "resource"), None)
+        if read is None or read.trace.is_lost or read.write is None:
+            return None
+        write, place, is_of_call = read.write, read.trace.place, False
         if write.op_name is None:
             execution = self.flow.events.execution(write.execution_index)
             stack_id = None if execution is None else execution.stack_trace_id
-        elif write.graph_id is not None and self.flow.borders.sessions.is_session_graph(write.graph_id):
+        elif write.graph_id is not None:
+            is_in_session = self.flow.borders.sessions.is_session_graph(write.graph_id)
+            if not is_in_session and not self._is_of_constant(write):
+                return None
+            is_of_call = not is_in_session and write.execution_index == reader.execution_index
             op = self.flow.graphs.op(write.graph_id, write.op_name)
             stack_id = None if op is None else op.stack_trace_id
         else:
@@ -180,8 +194,30 @@ class Surroundings:
         is_made_here = (
             isinstance(place, EagerValue) and self.flow.events.eager(place.tensor_id).op_type == "VarHandleOp"
         )
-        is_only_one = len([*islice(self.flow.resources.writes(read.trace, reader=row), 2)]) == 1
-        return VariableWrite(" at ".join(filter(None, (code, short_place(frame)))), is_made_here and is_only_one)
+        is_only_one = len([*islice(self.flow.resources.writes(read.trace, reader=reader), 2)]) == 1
+        line = " at ".join(filter(None, (code, short_place(frame))))
+        return VariableWrite(line, is_initial=is_made_here and is_only_one, is_of_call=is_of_call)
+
+    def _integers_of(self, cast: TensorEvent) -> TensorEvent | None:
+        """Returns a row without counts for the integers that a cast took; None if it took other numbers."""
+        taken = next(iter(self.flow.inputs_of(cast)), None)
+        if taken is None or taken.trace.is_lost or not self.flow.cannot_be_bad(taken.trace):
+            return None
+        place = taken.trace.place
+        if isinstance(place, GraphTensor):
+            return replace(
+                cast, **asdict(place.context), graph_id=place.graph_id, op_name=place.op_name,
+                op_type=self._type_of(place.graph_id, place.op_name), output_slot=place.output_slot,
+            )  # fmt: skip
+        eager = self.flow.events.eager(place.tensor_id)
+        return replace(cast, execution_index=eager.execution_index, op_type=eager.op_type, tensor_id=place.tensor_id)
+
+    def _is_of_constant(self, write: Write) -> bool:
+        """Returns whether a write in a graph replaces the value of a variable by a constant of the program."""
+        if not write.is_replacing or len(write.values) != 1:
+            return False
+        place = self.flow.trace(write.values[0], how="graph", near=2**63 - 1).place
+        return isinstance(place, GraphTensor) and self._type_of(place.graph_id, place.op_name) in _CONSTANTS
 
     def _code(self, stack_trace_id: int | None) -> str | None:
         """Returns the part of the user's line that a stack executes, in backquotes, or None if it is not known."""
