@@ -17,6 +17,8 @@ from .builder import CLEAN, INF, NAN, NEG_INF, GraphBuilder, RunBuilder, counts
 
 LARGEST = 3.4028234663852886e38
 ZERO = counts(zero=1, pos=1)
+ONE_0 = {**counts(zero=1), "rank": 0, "shape": []}
+ONE = {**counts(pos=1), "rank": 0, "shape": []}
 LOG_OF_0 = "Log of 0: 1 of 2 elements is 0, and the logarithm of 0 is -Inf."
 OVER = "1 of 2 elements is beyond the largest float32, 3.40282e+38."
 TWICE = "Put tf.where around the input of Log as well: the unselected branch still has a gradient."
@@ -29,6 +31,10 @@ CLIP = (
 LOGSUMEXP = (
     "Use tf.reduce_logsumexp in place of the exponentials, their sum and the logarithm: it neither overflows nor "
     "underflows."
+)
+WEIGHTED = (
+    "Use tf.reduce_logsumexp(x + tf.math.log(w)) in place of the logarithm of a sum of w * exp(x): it does not "
+    "underflow."
 )
 XLOGY = "Use tf.math.xlogy(p, p) in place of p * log(p): it is 0 for p = 0, and its gradient is finite."
 SOFTMAX = "Use tf.nn.softmax in place of the exponentials, their sum and the division."
@@ -737,6 +743,78 @@ def test_only_the_product_of_a_number_and_its_logarithm_is_xlogy(step: Step, rep
     assert found == Explanation(LOG_OF_0, XLOGY if repair == "xlogy" else repair)
 
 
+def logarithms(one: float, *, of: str = "x", dtype: str = "float32") -> Step:
+    """Returns a step with log(x) - log(one - x), of which the logarithm of `of`, x or other, is -Inf."""
+    zero = {**ZERO, "dtype": dtype}
+    step = Step().takes(zero if of == "x" else {**CLEAN, "dtype": dtype})
+    step.op("one", "Const", [], {**ONE, "scalar_value": one})
+    step.op("other", "Sub", ["one", "x"], CLEAN if of == "x" else zero)
+    step.op("log_x", "Log", ["x"], NEG_INF if of == "x" else CLEAN)
+    step.op("log_other", "Log", ["other"], CLEAN if of == "x" else NEG_INF)
+    return step.op("logit", "Sub", ["log_x", "log_other"], NEG_INF)
+
+
+BOTH_LOGARITHMS = (
+    "Clip x before both logarithms, log(x) and log(1 - x), for example with tf.clip_by_value(x, {0}, 1 - {0})."
+)
+
+
+@pytest.mark.parametrize(
+    ("step", "name", "repair"),
+    [
+        (logarithms(1.0), "log_x", BOTH_LOGARITHMS.format("1e-6")),
+        (logarithms(1.0, of="other"), "log_other", BOTH_LOGARITHMS.format("1e-6")),
+        (logarithms(1.0, dtype="float16"), "log_x", BOTH_LOGARITHMS.format("1e-3")),
+        (logarithms(10.0), "log_x", ABOVE_0),
+        (log_of(("one", "Const", []), ("other", "Sub", ["one", "x"])), "log", ABOVE_0),
+    ],
+    ids=["x", "1 - x", "float16", "10 - x", "one logarithm"],
+)
+def test_a_clip_from_above_0_is_not_enough_for_two_logarithms(
+    step: Step, name: str, repair: str, tmp_path: Path
+) -> None:
+    assert step.reason(name, tmp_path, result="x") == Explanation(LOG_OF_0, repair)
+
+
+def test_the_gradient_of_one_of_two_logarithms_needs_a_clip_for_both(tmp_path: Path) -> None:
+    step = logarithms(1.0).gradient("slope", "Reciprocal", ["x"], INF, "log_x")
+    found = step.reason("slope", tmp_path)
+    assert found is not None
+    assert found.repair == BOTH_LOGARITHMS.format("1e-6")
+
+
+@pytest.mark.parametrize(("number", "repair"), [(1.0, BOTH_LOGARITHMS.format("1e-6")), (2.0, ABOVE_0)])
+def test_two_logarithms_in_eager_code(number: float, repair: str, tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    difference = run.execution("Sub", inputs=[2, 1], outputs={3: "float32"})
+    run.external(1, ZERO, execution=difference)
+    run.external(2, {**ONE, "scalar_value": number}, execution=difference)
+    run.eager(difference, CLEAN, tensor_id=3)
+    run.eager(run.execution("Log", inputs=[3], outputs={4: "float32"}), CLEAN, tensor_id=4)
+    event = run.eager(run.execution("Log", inputs=[1], outputs={5: "float32"}), NEG_INF, tensor_id=5)
+    found = read_reasons(run.write(tmp_path), event, run_id="run-a").explanation
+    assert found == Explanation(LOG_OF_0, repair)
+
+
+@pytest.mark.parametrize(
+    ("taken", "weight", "repair"),
+    [
+        (CLEAN, counts(pos=4), WEIGHTED),
+        (CLEAN, counts(zero=1, pos=3), ABOVE_0),  # all exponentials of a sum may have the weight 0
+        (NEG_INF, counts(pos=4), ABOVE_0),  # exp(-Inf) is 0, too
+    ],
+)
+def test_a_weighted_sum_of_exponentials_that_underflows(
+    taken: Mapping[str, Any], weight: Mapping[str, Any], repair: str, tmp_path: Path
+) -> None:
+    """The program takes log(sum(weight * (exp(x) / scale)))."""
+    step = Step().takes(taken).op("exp", "Exp", ["x"], counts(zero=2, pos=2)).op("scale", "Exp", [], counts(pos=4))
+    step.op("density", "RealDiv", ["exp", "scale"], counts(zero=2, pos=2)).op("weight", "Softmax", [], weight)
+    step.op("terms", "Mul", ["weight", "density"], counts(zero=2, pos=2)).op("sum", "Sum", ["terms"], ZERO)
+    step.op("log", "Log", ["sum"], NEG_INF)
+    assert step.reason("log", tmp_path, result="log") == Explanation(LOG_OF_0, repair)
+
+
 @pytest.mark.parametrize(
     ("takers", "repair"),
     [
@@ -1136,8 +1214,6 @@ def test_a_logarithm_of_a_negative_determinant_is_of_its_magnitude() -> None:
 
 BY_ONE_0 = "Division by 0: the divisor is 0, and the quotient is infinite."
 STEP_COUNTER = "The counter of steps begins at 0. Use step + 1, or tf.maximum(step, 1)."
-ONE_0 = {**counts(zero=1), "rank": 0, "shape": []}
-ONE = {**counts(pos=1), "rank": 0, "shape": []}
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Why an op made an infinity or a NaN, how to fix it, and whether its inputs had grown over the steps before.
 
 * `kinds.py`, `linear.py` and `outside.py`: explanations, the facts about an op that they use, and the kinds of rule.
-* `surroundings.py`, `forward_pass.py`: the facts for which the recording is followed.
+* `surroundings.py`, `program_results.py`, `forward_pass.py`: the facts for which the recording is followed.
 * `rules.py`: the rule for each type of op. `logarithms.py` has that for the logarithm.
 * `library.py`: fixes for ops inside functions of libraries.
 * `growth.py`: tensors that grew until an op overflowed.
@@ -132,6 +132,7 @@ def explain_event(
         behind=around.behind,
         takers=around.takers,
         is_p_log_p=around.is_p_log_p,
+        has_log_of_complement=around.has_log_of_complement,
         has_moved_constant=around.has_moved_constant,
         adds_rounded_to_0=around.adds_rounded_to_0,
         last_write=around.last_write,

@@ -275,14 +275,14 @@ def underflow(computed: Computed, zero: TensorEvent) -> str | None:
     """
     if zero.op_type == "Sum" and zero.num_zero:
         terms = computed.made_from(zero).get(0)
-        if terms is not None and terms.num_zero and _is_finite_exponential(computed, terms):
+        if terms is not None and terms.num_zero and is_finite_exponential(computed, terms):
             return "The divisor sums exponentials, and where it is 0, all of them underflowed."
     waiting, seen = [zero], {zero.event_index}
     while waiting and len(seen) <= _MAX_STEPS:
         row = waiting.pop(0)
         if not row.size or row.num_zero != row.size:
             continue
-        if _is_finite_exponential(computed, row):
+        if is_finite_exponential(computed, row):
             return f"The divisor is 0 because Exp underflowed: {elements_are(row.num_zero, row)} 0 in its result."
         if computed.made_by(row) in _KEEPS_ZEROS:
             taken = [each for each in computed.made_from(row).values() if each.event_index not in seen]
@@ -299,14 +299,15 @@ def _underflow_of_products(computed: Computed, zero: TensorEvent) -> str | None:
     if total is None or not zero.num_zero or computed.made_by(total) not in _MATRIX_PRODUCTS:
         return None
     factors = list(computed.made_from(total).values())
-    exponentials = [factor for factor in factors if factor.num_zero and _is_finite_exponential(computed, factor)]
+    exponentials = [factor for factor in factors if factor.num_zero and is_finite_exponential(computed, factor)]
     others = [factor for factor in factors if factor not in exponentials]
     if not exponentials or not all(factor.num_pos_finite == factor.size for factor in others):
         return None
     return "The divisor sums products of exponentials, and where it is 0, all of them underflowed."
 
 
-def _is_finite_exponential(computed: Computed, row: TensorEvent) -> bool:
+def is_finite_exponential(computed: Computed, row: TensorEvent) -> bool:
+    """Returns whether a tensor is the exponential of finite numbers."""
     x = computed.made_from(row).get(0) if row.op_type == computed.made_by(row) == "Exp" else None
     return x is not None and is_finite(x)
 

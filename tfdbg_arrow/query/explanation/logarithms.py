@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tfdbg_arrow.query.explanation.computed import Computed, Explanation
-from tfdbg_arrow.query.explanation.kinds import EMPTY, Domain, FirstOf, Pole
+from tfdbg_arrow.query.explanation.kinds import EMPTY, RESHAPES, Domain, FirstOf, Pole, is_finite_exponential
 from tfdbg_arrow.query.explanation.library import IN_LOGSUMEXP
 from tfdbg_arrow.query.explanation.linear import ROW_OF_MASK
 from tfdbg_arrow.query.recorded import TensorEvent
@@ -15,6 +15,13 @@ LOGSUMEXP = (
     "underflows."
 )
 """The fix for a sum of exponentials that overflows, or underflows before its logarithm."""
+_WEIGHTED_LOGSUMEXP = (
+    "Use tf.reduce_logsumexp(x + tf.math.log(w)) in place of the logarithm of a sum of w * exp(x): it does not "
+    "underflow."
+)
+_BOTH_LOGARITHMS = "Clip x before both logarithms, log(x) and log(1 - x), for example with"
+_OF_COMPLEMENT = {"bfloat16": "1e-2", "float16": "1e-3"}
+"""The bounds next to 0 and 1 for both logarithms, by the dtypes in which 1 - 1e-6 is 1."""
 _XLOGY = "Use tf.math.xlogy(p, p) in place of p * log(p): it is 0 for p = 0, and its gradient is finite."
 POSITIVE = "Keep the argument above 0, for example with tf.maximum."
 """The fix for an argument that must not be negative."""
@@ -48,6 +55,9 @@ _FROM_LOGITS = {
 _MOVES = {**dict.fromkeys(("ExpandDims", "Identity", "Reshape", "SplitV", "Squeeze", "StridedSlice"), 0), "Split": 1}
 """Types of ops that return elements of an input, and its index."""
 _MAX_MOVES = 5
+_SUMS = ("Mean", "Sum")
+_PRODUCTS = ("Mul", "RealDiv")
+_MAX_FACTORS = 20
 _LOG = FirstOf(
     rules=(
         Pole(
@@ -122,12 +132,38 @@ def repair_of_log(computed: Computed, x: TensorEvent) -> str:
         return ROW_OF_MASK
     if exponentials is not None:
         return LOGSUMEXP
+    if _sums_weighted_exponentials(computed, maker):
+        return _WEIGHTED_LOGSUMEXP
     terms = computed.made_from(maker)
     if made_by == "Sub" and 1 in terms and computed.made_by(terms[1]) == "Sigmoid":
         return "Use tf.math.log_sigmoid(-x) in place of log(1 - sigmoid(x))."
     repairs = {**_STABLE_LOG, **_FROM_LOGITS} if computed.is_in_loss else _STABLE_LOG
     default = _LOG_OF_MASK if _holds_only_logarithms_of_0_and_1(computed.output) else _ABOVE_0
-    return repairs.get(made_by, default)
+    repair = repairs.get(made_by, default)
+    if repair in (_ABOVE_0, _STABLE_LOG["Sub"]) and computed.has_log_of_complement():
+        epsilon = _OF_COMPLEMENT.get(x.dtype or "", "1e-6")
+        return f"{_BOTH_LOGARITHMS} tf.clip_by_value(x, {epsilon}, 1 - {epsilon})."
+    return repair
+
+
+def _sums_weighted_exponentials(computed: Computed, total: TensorEvent) -> bool:
+    """Returns whether a tensor sums products of exponentials of finite numbers with positive numbers."""
+    terms = computed.made_from(total).get(0) if computed.made_by(total) in _SUMS else None
+    to_follow, has_exponential = [] if terms is None else [terms], False
+    for _ in range(_MAX_FACTORS):
+        if not to_follow:
+            return has_exponential
+        factor = to_follow.pop()
+        taken, made_by = computed.made_from(factor), computed.made_by(factor)
+        if is_finite_exponential(computed, factor):
+            has_exponential = True
+        elif factor.num_pos_finite == factor.size:
+            continue
+        elif (made_by in _PRODUCTS and len(taken) == 2) or (made_by in RESHAPES and taken):
+            to_follow += taken.values()
+        else:
+            return False
+    return False
 
 
 def _holds_only_logarithms_of_0_and_1(log: TensorEvent) -> bool:

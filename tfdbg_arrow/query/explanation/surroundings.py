@@ -12,6 +12,7 @@ from tfdbg_arrow.query.bad_samples import BadSamples, SampleFinder
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.explanation.computed import Computed, Inputs, VariableWrite
 from tfdbg_arrow.query.explanation.kinds import ADDS, PLUS_CONSTANT, RESHAPES
+from tfdbg_arrow.query.explanation.program_results import ProgramResults
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.flow.extremes import largest_of
 from tfdbg_arrow.query.flow.resources import Write
@@ -394,37 +395,20 @@ class Surroundings:
 
         For an op of a gradient, the forward op counts.
         """
-        forward = self.flow.labels.of(self.event)
-        if self.event.scope == "graph":
-            graph_id = self.event.graph_id if forward.forward_op_name is None else forward.forward_graph_id
-            name = str(self._own()) if forward.forward_op_name is None else forward.forward_op_name
-            return graph_id is not None and self._is_p_log_p_in_graph(graph_id, name)
-        index = self.event.execution_index
-        index = index if forward.forward_execution_index is None else forward.forward_execution_index
-        return index is not None and self._is_eager_p_log_p(index)
+        log = self._results.forward_result(self.event, self._own())
+        return log is not None and self._results.is_p_log_p(log)
 
-    def _is_p_log_p_in_graph(self, graph_id: int, name: str) -> bool:
-        graph = self.flow.graphs.graph(graph_id)
-        own = graph.ops.get(name)
-        if own is None or own.op_type != "Log":
-            return False
-        roles = {user: self.flow.labels.op(graph_id, user).role for user in graph.users.get(name, ())}
-        users = [graph.ops[user] for user, role in roles.items() if role != "gradient"]
-        factors = {(name, 0), *own.inputs}
-        return bool(users) and all(user.op_type == "Mul" and {*user.inputs} == factors for user in users)
+    def has_log_of_complement(self) -> bool:
+        """Returns whether the program takes the logarithms of x and of 1 - x, and one of them is the op.
 
-    def _is_eager_p_log_p(self, execution_index: int) -> bool:
-        events = self.flow.events
-        taken = set(events.execution_inputs(execution_index).values())
-        made = {tensor_id for tensor_id, _ in events.execution_outputs(execution_index).values()}
-        if len(taken) != 1 or len(made) != 1:
-            return False
-        uses = {use.execution.execution_index: use.execution.op_type for use in events.uses(*made)}
-        forward = {index: uses[index] for index in uses if self.flow.labels.execution(index).role != "gradient"}
-        return bool(forward) and all(
-            op_type == "Mul" and {*events.execution_inputs(index).values()} == taken | made
-            for index, op_type in forward.items()
-        )
+        For an op of a gradient, the forward op counts.
+        """
+        log = self._results.forward_result(self.event, self._own())
+        return log is not None and self._results.has_log_of_complement(log)
+
+    @cached_property
+    def _results(self) -> ProgramResults:
+        return ProgramResults(self.logdir, self.flow, self.run_id)
 
     def is_norm_of_gradient(self) -> bool:
         """Returns whether the op computes a part of the norm of a gradient: its squares, or their sum."""
