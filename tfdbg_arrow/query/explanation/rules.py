@@ -526,7 +526,7 @@ def _is_of_optimizer(computed: Computed, divisor: TensorEvent) -> bool:
     """
     waiting, num_steps = [divisor], 0
     while waiting and num_steps < _MAX_MOVES:
-        row = waiting.pop()
+        row = waiting.pop(0)
         made_by = computed.made_by(row)
         if made_by == READER:
             return True

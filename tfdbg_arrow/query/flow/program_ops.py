@@ -223,10 +223,10 @@ class ProgramOps:
         The result is None if these are unknown. It has the event_index of the tensor.
         """
         if made.op.op_type in _DIVISIONS and not made.is_output:
-            row = self._row_of(made.place)
-            if row is None or not row.has_inf_or_nan or not self._takes_dividend(made):
-                return None
-            return replace(_at(row, made.place, made.op.op_type), event_index=event.event_index)
+            row = self._quotient(made, event)
+            return (
+                None if row is None else replace(_at(row, made.place, made.op.op_type), event_index=event.event_index)
+            )
         after = self._after(made.place, made.op, self._computed(event))
         if not made.is_output or after is None:
             return None
@@ -235,19 +235,49 @@ class ProgramOps:
             output = None if output is None else _counted(output, _UNDONE[later.op_type](output))
         return None if output is None else _at(output, made.place, made.op.op_type)
 
-    def _takes_dividend(self, made: ProgramOp) -> bool:
-        """Returns whether the node named after a division takes the dividend.
+    def dividend(self, event: TensorEvent) -> TensorEvent | None:
+        """Returns the row of the dividend, if TensorFlow ran the reciprocal of a divisor in place of a division."""
+        own = event.graph_tensor
+        division = None if own is None else self._division_by(own, event)
+        return None if division is None else self._row_of(division[0].of_op(*division[1].inputs[0]))
 
-        Of a * (x / sqrt(v)), TensorFlow's optimizer may make x * (a * rsqrt(v)): that node then computes no quotient.
+    def _quotient(self, made: ProgramOp, divided_one: TensorEvent) -> TensorEvent | None:
+        """Returns a row that is bad where a quotient is that ran as a product with the reciprocal of its divisor.
+
+        Of a * (x / sqrt(v)), TensorFlow's optimizer may make x * (a * rsqrt(v)), which is as bad if a is positive.
         """
-        dividend = made.place.of_op(*made.op.inputs[0])
-        row = self._row_of(dividend)
-        for taken in self._borders.executed.inputs(made.place, made.op):
-            taken_row = self._row_of(taken)
-            is_same_row = row is not None and taken_row is not None and row.event_index == taken_row.event_index
-            if is_same_row or taken.of_op(dividend.op_name, dividend.output_slot) == taken:
-                return True
-        return False
+        place, op = made.place, made.op
+        dividend = place.of_op(*op.inputs[0])
+        for number_before in range(_MAX_DEPTH):
+            row, taken = self._row_of(place), self._borders.executed.inputs(place, op)
+            if row is None or not row.has_inf_or_nan:
+                return None
+            if self._is_among(dividend, taken):
+                return _scaled(row, divided_one) if number_before else row
+            user = self._only_user(place) if self._scales(row, taken) else None
+            if user is None:
+                return None
+            place, op = user
+        return None
+
+    def _scales(self, row: TensorEvent, taken: Sequence[GraphTensor]) -> bool:
+        """Returns whether a node multiplies a bad tensor by one that is positive everywhere."""
+        factors = [factor for source in taken if (factor := self._row_of(source)) is not None]
+        positive = [factor for factor in factors if factor.num_pos_finite == factor.size]
+        return row.op_type == "Mul" and len(factors) == 2 and len(positive) == 1
+
+    def _only_user(self, place: GraphTensor) -> tuple[GraphTensor, Op] | None:
+        """Returns the only node that takes a tensor, or None."""
+        users = [use.user for use in self._borders.executed.users(place)]
+        ops = [(user, op) for user in users if (op := self._graphs.op(user.graph_id, user.op_name)) is not None]
+        return ops[0] if len(ops) == len(users) == 1 else None
+
+    def _is_among(self, tensor: GraphTensor, taken: Sequence[GraphTensor]) -> bool:
+        """Returns whether a tensor of the program, or an equal one, is among those that a node takes."""
+        row = self._row_of(tensor)
+        taken_rows = [taken_row for source in taken if (taken_row := self._row_of(source)) is not None]
+        is_same_row = row is not None and row.event_index in {taken_row.event_index for taken_row in taken_rows}
+        return is_same_row or any(source.of_op(tensor.op_name, tensor.output_slot) == source for source in taken)
 
     def _value(self, place: GraphTensor, depth: int) -> TensorEvent | None:
         """Returns the row of a tensor of the program, or one with the counts that follow from others."""
@@ -332,6 +362,18 @@ def _counted(row: TensorEvent, counts: _Counts) -> TensorEvent | None:
     bad = sum(counts[name] or 0 for name in ("num_neg_inf", "num_pos_inf", "num_nan"))
     changes: dict[str, Any] = {**counts, **dict.fromkeys((*_MAGNITUDES, *_PLACES)), "has_inf_or_nan": bad > 0}
     return replace(row, **changes)
+
+
+def _scaled(row: TensorEvent, divided_one: TensorEvent) -> TensorEvent | None:
+    """Returns the row of a product of a quotient with positive numbers as that of the quotient, without magnitudes.
+
+    The result is None unless its bad elements are those of the reciprocal, as the product itself may overflow.
+    """
+    num_bad = _sum(row.num_nan, row.num_neg_inf, row.num_pos_inf)
+    if row.shape != divided_one.shape or num_bad != divided_one.num_pos_inf:
+        return None
+    unknown: dict[str, Any] = dict.fromkeys(_MAGNITUDES)
+    return replace(row, **unknown)
 
 
 def _same(x: TensorEvent) -> _Counts:
