@@ -498,6 +498,53 @@ def test_a_quotient_that_is_scaled_before_it_is_computed(
     assert causes == {events["v"], events["x"] - 1}  # the row of the argument stands for x
 
 
+@pytest.mark.parametrize(
+    ("x", "constant", "said", "num_bad"),
+    [
+        (
+            counts(zero=1),
+            counts(pos_inf=1),
+            "0 / 0: the divisor has 1 zero, the dividend 1 zero, and 0 / 0 is NaN.",
+            (1, 0, 0),
+        ),
+        (
+            counts(neg=1, pos=2),
+            counts(pos_inf=1),
+            "Division by 0: the divisor is 0, and the quotient is infinite.",
+            (0, 2, 1),
+        ),
+        (
+            counts(zero=1, pos=1),
+            counts(pos_inf=1, pos=1),  # which dividends meet the 0 is not known
+            "RealDiv of constants: TensorFlow computed the result in advance, and it holds 1 +Inf.",
+            (0, 1, 0),
+        ),
+    ],
+)
+def test_a_constant_that_is_scaled_and_divided_in_advance_is_no_quotient(
+    x: dict[str, Any], constant: dict[str, Any], said: str, num_bad: tuple[int, int, int], tmp_path: Path
+) -> None:
+    """Of a * (x / c) with constants a and c, TensorFlow made x * (a / c)."""
+    run = RunBuilder("run-a")
+    graph = run.graph("f").op("x", "Placeholder").op("a", "Const").op("c", "Const").op("ratio", "RealDiv", ["x", "c"])
+    graph.op("step", "Mul", ["a", "ratio"]).function("f", ["x"], ["step"])
+    executed = run.executed().node("x", "_Arg", of=graph, op="x", index=0).node("ratio", "Const", of=graph, op="ratio")
+    executed.node("step", "Mul", ["x", "ratio"], of=graph, op="step").node("out", "_Retval", ["step"], index=0)
+    index = call(run, graph, health=x)
+    run.tensor(graph, "x", x, execution=index)
+    if constant["size"] == 1:
+        constant = {**constant, "rank": 0, "shape": []}
+    event = run.tensor(graph, "ratio", constant, execution=index, op_type="Const")
+    run.tensor(graph, "step", {**x, **counts(nan=x["size"])}, execution=index)
+    run.eager(index, counts(nan=x["size"]), tensor_id=2)
+    found = first(run, tmp_path)
+    assert (found.op_name, found.op_type, found.event_index) == ("ratio", "RealDiv", event)
+    assert (found.num_nan, found.num_pos_inf, found.num_neg_inf) == num_bad
+    explanation = read_reasons(tmp_path / "logdir", tensor=event, run_id=run.run_id).explanation
+    assert explanation is not None
+    assert explanation.sentence.removesuffix(" The divisor is the constant 0.") == said
+
+
 def test_the_reciprocal_of_a_constant_divisor_is_the_division_of_the_program(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     graph = run.graph("f").op("x", "Placeholder").op("c", "Const").op("ratio", "RealDiv", ["x", "c"])

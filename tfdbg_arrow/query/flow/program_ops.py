@@ -171,7 +171,10 @@ class ProgramOps:
         return None
 
     def _division_by(self, own: GraphTensor, event: TensorEvent) -> tuple[GraphTensor, Op] | None:
-        """Returns the division for which the optimizer computed the tensor: the reciprocal of its divisor."""
+        """Returns the division for which the optimizer computed the tensor: the reciprocal of its divisor.
+
+        For a * (x / c) with constants a and c, the tensor is a / c.
+        """
         op = self._graphs.op(own.graph_id, own.op_name)
         if op is None:
             return None
@@ -179,6 +182,9 @@ class ProgramOps:
             division = self._graphs.op(own.graph_id, op.made_for)
             is_divisor = event.op_type == "Const" and op.op_name.endswith("_recip")
             return (own.of_op(division.op_name), division) if division is not None and is_divisor else None
+        if event.op_type == "Const" and op.op_type in _DIVISIONS:
+            dividend = self._row_of(own.of_op(*op.inputs[0])) if op.inputs else None
+            return None if dividend is None or dividend.op_type == "Const" else (own, op)
         if (op.op_type, event.op_type) != ("Sqrt", "Rsqrt"):
             return None
         users = [use.user for use in self._borders.executed.users(own)]
@@ -252,6 +258,9 @@ class ProgramOps:
             row, taken = self._row_of(place), self._borders.executed.inputs(place, op)
             if row is None or not row.has_inf_or_nan:
                 return None
+            if row.op_type == "Const":
+                dividend_row = self._row_of(dividend)
+                return None if dividend_row is None else _divided_by_0(dividend_row, row)
             if self._is_among(dividend, taken):
                 return _scaled(row, divided_one) if number_before else row
             user = self._only_user(place) if self._scales(row, taken) else None
@@ -362,6 +371,17 @@ def _counted(row: TensorEvent, counts: _Counts) -> TensorEvent | None:
     bad = sum(counts[name] or 0 for name in ("num_neg_inf", "num_pos_inf", "num_nan"))
     changes: dict[str, Any] = {**counts, **dict.fromkeys((*_MAGNITUDES, *_PLACES)), "has_inf_or_nan": bad > 0}
     return replace(row, **changes)
+
+
+def _divided_by_0(dividend: TensorEvent, divided_constant: TensorEvent) -> TensorEvent | None:
+    """Returns the row of a dividend as that of the quotient; None unless a constant by the divisor is infinite."""
+    num_infinite = _sum(divided_constant.num_neg_inf, divided_constant.num_pos_inf)
+    is_each_by_0 = divided_constant.size == num_infinite and divided_constant.shape in ((), dividend.shape)
+    made = {
+        **dict.fromkeys(NUMBERS, 0), "num_nan": dividend.num_zero, "num_pos_inf": dividend.num_pos_finite,
+        "num_neg_inf": dividend.num_neg_finite,
+    }  # fmt: skip
+    return _counted(dividend, made) if is_each_by_0 and dividend.has_inf_or_nan is False else None
 
 
 def _scaled(row: TensorEvent, divided_one: TensorEvent) -> TensorEvent | None:
