@@ -498,51 +498,47 @@ def test_a_quotient_that_is_scaled_before_it_is_computed(
     assert causes == {events["v"], events["x"] - 1}  # the row of the argument stands for x
 
 
+ZERO_BY_0 = "0 / 0: the divisor has 1 zero, the dividend 1 zero, and 0 / 0 is NaN."
+BY_0 = "Division by 0: the divisor is 0, and the quotient is infinite."
+OF_CONSTANTS = "RealDiv of constants: TensorFlow computed the result in advance, and it holds 1 +Inf."
+
+
 @pytest.mark.parametrize(
-    ("x", "constant", "said", "num_bad"),
+    ("x", "constant", "dtype", "user", "said"),
     [
-        (
-            counts(zero=1),
-            counts(pos_inf=1),
-            "0 / 0: the divisor has 1 zero, the dividend 1 zero, and 0 / 0 is NaN.",
-            (1, 0, 0),
-        ),
-        (
-            counts(neg=1, pos=2),
-            counts(pos_inf=1),
-            "Division by 0: the divisor is 0, and the quotient is infinite.",
-            (0, 2, 1),
-        ),
-        (
-            counts(zero=1, pos=1),
-            counts(pos_inf=1, pos=1),  # which dividends meet the 0 is not known
-            "RealDiv of constants: TensorFlow computed the result in advance, and it holds 1 +Inf.",
-            (0, 1, 0),
-        ),
+        (counts(zero=1), counts(pos_inf=1), "int32", "Mul", ZERO_BY_0),
+        (counts(neg=1), counts(pos_inf=1), "int32", "Mul", BY_0),
+        # The constant may have overflowed.
+        (counts(zero=1), counts(pos_inf=1), "float64", "Mul", OF_CONSTANTS),
+        (counts(zero=1), counts(pos_inf=1), "int32", "Sub", OF_CONSTANTS),
+        # It is not known which elements of x meet the 0.
+        (counts(zero=1, pos=1), counts(pos_inf=1, pos=1), "int32", "Mul", OF_CONSTANTS),
     ],
 )
-def test_a_constant_that_is_scaled_and_divided_in_advance_is_no_quotient(
-    x: dict[str, Any], constant: dict[str, Any], said: str, num_bad: tuple[int, int, int], tmp_path: Path
+def test_a_constant_that_is_divided_in_advance_is_no_quotient(
+    x: dict[str, Any], constant: dict[str, Any], dtype: str, user: str, said: str, tmp_path: Path
 ) -> None:
     """Of a * (x / c) with constants a and c, TensorFlow made x * (a / c)."""
     run = RunBuilder("run-a")
-    graph = run.graph("f").op("x", "Placeholder").op("a", "Const").op("c", "Const").op("ratio", "RealDiv", ["x", "c"])
-    graph.op("step", "Mul", ["a", "ratio"]).function("f", ["x"], ["step"])
+    graph = run.graph("f").op("x", "Placeholder").op("a", "Const").op("c", "Const", dtypes=(dtype,))
+    graph.op("divisor", "Cast", ["c"]).op("ratio", "RealDiv", ["x", "divisor"])
+    graph.op("step", user, ["a", "ratio"]).function("f", ["x"], ["step"])
     executed = run.executed().node("x", "_Arg", of=graph, op="x", index=0).node("ratio", "Const", of=graph, op="ratio")
     executed.node("step", "Mul", ["x", "ratio"], of=graph, op="step").node("out", "_Retval", ["step"], index=0)
     index = call(run, graph, health=x)
     run.tensor(graph, "x", x, execution=index)
-    if constant["size"] == 1:
-        constant = {**constant, "rank": 0, "shape": []}
     event = run.tensor(graph, "ratio", constant, execution=index, op_type="Const")
-    run.tensor(graph, "step", {**x, **counts(nan=x["size"])}, execution=index)
+    run.tensor(graph, "step", counts(nan=x["size"]), execution=index)
     run.eager(index, counts(nan=x["size"]), tensor_id=2)
     found = first(run, tmp_path)
     assert (found.op_name, found.op_type, found.event_index) == ("ratio", "RealDiv", event)
-    assert (found.num_nan, found.num_pos_inf, found.num_neg_inf) == num_bad
+    is_known = said != OF_CONSTANTS
+    assert (found.num_nan, found.num_pos_inf, found.num_neg_inf) == (
+        (x["num_zero"], x["num_pos_finite"], x["num_neg_finite"]) if is_known else (0, 1, 0)
+    )
     explanation = read_reasons(tmp_path / "logdir", tensor=event, run_id=run.run_id).explanation
     assert explanation is not None
-    assert explanation.sentence.removesuffix(" The divisor is the constant 0.") == said
+    assert explanation.sentence == said + (" The divisor is the constant 0." if is_known else "")
 
 
 def test_the_reciprocal_of_a_constant_divisor_is_the_division_of_the_program(tmp_path: Path) -> None:

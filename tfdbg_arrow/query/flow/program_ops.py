@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tfdbg_arrow.query.flow.borders import Borders
-from tfdbg_arrow.query.flow.graphs import GraphReader
+from tfdbg_arrow.query.flow.graphs import NEVER_BAD, GraphReader
 from tfdbg_arrow.query.recorded import KINDS, GraphTensor, Op, TensorEvent
 from tfdbg_arrow.schema.op_traits import ANY_BAD, MADE_OF_FINITE, MOVING, Bad, Trait, made_of_bad, types_with
 
@@ -173,7 +173,7 @@ class ProgramOps:
     def _division_by(self, own: GraphTensor, event: TensorEvent) -> tuple[GraphTensor, Op] | None:
         """Returns the division for which the optimizer computed the tensor: the reciprocal of its divisor.
 
-        For a * (x / c) with constants a and c, the tensor is a / c.
+        For a * (x / c) with constants a and c, the tensor is a / c. It counts only if it shows that c is 0.
         """
         op = self._graphs.op(own.graph_id, own.op_name)
         if op is None:
@@ -183,14 +183,32 @@ class ProgramOps:
             is_divisor = event.op_type == "Const" and op.op_name.endswith("_recip")
             return (own.of_op(division.op_name), division) if division is not None and is_divisor else None
         if event.op_type == "Const" and op.op_type in _DIVISIONS:
-            dividend = self._row_of(own.of_op(*op.inputs[0])) if op.inputs else None
-            return None if dividend is None or dividend.op_type == "Const" else (own, op)
+            dividend = self._row_of(own.of_op(*op.inputs[0])) if self._is_scaled_by_integer(own, op) else None
+            is_by_0 = event.size == _sum(event.num_neg_inf, event.num_pos_inf)
+            return (own, op) if is_by_0 and dividend is not None and dividend.op_type != "Const" else None
         if (op.op_type, event.op_type) != ("Sqrt", "Rsqrt"):
             return None
         users = [use.user for use in self._borders.executed.users(own)]
         ops = [(user, self._graphs.op(user.graph_id, user.op_name)) for user in users]
         divisions = [(user, op) for user, op in ops if op is not None and op.op_type in _DIVISIONS]
         return min(divisions, key=lambda division: division[1].op_index, default=None)
+
+    def _is_scaled_by_integer(self, own: GraphTensor, division: Op) -> bool:
+        """Returns whether a division by a constant integer is only multiplied by finite constants.
+
+        Unless the integer is 0, such a constant by the integer is finite.
+        """
+        graph = self._graphs.graph(own.graph_id)
+        cast = graph.ops.get(division.inputs[1][0]) if len(division.inputs) == 2 else None
+        if cast is None or cast.op_type != "Cast" or graph.dtypes.get(cast.inputs[0]) not in NEVER_BAD:
+            return False
+        users = [graph.ops[name] for name in graph.users.get(division.op_name, ())]
+        return graph.ops[cast.inputs[0][0]].op_type == "Const" and all(
+            user.op_type == "Mul"
+            and any(graph.ops[name].op_type == "Const" for name, _ in user.inputs)
+            and self._borders.bad_constant_taken_by(own.of_op(user.op_name), user) is None
+            for user in users
+        )
 
     def inputs(self, made: ProgramOp, event: TensorEvent) -> Mapping[int, TensorEvent]:
         """Returns the recorded inputs of the op that made a tensor, and those whose counts follow from recorded ones.
@@ -230,9 +248,7 @@ class ProgramOps:
         """
         if made.op.op_type in _DIVISIONS and not made.is_output:
             row = self._quotient(made, event)
-            return (
-                None if row is None else replace(_at(row, made.place, made.op.op_type), event_index=event.event_index)
-            )
+            return row and replace(_at(row, made.place, made.op.op_type), event_index=event.event_index)
         after = self._after(made.place, made.op, self._computed(event))
         if not made.is_output or after is None:
             return None
@@ -259,11 +275,11 @@ class ProgramOps:
             if row is None or not row.has_inf_or_nan:
                 return None
             if row.op_type == "Const":
-                dividend_row = self._row_of(dividend)
-                return None if dividend_row is None else _divided_by_0(dividend_row, row)
+                return _divided_by_0(self._row_of(dividend), row)
             if self._is_among(dividend, taken):
                 return _scaled(row, divided_one) if number_before else row
-            user = self._only_user(place) if self._scales(row, taken) else None
+            is_as_bad = not row.num_nan and row.num_pos_inf == divided_one.num_pos_inf
+            user = self._only_user(place) if is_as_bad and self._scales(row, taken) else None
             if user is None:
                 return None
             place, op = user
@@ -373,15 +389,20 @@ def _counted(row: TensorEvent, counts: _Counts) -> TensorEvent | None:
     return replace(row, **changes)
 
 
-def _divided_by_0(dividend: TensorEvent, divided_constant: TensorEvent) -> TensorEvent | None:
-    """Returns the row of a dividend as that of the quotient; None unless a constant by the divisor is infinite."""
-    num_infinite = _sum(divided_constant.num_neg_inf, divided_constant.num_pos_inf)
-    is_each_by_0 = divided_constant.size == num_infinite and divided_constant.shape in ((), dividend.shape)
+def _divided_by_0(dividend: TensorEvent | None, by_0: TensorEvent) -> TensorEvent | None:
+    """Returns the row of a dividend as that of its quotient, if the dividend is finite.
+
+    Args:
+        dividend: The row.
+        by_0: A constant by the divisor, which is infinite everywhere.
+    """
+    if dividend is None or dividend.has_inf_or_nan is not False or by_0.shape not in ((), dividend.shape):
+        return None
     made = {
         **dict.fromkeys(NUMBERS, 0), "num_nan": dividend.num_zero, "num_pos_inf": dividend.num_pos_finite,
         "num_neg_inf": dividend.num_neg_finite,
     }  # fmt: skip
-    return _counted(dividend, made) if is_each_by_0 and dividend.has_inf_or_nan is False else None
+    return _counted(dividend, made)
 
 
 def _scaled(row: TensorEvent, divided_one: TensorEvent) -> TensorEvent | None:
