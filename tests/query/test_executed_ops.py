@@ -500,7 +500,10 @@ def test_a_quotient_that_is_scaled_before_it_is_computed(
 
 ZERO_BY_0 = "0 / 0: the divisor has 1 zero, the dividend 1 zero, and 0 / 0 is NaN."
 BY_0 = "Division by 0: the divisor is 0, and the quotient is infinite."
-OF_CONSTANTS = "RealDiv of constants: TensorFlow computed the result in advance, and it holds 1 +Inf."
+BY_CONSTANT = (
+    "RealDiv by a constant: TensorFlow divided another constant by it in advance, and that quotient holds 1 +Inf. If "
+    "the other constant is finite, the divisor is 0 or next to 0."
+)
 
 
 @pytest.mark.parametrize(
@@ -509,10 +512,10 @@ OF_CONSTANTS = "RealDiv of constants: TensorFlow computed the result in advance,
         (counts(zero=1), counts(pos_inf=1), "int32", "Mul", ZERO_BY_0),
         (counts(neg=1), counts(pos_inf=1), "int32", "Mul", BY_0),
         # The constant may have overflowed.
-        (counts(zero=1), counts(pos_inf=1), "float64", "Mul", OF_CONSTANTS),
-        (counts(zero=1), counts(pos_inf=1), "int32", "Sub", OF_CONSTANTS),
+        (counts(zero=1), counts(pos_inf=1), "float64", "Mul", BY_CONSTANT),
+        (counts(zero=1), counts(pos_inf=1), "int32", "Sub", BY_CONSTANT),
         # It is not known which elements of x meet the 0.
-        (counts(zero=1, pos=1), counts(pos_inf=1, pos=1), "int32", "Mul", OF_CONSTANTS),
+        (counts(zero=1, pos=1), counts(pos_inf=1, pos=1), "int32", "Mul", BY_CONSTANT),
     ],
 )
 def test_a_constant_that_is_divided_in_advance_is_no_quotient(
@@ -532,7 +535,7 @@ def test_a_constant_that_is_divided_in_advance_is_no_quotient(
     run.eager(index, counts(nan=x["size"]), tensor_id=2)
     found = first(run, tmp_path)
     assert (found.op_name, found.op_type, found.event_index) == ("ratio", "RealDiv", event)
-    is_known = said != OF_CONSTANTS
+    is_known = said != BY_CONSTANT
     assert (found.num_nan, found.num_pos_inf, found.num_neg_inf) == (
         (x["num_zero"], x["num_pos_finite"], x["num_neg_finite"]) if is_known else (0, 1, 0)
     )

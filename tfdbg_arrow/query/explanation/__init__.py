@@ -117,7 +117,7 @@ def explain_event(
     made = flow.program_ops.maker(event)
     as_run = Computed(
         output=event,
-        inputs=taken,
+        inputs=flow.program_ops.inputs(made, event) if made is not None and event.op_type == "Const" else taken,
         is_complete=is_origin or len(taken) == len(inputs),
         forward_type=None if forward is None else forward.op_type,
         made_from=around.inputs_of,
