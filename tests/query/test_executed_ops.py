@@ -452,8 +452,19 @@ def test_the_reciprocal_of_a_root_is_the_division_of_the_program(epsilon: bool, 
     assert named == alerts == {("ratio", "RealDiv")}
 
 
-def test_a_node_named_after_a_division_that_does_not_take_the_dividend_is_no_quotient(tmp_path: Path) -> None:
-    """Of rate * (x / sqrt(v)), TensorFlow made x * (rate * rsqrt(v)): the quotient was never computed."""
+@pytest.mark.parametrize(
+    ("rate", "product", "is_known"),
+    [
+        (counts(pos=3), counts(nan=1, pos=2), True),
+        (counts(neg=1, pos=2), counts(nan=1, pos=2), False),  # the sign of the quotient is not known
+        (counts(zero=1, pos=2), counts(nan=1, zero=1, pos=1), False),
+        (counts(pos=3), counts(nan=1, pos_inf=1, pos=1), False),  # the product overflowed
+    ],
+)
+def test_a_quotient_that_is_scaled_before_it_is_computed(
+    rate: dict[str, Any], product: dict[str, Any], is_known: bool, tmp_path: Path
+) -> None:
+    """Of rate * (x / sqrt(v)), TensorFlow made x * (rate * rsqrt(v)): the quotient itself was never computed."""
     run = RunBuilder("run-a")
     graph = run.graph("f").op("x", "Placeholder").op("v", "Square", ["x"]).op("root", "Sqrt", ["v"])
     graph.op("rate", "Tanh", ["v"]).op("ratio", "RealDiv", ["x", "root"]).op("step", "Mul", ["rate", "ratio"])
@@ -462,19 +473,75 @@ def test_a_node_named_after_a_division_that_does_not_take_the_dividend_is_no_quo
     executed.node("rate", "Tanh", ["v"], of=graph, op="rate").node("root", "Rsqrt", ["v"], of=graph, op="root")
     executed.node("ratio", "Mul", ["rate", "root"], of=graph, op="ratio")
     executed.node("step", "Mul", ["x", "ratio"], of=graph, op="step").node("out", "_Retval", ["step"], index=0)
-    some, infinite, bad = counts(zero=1, pos=2), counts(pos_inf=1, pos=2), counts(nan=1, pos=2)
+    some, infinite = counts(zero=1, pos=2), counts(pos_inf=1, pos=2)
     index = call(run, graph, health=some)
-    for name, health in (("x", some), ("v", some), ("rate", CLEAN)):
-        run.tensor(graph, name, health, execution=index)
+    events = {
+        name: run.tensor(graph, name, health, execution=index)
+        for name, health in (("x", some), ("v", some), ("rate", rate))
+    }
     root = run.tensor(graph, "root", infinite, execution=index, op_type="Rsqrt")
     run.tensor(graph, "ratio", infinite, execution=index, op_type="Mul")
-    run.tensor(graph, "step", bad, execution=index)
-    run.eager(index, bad, tensor_id=2)
+    run.tensor(graph, "step", product, execution=index)
+    run.eager(index, product, tensor_id=2)
     found = first(run, tmp_path)
     assert (found.op_name, found.op_type, found.event_index) == ("ratio", "RealDiv", root)
+    assert (found.num_nan, found.num_pos_inf) == ((1, 0) if is_known else (0, 1))
     explanation = read_reasons(tmp_path / "logdir", tensor=root, run_id=run.run_id).explanation
     assert explanation is not None
-    assert explanation.sentence == "Rsqrt of 0: 1 of 3 elements is 0, and 1 / sqrt(0) is infinite."
+    assert explanation.sentence == (
+        "0 / 0: the divisor has 1 zero, the dividend 1 zero, and 0 / 0 is NaN."
+        if is_known
+        else "Rsqrt of 0: 1 of 3 elements is 0, and 1 / sqrt(0) is infinite."
+    )
+    with tfdbg_arrow.open_logdir(tmp_path / "logdir") as logdir:
+        causes = {hop.event_index for hop in logdir.provenance(root, run_id=run.run_id).hops if hop.role == "cause"}
+    assert causes == {events["v"], events["x"] - 1}  # the row of the argument stands for x
+
+
+ZERO_BY_0 = "0 / 0: the divisor has 1 zero, the dividend 1 zero, and 0 / 0 is NaN."
+BY_0 = "Division by 0: the divisor is 0, and the quotient is infinite."
+BY_CONSTANT = (
+    "RealDiv by a constant: TensorFlow divided another constant by it in advance, and that quotient holds 1 +Inf. If "
+    "the other constant is finite, the divisor is 0 or next to 0."
+)
+
+
+@pytest.mark.parametrize(
+    ("x", "constant", "dtype", "user", "said"),
+    [
+        (counts(zero=1), counts(pos_inf=1), "int32", "Mul", ZERO_BY_0),
+        (counts(neg=1), counts(pos_inf=1), "int32", "Mul", BY_0),
+        # The constant may have overflowed.
+        (counts(zero=1), counts(pos_inf=1), "float64", "Mul", BY_CONSTANT),
+        (counts(zero=1), counts(pos_inf=1), "int32", "Sub", BY_CONSTANT),
+        # It is not known which elements of x meet the 0.
+        (counts(zero=1, pos=1), counts(pos_inf=1, pos=1), "int32", "Mul", BY_CONSTANT),
+    ],
+)
+def test_a_constant_that_is_divided_in_advance_is_no_quotient(
+    x: dict[str, Any], constant: dict[str, Any], dtype: str, user: str, said: str, tmp_path: Path
+) -> None:
+    """Of a * (x / c) with constants a and c, TensorFlow made x * (a / c)."""
+    run = RunBuilder("run-a")
+    graph = run.graph("f").op("x", "Placeholder").op("a", "Const").op("c", "Const", dtypes=(dtype,))
+    graph.op("divisor", "Cast", ["c"]).op("ratio", "RealDiv", ["x", "divisor"])
+    graph.op("step", user, ["a", "ratio"]).function("f", ["x"], ["step"])
+    executed = run.executed().node("x", "_Arg", of=graph, op="x", index=0).node("ratio", "Const", of=graph, op="ratio")
+    executed.node("step", "Mul", ["x", "ratio"], of=graph, op="step").node("out", "_Retval", ["step"], index=0)
+    index = call(run, graph, health=x)
+    run.tensor(graph, "x", x, execution=index)
+    event = run.tensor(graph, "ratio", constant, execution=index, op_type="Const")
+    run.tensor(graph, "step", counts(nan=x["size"]), execution=index)
+    run.eager(index, counts(nan=x["size"]), tensor_id=2)
+    found = first(run, tmp_path)
+    assert (found.op_name, found.op_type, found.event_index) == ("ratio", "RealDiv", event)
+    is_known = said != BY_CONSTANT
+    assert (found.num_nan, found.num_pos_inf, found.num_neg_inf) == (
+        (x["num_zero"], x["num_pos_finite"], x["num_neg_finite"]) if is_known else (0, 1, 0)
+    )
+    explanation = read_reasons(tmp_path / "logdir", tensor=event, run_id=run.run_id).explanation
+    assert explanation is not None
+    assert explanation.sentence == said + (" The divisor is the constant 0." if is_known else "")
 
 
 def test_the_reciprocal_of_a_constant_divisor_is_the_division_of_the_program(tmp_path: Path) -> None:

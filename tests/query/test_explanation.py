@@ -17,6 +17,8 @@ from .builder import CLEAN, INF, NAN, NEG_INF, GraphBuilder, RunBuilder, counts
 
 LARGEST = 3.4028234663852886e38
 ZERO = counts(zero=1, pos=1)
+ONE_0 = {**counts(zero=1), "rank": 0, "shape": []}
+ONE = {**counts(pos=1), "rank": 0, "shape": []}
 LOG_OF_0 = "Log of 0: 1 of 2 elements is 0, and the logarithm of 0 is -Inf."
 OVER = "1 of 2 elements is beyond the largest float32, 3.40282e+38."
 TWICE = "Put tf.where around the input of Log as well: the unselected branch still has a gradient."
@@ -29,6 +31,10 @@ CLIP = (
 LOGSUMEXP = (
     "Use tf.reduce_logsumexp in place of the exponentials, their sum and the logarithm: it neither overflows nor "
     "underflows."
+)
+WEIGHTED = (
+    "Use tf.reduce_logsumexp(x + tf.math.log(w)) in place of the logarithm of a sum of w * exp(x): it does not "
+    "underflow."
 )
 XLOGY = "Use tf.math.xlogy(p, p) in place of p * log(p): it is 0 for p = 0, and its gradient is finite."
 SOFTMAX = "Use tf.nn.softmax in place of the exponentials, their sum and the division."
@@ -391,6 +397,38 @@ def test_a_divisor_that_is_0_as_a_variable_is(
     assert (variable or None, found.repair) == (said, NO_NAN if said is None else f"{WRITE_OF_0} {NO_NAN}")
 
 
+@pytest.mark.parametrize(
+    ("write", "value", "dtype", "is_named"),
+    [
+        ("AssignVariableOp", "Const", "int32", True),
+        ("AssignVariableOp", "Const", "float16", False),  # the cast may round it to 0
+        ("AssignVariableOp", "Sub", "int32", False),  # what made the value explains it better
+        ("AssignAddVariableOp", "Const", "int32", False),
+    ],
+)
+def test_a_divisor_that_a_function_sets_to_0(
+    write: str, value: str, dtype: str, is_named: bool, tmp_path: Path
+) -> None:
+    """The function resets its counter and then divides by it."""
+    run = RunBuilder("run-a")
+    run.execution("AssignVariableOp", inputs=[7, 1])
+    graph = run.graph("f").op("x", "Placeholder").op("n", "Placeholder", dtypes=("resource",), not_recorded="dtype")
+    graph.op("zero", value, dtypes=(dtype,), not_recorded="dtype")
+    graph.op("set", write, ["n", "zero"], dtypes=(), stack=run.stack(("/m.py", 3, "f", "n.assign(0)", "user")))
+    graph.op("read", "ReadVariableOp", ["n"], dtypes=(dtype,), not_recorded="dtype").op("count", "Cast", ["read"])
+    graph.op("ratio", "RealDiv", ["x", "count"]).function("f", ["x"], ["ratio"], captures=["n"])
+    call = run.execution("f", inputs=[9, 7], outputs={2: "float32"}, graph=graph)
+    run.external(9, CLEAN, execution=call)
+    run.tensor(graph, "count", ONE_0, execution=call)
+    event = run.tensor(graph, "ratio", INF, execution=call)
+    found = read_reasons(run.write(tmp_path), event, run_id="run-a").explanation
+    assert found is not None
+    because = " The divisor is 0 because of a variable that `n.assign(0)` at m.py:3 wrote last."
+    assert found.sentence == BY_ONE_0 + (because if is_named else "")
+    reset = "Use the variable before the call sets it to 0, or give it a value that is not 0 there."
+    assert found.repair == (reset if is_named else NO_NAN)
+
+
 @pytest.mark.parametrize("num_writes", [1, 2])
 def test_a_singular_matrix_that_is_the_initial_value_of_a_variable(num_writes: int, tmp_path: Path) -> None:
     run = RunBuilder("run-a")
@@ -705,6 +743,78 @@ def test_only_the_product_of_a_number_and_its_logarithm_is_xlogy(step: Step, rep
     assert found == Explanation(LOG_OF_0, XLOGY if repair == "xlogy" else repair)
 
 
+def logarithms(one: float, *, of: str = "x", dtype: str = "float32") -> Step:
+    """Returns a step with log(x) - log(one - x), of which the logarithm of `of`, x or other, is -Inf."""
+    zero = {**ZERO, "dtype": dtype}
+    step = Step().takes(zero if of == "x" else {**CLEAN, "dtype": dtype})
+    step.op("one", "Const", [], {**ONE, "scalar_value": one})
+    step.op("other", "Sub", ["one", "x"], CLEAN if of == "x" else zero)
+    step.op("log_x", "Log", ["x"], NEG_INF if of == "x" else CLEAN)
+    step.op("log_other", "Log", ["other"], CLEAN if of == "x" else NEG_INF)
+    return step.op("logit", "Sub", ["log_x", "log_other"], NEG_INF)
+
+
+BOTH_LOGARITHMS = (
+    "Clip x before both logarithms, log(x) and log(1 - x), for example with tf.clip_by_value(x, {0}, 1 - {0})."
+)
+
+
+@pytest.mark.parametrize(
+    ("step", "name", "repair"),
+    [
+        (logarithms(1.0), "log_x", BOTH_LOGARITHMS.format("1e-6")),
+        (logarithms(1.0, of="other"), "log_other", BOTH_LOGARITHMS.format("1e-6")),
+        (logarithms(1.0, dtype="float16"), "log_x", BOTH_LOGARITHMS.format("1e-3")),
+        (logarithms(10.0), "log_x", ABOVE_0),
+        (log_of(("one", "Const", []), ("other", "Sub", ["one", "x"])), "log", ABOVE_0),
+    ],
+    ids=["x", "1 - x", "float16", "10 - x", "one logarithm"],
+)
+def test_a_clip_from_above_0_is_not_enough_for_two_logarithms(
+    step: Step, name: str, repair: str, tmp_path: Path
+) -> None:
+    assert step.reason(name, tmp_path, result="x") == Explanation(LOG_OF_0, repair)
+
+
+def test_the_gradient_of_one_of_two_logarithms_needs_a_clip_for_both(tmp_path: Path) -> None:
+    step = logarithms(1.0).gradient("slope", "Reciprocal", ["x"], INF, "log_x")
+    found = step.reason("slope", tmp_path)
+    assert found is not None
+    assert found.repair == BOTH_LOGARITHMS.format("1e-6")
+
+
+@pytest.mark.parametrize(("number", "repair"), [(1.0, BOTH_LOGARITHMS.format("1e-6")), (2.0, ABOVE_0)])
+def test_two_logarithms_in_eager_code(number: float, repair: str, tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    difference = run.execution("Sub", inputs=[2, 1], outputs={3: "float32"})
+    run.external(1, ZERO, execution=difference)
+    run.external(2, {**ONE, "scalar_value": number}, execution=difference)
+    run.eager(difference, CLEAN, tensor_id=3)
+    run.eager(run.execution("Log", inputs=[3], outputs={4: "float32"}), CLEAN, tensor_id=4)
+    event = run.eager(run.execution("Log", inputs=[1], outputs={5: "float32"}), NEG_INF, tensor_id=5)
+    found = read_reasons(run.write(tmp_path), event, run_id="run-a").explanation
+    assert found == Explanation(LOG_OF_0, repair)
+
+
+@pytest.mark.parametrize(
+    ("taken", "weight", "repair"),
+    [
+        (CLEAN, counts(pos=4), WEIGHTED),
+        (CLEAN, counts(zero=1, pos=3), ABOVE_0),  # all exponentials of a sum may have the weight 0
+        (NEG_INF, counts(pos=4), ABOVE_0),  # exp(-Inf) is 0, too
+    ],
+)
+def test_a_weighted_sum_of_exponentials_that_underflows(
+    taken: Mapping[str, Any], weight: Mapping[str, Any], repair: str, tmp_path: Path
+) -> None:
+    """The program takes log(sum(weight * (exp(x) / scale)))."""
+    step = Step().takes(taken).op("exp", "Exp", ["x"], counts(zero=2, pos=2)).op("scale", "Exp", [], counts(pos=4))
+    step.op("density", "RealDiv", ["exp", "scale"], counts(zero=2, pos=2)).op("weight", "Softmax", [], weight)
+    step.op("terms", "Mul", ["weight", "density"], counts(zero=2, pos=2)).op("sum", "Sum", ["terms"], ZERO)
+    step.op("log", "Log", ["sum"], NEG_INF)
+    assert step.reason("log", tmp_path, result="log") == Explanation(LOG_OF_0, repair)
+
+
 @pytest.mark.parametrize(
     ("takers", "repair"),
     [
@@ -856,9 +966,10 @@ BEFORE_ROOT = (
     "Before the root, add an epsilon that is not 0 in the dtype. A norm, a standard deviation and a power of 0.5 take "
     "a root, too."
 )
+AWAY_FROM_0 = "Keep the base away from 0: add an epsilon or use tf.maximum."
 POWER = (
-    "Keep the base away from 0: add an epsilon or use tf.maximum. To get 0 for a base of 0, such as the degree of a "
-    "node without neighbors, use tf.where(x > 0, tf.maximum(x, epsilon) ** p, 0.0)."
+    f"{AWAY_FROM_0} To get 0 for a base of 0, such as the degree of a node without neighbors, use tf.where(x > 0, "
+    "tf.maximum(x, epsilon) ** p, 0.0)."
 )
 FACTORS = "Scale the matrix down, or compute in float64."
 FINITE_MASK = (
@@ -1118,8 +1229,6 @@ def test_a_logarithm_of_a_negative_determinant_is_of_its_magnitude() -> None:
 
 BY_ONE_0 = "Division by 0: the divisor is 0, and the quotient is infinite."
 STEP_COUNTER = "The counter of steps begins at 0. Use step + 1, or tf.maximum(step, 1)."
-ONE_0 = {**counts(zero=1), "rank": 0, "shape": []}
-ONE = {**counts(pos=1), "rank": 0, "shape": []}
 
 
 @pytest.mark.parametrize(
@@ -1183,7 +1292,7 @@ def test_the_number_of_samples_minus_1(shape: list[int], count: str, tmp_path: P
             ("Sub", "Pow"),
             "Pow",
             "The gradient of Pow at 0: 1 of 2 elements is 0, and 0 to a negative power is infinite.",
-            POWER,
+            AWAY_FROM_0,
         ),
         (("RealDiv", "Sqrt"), None, "Rsqrt of 0: 1 of 2 elements is 0, and 1 / sqrt(0) is infinite.", BEFORE_ROOT),
     ],
@@ -1200,6 +1309,20 @@ def test_a_power_that_ran_as_an_inverse_root(
         )
     )
     assert found == Explanation(sentence, repair)
+
+
+@pytest.mark.parametrize(
+    ("output", "taken", "forward_type"), [(NAN, CLEAN, None), (INF, ZERO, "Acos")], ids=["function", "gradient"]
+)
+def test_an_angle_needs_a_clipped_cosine(
+    output: Mapping[str, Any], taken: Mapping[str, Any], forward_type: str | None
+) -> None:
+    op_type = "Acos" if forward_type is None else "Reciprocal"
+    found = explain(Computed(output=row(op_type, output), inputs={0: row("Sub", taken)}, forward_type=forward_type))
+    assert found is not None
+    assert found.repair == (
+        "Clip the argument with tf.clip_by_value, for example to -0.999999 to 0.999999: the slope at 1 is infinite."
+    )
 
 
 @pytest.mark.parametrize(

@@ -345,6 +345,9 @@ class _Search:
             why = explain_event(self._logdir, self.flow, event, run_id=self._run_id, is_origin=verdict.is_origin)
             around = Surroundings(self._logdir, self.flow, event, self._run_id)
             taken += [(None, "zeros", row) for row in around.infinities_behind()]
+            dividend = self.flow.program_ops.dividend(event)
+            if dividend is not None and dividend.has_inf_or_nan is False:
+                taken.append((0, "graph", dividend))
         self._hops[own] = replace(
             self._hops[own],
             role=role,

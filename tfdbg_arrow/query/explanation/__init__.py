@@ -1,8 +1,8 @@
 """Why an op made an infinity or a NaN, how to fix it, and whether its inputs had grown over the steps before.
 
 * `kinds.py`, `linear.py` and `outside.py`: explanations, the facts about an op that they use, and the kinds of rule.
-* `surroundings.py`: the facts for which the recording is followed.
-* `rules.py`: the rule for each type of op.
+* `surroundings.py`, `program_results.py`, `forward_pass.py`: the facts for which the recording is followed.
+* `rules.py`: the rule for each type of op. `logarithms.py` has that for the logarithm.
 * `library.py`: fixes for ops inside functions of libraries.
 * `growth.py`: tensors that grew until an op overflowed.
 
@@ -18,6 +18,7 @@ from tfdbg_arrow.query.bad_tensor import run_and_row
 from tfdbg_arrow.query.displayed import Displayed
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.explanation.computed import Computed, Explanation, infs
+from tfdbg_arrow.query.explanation.forward_pass import ForwardPass
 from tfdbg_arrow.query.explanation.growth import Growth, find_growth, growth_in_loop, label_of_op
 from tfdbg_arrow.query.explanation.kinds import BEFORE_TRAINING, OVERFLOW, OVERFLOW_OF_BATCH
 from tfdbg_arrow.query.explanation.library import library_functions, repair_of_call
@@ -112,10 +113,11 @@ def explain_event(
     writes = [taken_input.write for taken_input in inputs if taken_input.write is not None] if is_origin else []
     label = label_of_op(flow, event)
     forward = flow.labels.forward_op(label)
+    forward_pass = ForwardPass(logdir, flow, event, run_id)
     made = flow.program_ops.maker(event)
     as_run = Computed(
         output=event,
-        inputs=taken,
+        inputs=flow.program_ops.inputs(made, event) if made is not None and event.op_type == "Const" else taken,
         is_complete=is_origin or len(taken) == len(inputs),
         forward_type=None if forward is None else forward.op_type,
         made_from=around.inputs_of,
@@ -130,16 +132,17 @@ def explain_event(
         behind=around.behind,
         takers=around.takers,
         is_p_log_p=around.is_p_log_p,
+        has_log_of_complement=around.has_log_of_complement,
         has_moved_constant=around.has_moved_constant,
         adds_rounded_to_0=around.adds_rounded_to_0,
         last_write=around.last_write,
         constant=around.constant,
         is_norm_of_gradient=around.is_norm_of_gradient,
-        bad_gradient_of_masked=around.bad_gradient_of_masked,
-        line_of_select=around.line_of_select,
+        bad_gradient_of_masked=forward_pass.bad_gradient_of_masked,
+        line_of_select=forward_pass.line_of_select,
         is_literal=Origins(flow, kinds=KINDS).is_literal,
-        pool_of_nan=around.pool_of_nan,
-        masking_product=around.masking_product,
+        pool_of_nan=forward_pass.pool_of_nan,
+        masking_product=forward_pass.masking_product,
         added_number=around.added_number,
         outside_name=around.outside_name,
         has_gradients=around.has_gradients,

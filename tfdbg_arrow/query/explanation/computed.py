@@ -39,10 +39,12 @@ class VariableWrite:
     Attributes:
         line: The user's line of the write, such as "`scale = tf.Variable(0.0)` at train.py:9".
         is_initial: Whether the program wrote to the variable only this once, when it made the variable.
+        is_of_call: Whether it wrote a constant of the program in the call of a function that read it.
     """
 
     line: str
     is_initial: bool
+    is_of_call: bool
 
     def __str__(self) -> str:
         """Returns what the variable holds, to follow `a variable that`."""
@@ -121,12 +123,14 @@ class Computed:
             PLUS_CONSTANT.
         is_p_log_p: Returns whether the op, or the one whose gradient it computes, is a logarithm that the program only
             multiplies by its argument.
+        has_log_of_complement: Returns whether the op, or the one whose gradient it computes, is one of two logarithms
+            of the program, of x and of 1 - x.
         has_moved_constant: Returns whether the program adds a constant to make a tensor, and TensorFlow added it to a
             part of the other term.
         adds_rounded_to_0: Returns whether the program adds a constant to make a tensor or the argument of its root, and
             the dtype rounds the constant to 0.
-        last_write: Returns the last write to the variable from which a tensor was read, outside functions; None for
-            another tensor, and if it is not known.
+        last_write: Returns the last write to the variable from which a tensor was read, perhaps cast; None for another
+            tensor, for a write of a computed value in a function, and if it is not known.
         constant: Returns the code of a constant of the program, in backquotes, for a tensor that is one; an empty text
             if its line has no part of its own; None for another tensor.
         is_norm_of_gradient: Returns whether the op computes a part of the norm of a gradient.
@@ -159,6 +163,7 @@ class Computed:
     behind: Callable[[], Iterable[Computed]] = _nowhere
     takers: Callable[[], frozenset[tuple[str, ...]]] = _no_takers
     is_p_log_p: Callable[[], bool] = _never
+    has_log_of_complement: Callable[[], bool] = _never
     has_moved_constant: Callable[[TensorEvent], bool] = _no
     adds_rounded_to_0: Callable[[TensorEvent], bool] = _no
     last_write: Callable[[TensorEvent], VariableWrite | None] = _no_write

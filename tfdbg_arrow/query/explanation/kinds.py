@@ -31,6 +31,8 @@ from tfdbg_arrow.schema.op_traits import POLES
 
 SOFTMAX = "Use tf.nn.softmax in place of the exponentials, their sum and the division."
 """The fix for a softmax by hand, which overflows or divides by 0."""
+EMPTY = "Check for an empty batch or mask before the reduction, or divide with tf.math.divide_no_nan."
+"""The fix for a reduction of no elements."""
 _LARGER_EPSILON = {
     "float16": "Add a larger epsilon, such as 1e-3: float16 rounds a number below 3e-08 to 0, and 1 / x is infinite "
     "below 1.5e-05.",
@@ -101,6 +103,7 @@ _CONSTANT_0 = (
     "be 0."
 )
 _WRITE_OF_0 = "Give the variable a value that is not 0 there, or update it before it is used. If it may be 0:"
+_RESET_TO_0 = "Use the variable before the call sets it to 0, or give it a value that is not 0 there."
 _MATRIX_PRODUCTS = ("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "MatMul")
 RESHAPES = ("ExpandDims", "Identity", "Reshape", "Squeeze")
 """Types of ops that return the elements of their input in another shape."""
@@ -219,7 +222,7 @@ def with_cause_of_zero(explanation: Explanation, computed: Computed, *, index: i
         return explanation
     return Explanation(
         f"{explanation.sentence} The {of} is 0 because of a variable that {write}.",
-        f"{_WRITE_OF_0} {explanation.repair}",
+        _RESET_TO_0 if write.is_of_call else f"{_WRITE_OF_0} {explanation.repair}",
     )
 
 
@@ -272,14 +275,14 @@ def underflow(computed: Computed, zero: TensorEvent) -> str | None:
     """
     if zero.op_type == "Sum" and zero.num_zero:
         terms = computed.made_from(zero).get(0)
-        if terms is not None and terms.num_zero and _is_finite_exponential(computed, terms):
+        if terms is not None and terms.num_zero and is_finite_exponential(computed, terms):
             return "The divisor sums exponentials, and where it is 0, all of them underflowed."
     waiting, seen = [zero], {zero.event_index}
     while waiting and len(seen) <= _MAX_STEPS:
         row = waiting.pop(0)
         if not row.size or row.num_zero != row.size:
             continue
-        if _is_finite_exponential(computed, row):
+        if is_finite_exponential(computed, row):
             return f"The divisor is 0 because Exp underflowed: {elements_are(row.num_zero, row)} 0 in its result."
         if computed.made_by(row) in _KEEPS_ZEROS:
             taken = [each for each in computed.made_from(row).values() if each.event_index not in seen]
@@ -296,14 +299,15 @@ def _underflow_of_products(computed: Computed, zero: TensorEvent) -> str | None:
     if total is None or not zero.num_zero or computed.made_by(total) not in _MATRIX_PRODUCTS:
         return None
     factors = list(computed.made_from(total).values())
-    exponentials = [factor for factor in factors if factor.num_zero and _is_finite_exponential(computed, factor)]
+    exponentials = [factor for factor in factors if factor.num_zero and is_finite_exponential(computed, factor)]
     others = [factor for factor in factors if factor not in exponentials]
     if not exponentials or not all(factor.num_pos_finite == factor.size for factor in others):
         return None
     return "The divisor sums products of exponentials, and where it is 0, all of them underflowed."
 
 
-def _is_finite_exponential(computed: Computed, row: TensorEvent) -> bool:
+def is_finite_exponential(computed: Computed, row: TensorEvent) -> bool:
+    """Returns whether a tensor is the exponential of finite numbers."""
     x = computed.made_from(row).get(0) if row.op_type == computed.made_by(row) == "Exp" else None
     return x is not None and is_finite(x)
 

@@ -40,9 +40,10 @@ _ONE_SAMPLE = (
     "Use tf.math.divide_no_nan, or leave out batches of one sample (such as with drop_remainder=True): their "
     "variance is 0."
 )
+_AWAY_FROM_0 = "Keep the base away from 0: add an epsilon or use tf.maximum."
 _POWER = (
-    "Keep the base away from 0: add an epsilon or use tf.maximum. To get 0 for a base of 0, such as the degree of a "
-    "node without neighbors, use tf.where(x > 0, tf.maximum(x, epsilon) ** p, 0.0)."
+    f"{_AWAY_FROM_0} To get 0 for a base of 0, such as the degree of a node without neighbors, use tf.where(x > 0, "
+    "tf.maximum(x, epsilon) ** p, 0.0)."
 )
 
 
@@ -256,9 +257,9 @@ def inverse_root_of_power(computed: Computed) -> Explanation | None:
 
 
 def _negative_power_of_0(computed: Computed, x: TensorEvent) -> Explanation:
-    what = "The gradient of Pow at 0" if computed.is_gradient else "Pow of 0"
+    what, repair = ("The gradient of Pow at 0", _AWAY_FROM_0) if computed.is_gradient else ("Pow of 0", _POWER)
     sentence = f"{what}: {elements_are(x.num_zero, x)} 0, and 0 to a negative power is infinite."
-    return with_cause_of_zero(Explanation(sentence, _POWER), computed, index=0)
+    return with_cause_of_zero(Explanation(sentence, repair), computed, index=0)
 
 
 @dataclass(frozen=True, kw_only=True)

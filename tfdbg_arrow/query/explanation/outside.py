@@ -85,7 +85,7 @@ def of_constants(computed: Computed, repairs: Mapping[str, str]) -> Explanation:
     """Explains what TensorFlow computed in advance of constants of the program.
 
     Args:
-        computed: The result.
+        computed: The result, with the recorded inputs of the program's op.
         repairs: The fix for a function of one argument, by op type.
     """
     maker = next(iter(computed.makers), "An op")
@@ -98,6 +98,13 @@ def of_constants(computed: Computed, repairs: Mapping[str, str]) -> Explanation:
             f"TensorFlow folded a constant that holds {held} and the ops that take it into one constant with "
             f"{bad_text(computed.output)}." + (" An infinity times 0 is NaN." if may_be_product else ""),
             _MASK_TIMES_INFINITY if may_be_product else _CHECK_CONSTANT,
+        )
+    dividend = computed.inputs.get(0)
+    if maker == "RealDiv" and dividend is not None and dividend.op_type != "Const":
+        return Explanation(
+            f"RealDiv by a constant: TensorFlow divided another constant by it in advance, and that quotient holds "
+            f"{bad_text(computed.output)}. If the other constant is finite, the divisor is 0 or next to 0.",
+            "Check how the program sets the divisor.",
         )
     *first, last = (maker, *computed.later)
     names = f"{', '.join(first)} and {last}" if first else last

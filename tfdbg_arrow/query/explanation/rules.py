@@ -19,6 +19,7 @@ from tfdbg_arrow.query.explanation.computed import (
     zeros,
 )
 from tfdbg_arrow.query.explanation.kinds import (
+    EMPTY,
     NEGATIVE_VARIANCE,
     OVERFLOW,
     PLUS_CONSTANT,
@@ -34,9 +35,7 @@ from tfdbg_arrow.query.explanation.kinds import (
     with_mask,
     within_dtype,
 )
-from tfdbg_arrow.query.explanation.library import IN_LOGSUMEXP
 from tfdbg_arrow.query.explanation.linear import (
-    ROW_OF_MASK,
     STEP_COUNTER,
     CrossEntropy,
     Division,
@@ -46,6 +45,14 @@ from tfdbg_arrow.query.explanation.linear import (
     inverse_root_of_power,
     remainder,
     softmax,
+)
+from tfdbg_arrow.query.explanation.logarithms import (
+    LOGARITHMS,
+    LOGSUMEXP,
+    POSITIVE,
+    SIGNED_LOG,
+    logarithm,
+    repair_of_log,
 )
 from tfdbg_arrow.query.explanation.outside import FROM_OUTSIDE, of_constants, tensor_from_outside
 from tfdbg_arrow.query.flow.extremes import largest_of
@@ -58,34 +65,16 @@ _OF_CUSTOM_GRADIENTS = types_with(Trait.STANDS_FOR_CALL)
 _CLIP = "Clip the argument from above, for example with tf.minimum"
 _SOFTPLUS = "Use tf.nn.softplus(x) in place of log(1 + exp(x)): it cannot overflow."
 _SIGMOID = "Use tf.nn.sigmoid(x) in place of 1 / (1 + exp(-x)): it cannot overflow."
-_LOGSUMEXP = (
-    "Use tf.reduce_logsumexp in place of the exponentials, their sum and the logarithm: it neither overflows nor "
-    "underflows."
-)
-_XLOGY = "Use tf.math.xlogy(p, p) in place of p * log(p): it is 0 for p = 0, and its gradient is finite."
 _HYPERBOLIC = (
     "Clip the argument with tf.clip_by_value. For log(cosh(x)), use x + tf.nn.softplus(-2 * x) - log(2), which cannot "
     "overflow."
 )
-_EMPTY = "Check for an empty batch or mask before the reduction, or divide with tf.math.divide_no_nan."
-_POSITIVE = "Keep the argument above 0, for example with tf.maximum."
-_ABOVE_0 = "Keep the argument above 0 with an epsilon."
-_LOG_OF_MASK = (
-    f"{_ABOVE_0} If it is a mask of zeros and ones, use tf.where(mask, 0.0, -1e9) with a boolean mask in place of the "
-    "logarithm."
-)
 _ABOVE_MINUS_1 = "Keep the argument above -1."
-_LOGARITHMS = (
-    "Add the logarithms of the factors in place of the product (tf.reduce_sum or tf.cumsum of tf.math.log), or scale "
-    "the factors."
-)
-_SIGNED_LOG = "Use tf.linalg.slogdet: it returns the sign of the determinant and the logarithm of its magnitude."
 _ABOVE_0_BEFORE_ROOT = (
     "Keep the argument above 0, for example with tf.maximum(x, 1e-7): at 0, the gradient of the root is infinite, and "
     "so is a division by the root."
 )
 _UNIT = "Clip the argument with tf.clip_by_value, for example to -0.999999 to 0.999999: the slope at 1 is infinite."
-_ANGLE_BETWEEN = f"{_UNIT} If small angles matter, use tf.atan2(sine, cosine): it needs no bound."
 _DEVIATIONS = (
     "Use tf.math.reduce_variance or tf.nn.moments: they average the squares of the differences from the mean, which "
     "are not negative."
@@ -124,113 +113,11 @@ _NO_NAME = re.compile(r"(All|An?|Division|Its?|Overflow|The)\b")
 """First words of sentences that are no name of an op."""
 
 
-_STABLE_LOG = {
-    "Softmax": "Use tf.nn.log_softmax in place of the softmax and the logarithm.",
-    "Sigmoid": "Use tf.math.log_sigmoid in place of the sigmoid and the logarithm.",
-    "Relu": "Use tf.nn.softplus in place of tf.nn.relu, which returns 0 for a number below 0, or add an epsilon.",
-    "MatrixDeterminant": "Add jitter to the diagonal of the matrix, for example 1e-4 * tf.eye(n). If the matrix is not "
-    "singular, tf.linalg.slogdet is enough: it does not underflow.",
-    "Sub": "Keep the argument above 0 with tf.maximum. An epsilon that is added to the difference may not help, "
-    "because TensorFlow's optimizer can add it to a larger term, where it is rounded away.",
-    "Prod": _LOGARITHMS,
-}
-_FROM_LOGITS = {
-    "Softmax": "Use tf.nn.log_softmax, or a loss with from_logits=True, in place of the softmax and the logarithm.",
-    "Sigmoid": "Use tf.math.log_sigmoid, or a loss with from_logits=True, in place of the sigmoid and the logarithm.",
-}
-"""The fix for the logarithm of a probability in a loss."""
-_MOVES = {**dict.fromkeys(("ExpandDims", "Identity", "Reshape", "SplitV", "Squeeze", "StridedSlice"), 0), "Split": 1}
-"""Types of ops that return elements of an input, and its index."""
 _MAX_MOVES = 5
 _SQUARES = frozenset({"Mul", "Pow", "Square"})
 _SUMS_OF_TWO = frozenset({"Add", "AddV2"})
 _OF_DIVISORS = frozenset({"Add", "AddV2", "Maximum", "Mul", "RealDiv", "Sqrt", "Sub"})
 """Types of ops between the variables of an optimizer and the divisor of its update."""
-_LOG = FirstOf(
-    rules=(
-        Pole(
-            value="the logarithm of 0 is -Inf",
-            kind="neg_inf",
-            repair=_ABOVE_0,
-        ),
-        Domain(of="a negative number", where="below 0", repair=_POSITIVE),
-    )
-)
-
-
-def _log(computed: Computed) -> Explanation | None:
-    """Explains the logarithm. The op that made the argument determines which function to use instead."""
-    explanation = _LOG(computed)
-    if explanation is None or explanation.repair not in (_ABOVE_0, _POSITIVE):
-        return explanation
-    x = computed.inputs[0]
-    if explanation.repair == _ABOVE_0 and (of_row := _log_sum_exp(computed, x)) is not None:
-        return of_row
-    is_of_determinant = computed.made_by(x) == "MatrixDeterminant"
-    if explanation.repair == _POSITIVE:
-        return replace(explanation, repair=_SIGNED_LOG) if is_of_determinant else explanation
-    singular = " It is a determinant: the matrix is singular, or the product of its eigenvalues underflowed."
-    sentence = explanation.sentence + (singular if is_of_determinant else "")
-    return Explanation(sentence, _repair_of_log(computed, x))
-
-
-def _log_sum_exp(computed: Computed, x: TensorEvent) -> Explanation | None:
-    """Explains a logarithm of 0 if the 0 is proven to sum the exponentials of -Inf or of nothing; otherwise None."""
-    output, terms = computed.output, _terms_of_exponentials(computed, x)
-    if terms is not None and terms.size == 0:
-        return Explanation("Log-sum-exp of no elements: the input is empty, and the logarithm of 0 is -Inf.", _EMPTY)
-    if not _sums_rows_of_mask(computed, terms):
-        return None
-    rows = "the only row" if output.size == 1 else f"{output.num_neg_inf or 0:,} of {output.size or 0:,} rows"
-    hold = "holds" if output.num_neg_inf == 1 else "hold"
-    return Explanation(
-        f"Log-sum-exp of -Inf alone: {rows} {hold} nothing else, and the log-sum-exp of such a row is -Inf.",
-        ROW_OF_MASK,
-    )
-
-
-def _terms_of_exponentials(computed: Computed, total: TensorEvent) -> TensorEvent | None:
-    """Returns the exponentials that a tensor sums, or None if it is no such sum."""
-    terms = computed.made_from(total).get(0) if computed.made_by(total) == "Sum" else None
-    return terms if terms is not None and computed.made_by(terms) == "Exp" else None
-
-
-def _sums_rows_of_mask(computed: Computed, terms: TensorEvent | None) -> bool:
-    """Returns whether a sum of exponentials is certainly 0 only where all of them are those of -Inf."""
-    if IN_LOGSUMEXP in computed.library_functions():
-        return True  # it subtracts the maximum of each row, so the largest term of any other row is 1
-    x = None if terms is None else computed.made_from(terms).get(0)
-    if terms is None or x is None or not x.num_neg_inf:
-        return False
-    return terms.num_zero == x.num_neg_inf and not terms.num_subnormal
-
-
-def _repair_of_log(computed: Computed, x: TensorEvent) -> str:
-    """Returns the fix for a logarithm of 0, or for its gradient, by what made the argument."""
-    if computed.is_p_log_p():
-        return _XLOGY
-    maker = x
-    for _ in range(_MAX_MOVES):
-        index = _MOVES.get(computed.made_by(maker) or "")
-        source = None if index is None else computed.made_from(maker).get(index)
-        maker = maker if source is None else source
-    made_by = computed.made_by(maker) or ""
-    exponentials = _terms_of_exponentials(computed, maker)
-    if _sums_rows_of_mask(computed, exponentials):
-        return ROW_OF_MASK
-    if exponentials is not None:
-        return _LOGSUMEXP
-    terms = computed.made_from(maker)
-    if made_by == "Sub" and 1 in terms and computed.made_by(terms[1]) == "Sigmoid":
-        return "Use tf.math.log_sigmoid(-x) in place of log(1 - sigmoid(x))."
-    repairs = {**_STABLE_LOG, **_FROM_LOGITS} if computed.is_in_loss else _STABLE_LOG
-    default = _LOG_OF_MASK if _holds_only_logarithms_of_0_and_1(computed.output) else _ABOVE_0
-    return repairs.get(made_by, default)
-
-
-def _holds_only_logarithms_of_0_and_1(log: TensorEvent) -> bool:
-    finite = (log.num_neg_finite or 0) + (log.num_pos_finite or 0)
-    return bool(log.num_neg_inf and log.num_zero) and finite + (log.num_pos_inf or 0) + (log.num_nan or 0) == 0
 
 
 def _exp(computed: Computed) -> Explanation | None:
@@ -242,7 +129,7 @@ def _repair_of_exp(computed: Computed) -> str:
     takers = computed.takers() if computed.op == "Exp" else frozenset()
     direct = {types[0] for types in takers}
     if direct == {"Sum"} and ("Sum", "Log") in takers:
-        return _LOGSUMEXP
+        return LOGSUMEXP
     if direct == {"Sum", "RealDiv"} and ("Sum", "RealDiv") in takers:
         return SOFTMAX
     if direct == {"Log1p"} or (direct == {PLUS_CONSTANT} and (PLUS_CONSTANT, "Log") in takers):
@@ -308,14 +195,14 @@ def _lgamma(computed: Computed) -> Explanation | None:
         return Overflow(repair="Scale the argument down.")(computed)
     held = elements_are(infs(computed.output), x)
     if not x.num_neg_finite and zeros(x) == infs(computed.output):
-        return Explanation(f"Lgamma of 0: {held} 0, and the result is infinite.", _POSITIVE)
+        return Explanation(f"Lgamma of 0: {held} 0, and the result is infinite.", POSITIVE)
     if x.num_pos_finite and not is_small:
         return Explanation(
             f"Lgamma of 0, of a negative integer, or of a number that is too large: {held} one of these, and the "
             "result is infinite.",
-            _POSITIVE,
+            POSITIVE,
         )
-    return Explanation(f"Lgamma at a pole: {held} 0 or a negative integer, and the result is infinite.", _POSITIVE)
+    return Explanation(f"Lgamma at a pole: {held} 0 or a negative integer, and the result is infinite.", POSITIVE)
 
 
 def _batch_norm(computed: Computed) -> Explanation | None:
@@ -382,8 +269,8 @@ _SUMS = Sums(repair=OVERFLOW)
 _PRODUCTS = Sums(of="products", repair=OVERFLOW)
 
 GRADIENTS: dict[str, str] = {
-    "Acos": _ANGLE_BETWEEN,
-    "Asin": _ANGLE_BETWEEN,
+    "Acos": _UNIT,
+    "Asin": _UNIT,
     "Atanh": _UNIT,
     "Acosh": "Keep the argument above 1 with tf.maximum: the slope at 1 is infinite.",
     "Angle": "Add a small number before tf.math.angle, so that no element is 0: the slope at 0 is infinite.",
@@ -399,23 +286,23 @@ GRADIENTS: dict[str, str] = {
 """The fix for the gradient, by type of the forward op."""
 
 REPAIRS: dict[str, str] = {
-    "Acos": _ANGLE_BETWEEN,
-    "Asin": _ANGLE_BETWEEN,
+    "Acos": _UNIT,
+    "Asin": _UNIT,
     "Atanh": _UNIT,
     "Acosh": "Keep the argument at or above 1 with tf.maximum.",
     "Exp": f"{_CLIP}.",
     "Expm1": f"{_CLIP}.",
     "Inv": _DIVISOR,
-    "Log": _POSITIVE,
+    "Log": POSITIVE,
     "Log1p": _ABOVE_MINUS_1,
     "Reciprocal": _DIVISOR,
-    "Rsqrt": _POSITIVE,
+    "Rsqrt": POSITIVE,
     "Sqrt": _ABOVE_0_BEFORE_ROOT,
 }
 """The fix for a function of one argument, by op type, if its argument was not recorded as TensorFlow fused the op."""
 
 RULES: dict[str, Rule] = {
-    "Log": _log,
+    "Log": logarithm,
     "Log1p": FirstOf(
         rules=(
             Domain(of="-1", where="-1", kind="neg_inf", repair=_ABOVE_MINUS_1),
@@ -431,8 +318,8 @@ RULES: dict[str, Rule] = {
         )
     ),
     **_all("Reciprocal Inv", Pole(value="1 / 0 is infinite", repair=_DIVISOR)),
-    **_all("Acos Asin", replace(_OUTSIDE_UNIT, repair=_ANGLE_BETWEEN)),
     "Acosh": Domain(of="a number below 1", where="below 1", repair="Keep the argument at or above 1 with tf.maximum."),
+    **_all("Acos Asin", _OUTSIDE_UNIT),
     "Atanh": FirstOf(rules=(_OUTSIDE_UNIT, _AT_UNIT)),
     "Erfinv": FirstOf(rules=(replace(_OUTSIDE_UNIT, where="outside [-1, 1], not only by rounding"), _AT_UNIT)),
     "Ndtri": FirstOf(
@@ -441,7 +328,7 @@ RULES: dict[str, Rule] = {
     **_all("Sin Cos Tan", _ANGLE),
     "Lgamma": _lgamma,
     "Digamma": FiniteGives(
-        reason="an element is 0, next to 0 or a negative integer, where the function has a pole.", repair=_POSITIVE
+        reason="an element is 0, next to 0 or a negative integer, where the function has a pole.", repair=POSITIVE
     ),
     "Betainc": FiniteGives(reason="a or b is 0, next to 0 or negative, or x is outside [0, 1].", repair=_GAMMA),
     **_all("Igamma Igammac", FiniteGives(reason="a is 0, next to 0 or negative, or x is negative.", repair=_GAMMA)),
@@ -475,7 +362,7 @@ RULES: dict[str, Rule] = {
     **_all("ReciprocalGrad InvGrad", GradientOfFunction(function="Reciprocal", at_zero="inf", repair=_TO_DIVISOR)),
     **_all("Add AddV2 Sub AddN Sum Cumsum BiasAdd SegmentSum SegmentSumV2 UnsortedSegmentSum SparseSegmentSum", _SUMS),
     **_all("AvgPool AvgPool3D BiasAddGrad SegmentMean SparseSegmentMean SparseSegmentSqrtN", _SUMS),
-    **_all("Prod Cumprod UnsortedSegmentProd SegmentProd SegmentProdV2", Sums(of="factors", repair=_LOGARITHMS)),
+    **_all("Prod Cumprod UnsortedSegmentProd SegmentProd SegmentProdV2", Sums(of="factors", repair=LOGARITHMS)),
     **_all(
         "MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 SparseTensorDenseMatMul Einsum Conv Conv2D Conv3D "
         "DepthwiseConv2dNative Conv2DBackpropInput Conv2DBackpropFilter Conv3DBackpropInputV2 "
@@ -483,9 +370,9 @@ RULES: dict[str, Rule] = {
         _PRODUCTS,
     ),
     **_all("_FusedMatMul _FusedConv2D _FusedDepthwiseConv2dNative", _fused_products),
-    "Mean": Reduction(value="0 / 0 is NaN", repair=_EMPTY, otherwise=_SUMS),
-    "Max": Reduction(value="the maximum of nothing is -Inf", repair=_EMPTY),
-    "Min": Reduction(value="the minimum of nothing is +Inf", repair=_EMPTY),
+    "Mean": Reduction(value="0 / 0 is NaN", repair=EMPTY, otherwise=_SUMS),
+    "Max": Reduction(value="the maximum of nothing is -Inf", repair=EMPTY),
+    "Min": Reduction(value="the minimum of nothing is +Inf", repair=EMPTY),
     **_all("Softmax LogSoftmax", softmax),
     "SoftmaxCrossEntropyWithLogits": CrossEntropy(is_sparse=False),
     "SparseSoftmaxCrossEntropyWithLogits": CrossEntropy(is_sparse=True),
@@ -498,7 +385,7 @@ RULES: dict[str, Rule] = {
             repair=_JITTER,
         )
     ),
-    "MatrixDeterminant": Overflow(repair=_SIGNED_LOG),
+    "MatrixDeterminant": Overflow(repair=SIGNED_LOG),
     "MatrixSquareRoot": FiniteGives(
         kind="any",
         reason="the matrix is finite and its root is not. An eigenvalue is 0 or a negative number, or is after "
@@ -637,7 +524,7 @@ def _is_of_optimizer(computed: Computed, divisor: TensorEvent) -> bool:
     """
     waiting, num_steps = [divisor], 0
     while waiting and num_steps < _MAX_MOVES:
-        row = waiting.pop()
+        row = waiting.pop(0)
         made_by = computed.made_by(row)
         if made_by == READER:
             return True
@@ -685,5 +572,5 @@ def _of_gradient(computed: Computed, explanation: Explanation) -> Explanation:
     repair = GRADIENTS.get(forward_type, explanation.repair)
     if explanation.repair == _DIVISOR and forward_type in ("Log", "Log1p"):
         # The division is one of TensorFlow's; the program has none.
-        repair = _repair_of_log(computed, computed.inputs[0]) if forward_type == "Log" else _ABOVE_MINUS_1
+        repair = repair_of_log(computed, computed.inputs[0]) if forward_type == "Log" else _ABOVE_MINUS_1
     return Explanation(sentence, repair)

@@ -4,39 +4,30 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import islice
 
 from tfdbg_arrow.query.bad_samples import BadSamples, SampleFinder
-from tfdbg_arrow.query.bad_tensor import BadTensorReader
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.explanation.computed import Computed, Inputs, VariableWrite
 from tfdbg_arrow.query.explanation.kinds import ADDS, PLUS_CONSTANT, RESHAPES
-from tfdbg_arrow.query.explanation.library import IN_LOGSUMEXP, library_functions
+from tfdbg_arrow.query.explanation.program_results import ProgramResults
 from tfdbg_arrow.query.flow.data_flow import DataFlow
-from tfdbg_arrow.query.flow.extremes import POOLS, holds_extreme, largest_of
-from tfdbg_arrow.query.flow.origins import Origins
-from tfdbg_arrow.query.flow.sinks import Sinks
-from tfdbg_arrow.query.flow.walk import CannotTellError, OutOfSightError, UnrecordedEndError, Walk, WalkedTensor
+from tfdbg_arrow.query.flow.extremes import largest_of
+from tfdbg_arrow.query.flow.resources import Write
 from tfdbg_arrow.query.headline import executed_code
 from tfdbg_arrow.query.outside_tensors import OutsideTensors
 from tfdbg_arrow.query.recorded import (
-    KINDS,
     EagerValue,
     Execution,
     GraphTensor,
     Op,
     TensorEvent,
-    bad_condition,
-    read_events,
 )
 from tfdbg_arrow.query.stacks import Frame, StackReader, executed_span, short_place, source_lines, user_source
 from tfdbg_arrow.schema.op_traits import READER, Trait, types_with
 
-_GETS_ELEMENT = f"{tuple(sorted(types_with(Trait.GETS_ELEMENT)))}"
-_SELECTS = ("Select", "SelectV2")
 _MAX_BEHIND = 300
 """Maximum number of tensors behind an op that are examined."""
 _BOUNDED = frozenset({
@@ -52,6 +43,8 @@ _NORM_STEPS = frozenset({
 _ROOTS = ("Sqrt", *RESHAPES)
 """Types of ops whose result is 0 only where their argument is, and nowhere negative."""
 _READERS = types_with(Trait.READS | Trait.READS_PART)
+_CONSTANTS = frozenset({"Const", "Fill", "ZerosLike"})
+"""Types of ops whose results of zeros are constants of the program."""
 _MAX_NORM_OPS = 200
 _MAX_CODE = 1000
 """Maximum number of characters of a line of code that are parsed."""
@@ -114,14 +107,6 @@ class Surroundings:
             row = source
         return row
 
-    def _line(self, row: TensorEvent) -> str | None:
-        """Returns the user's line that made a tensor, such as `train.py:9`; None if it is not known."""
-        return self._line_of_stack(self.flow.stack_trace_id(row))
-
-    def _line_of_stack(self, stack_trace_id: int | None) -> str | None:
-        frame = user_source(self._stacks.stack(stack_trace_id))
-        return None if frame is None else short_place(frame)
-
     def _user_frames(self, row: TensorEvent) -> list[Frame]:
         return [frame for frame in self._stacks.stack(self.flow.stack_trace_id(row)) if frame.is_user]
 
@@ -181,15 +166,25 @@ class Surroundings:
         return "" if code is None or code == self._code(self.flow.stack_trace_id(self.event)) else code
 
     def last_write(self, row: TensorEvent) -> VariableWrite | None:
-        """Returns the last write to the variable from which a tensor was read, if it was not in a function."""
-        read = next((each for each in self.flow.inputs_of(row) if each.trace.dtype == "resource"), None)
-        if row.op_type not in _READERS or read is None or read.trace.is_lost or read.write is None:
+        """Returns the last write to the variable from which a tensor was read, perhaps cast.
+
+        In a function, only the write of a constant counts: what else made the value explains it better.
+        """
+        reader = self._integers_of(row) if self.made_by(row) == "Cast" else row
+        if reader is None or reader.op_type not in _READERS:
             return None
-        write, place = read.write, read.trace.place
+        read = next((each for each in self.flow.inputs_of(reader) if each.trace.dtype == "resource"), None)
+        if read is None or read.trace.is_lost or read.write is None:
+            return None
+        write, place, is_of_call = read.write, read.trace.place, False
         if write.op_name is None:
             execution = self.flow.events.execution(write.execution_index)
             stack_id = None if execution is None else execution.stack_trace_id
-        elif write.graph_id is not None and self.flow.borders.sessions.is_session_graph(write.graph_id):
+        elif write.graph_id is not None:
+            is_in_session = self.flow.borders.sessions.is_session_graph(write.graph_id)
+            if not is_in_session and not self._is_of_constant(write):
+                return None
+            is_of_call = not is_in_session and write.execution_index == reader.execution_index
             op = self.flow.graphs.op(write.graph_id, write.op_name)
             stack_id = None if op is None else op.stack_trace_id
         else:
@@ -200,8 +195,30 @@ class Surroundings:
         is_made_here = (
             isinstance(place, EagerValue) and self.flow.events.eager(place.tensor_id).op_type == "VarHandleOp"
         )
-        is_only_one = len([*islice(self.flow.resources.writes(read.trace, reader=row), 2)]) == 1
-        return VariableWrite(" at ".join(filter(None, (code, short_place(frame)))), is_made_here and is_only_one)
+        is_only_one = len([*islice(self.flow.resources.writes(read.trace, reader=reader), 2)]) == 1
+        line = " at ".join(filter(None, (code, short_place(frame))))
+        return VariableWrite(line, is_initial=is_made_here and is_only_one, is_of_call=is_of_call)
+
+    def _integers_of(self, cast: TensorEvent) -> TensorEvent | None:
+        """Returns a row without counts for the integers that a cast took; None if it took other numbers."""
+        taken = next(iter(self.flow.inputs_of(cast)), None)
+        if taken is None or taken.trace.is_lost or not self.flow.cannot_be_bad(taken.trace):
+            return None
+        place = taken.trace.place
+        if isinstance(place, GraphTensor):
+            return replace(
+                cast, **asdict(place.context), graph_id=place.graph_id, op_name=place.op_name,
+                op_type=self._type_of(place.graph_id, place.op_name), output_slot=place.output_slot,
+            )  # fmt: skip
+        eager = self.flow.events.eager(place.tensor_id)
+        return replace(cast, execution_index=eager.execution_index, op_type=eager.op_type, tensor_id=place.tensor_id)
+
+    def _is_of_constant(self, write: Write) -> bool:
+        """Returns whether a write in a graph replaces the value of a variable by a constant of the program."""
+        if not write.is_replacing or len(write.values) != 1:
+            return False
+        place = self.flow.trace(write.values[0], how="graph", near=2**63 - 1).place
+        return isinstance(place, GraphTensor) and self._type_of(place.graph_id, place.op_name) in _CONSTANTS
 
     def _code(self, stack_trace_id: int | None) -> str | None:
         """Returns the part of the user's line that a stack executes, in backquotes, or None if it is not known."""
@@ -378,37 +395,20 @@ class Surroundings:
 
         For an op of a gradient, the forward op counts.
         """
-        forward = self.flow.labels.of(self.event)
-        if self.event.scope == "graph":
-            graph_id = self.event.graph_id if forward.forward_op_name is None else forward.forward_graph_id
-            name = str(self._own()) if forward.forward_op_name is None else forward.forward_op_name
-            return graph_id is not None and self._is_p_log_p_in_graph(graph_id, name)
-        index = self.event.execution_index
-        index = index if forward.forward_execution_index is None else forward.forward_execution_index
-        return index is not None and self._is_eager_p_log_p(index)
+        log = self._results.forward_result(self.event, self._own())
+        return log is not None and self._results.is_p_log_p(log)
 
-    def _is_p_log_p_in_graph(self, graph_id: int, name: str) -> bool:
-        graph = self.flow.graphs.graph(graph_id)
-        own = graph.ops.get(name)
-        if own is None or own.op_type != "Log":
-            return False
-        roles = {user: self.flow.labels.op(graph_id, user).role for user in graph.users.get(name, ())}
-        users = [graph.ops[user] for user, role in roles.items() if role != "gradient"]
-        factors = {(name, 0), *own.inputs}
-        return bool(users) and all(user.op_type == "Mul" and {*user.inputs} == factors for user in users)
+    def has_log_of_complement(self) -> bool:
+        """Returns whether the program takes the logarithms of x and of 1 - x, and one of them is the op.
 
-    def _is_eager_p_log_p(self, execution_index: int) -> bool:
-        events = self.flow.events
-        taken = set(events.execution_inputs(execution_index).values())
-        made = {tensor_id for tensor_id, _ in events.execution_outputs(execution_index).values()}
-        if len(taken) != 1 or len(made) != 1:
-            return False
-        uses = {use.execution.execution_index: use.execution.op_type for use in events.uses(*made)}
-        forward = {index: uses[index] for index in uses if self.flow.labels.execution(index).role != "gradient"}
-        return bool(forward) and all(
-            op_type == "Mul" and {*events.execution_inputs(index).values()} == taken | made
-            for index, op_type in forward.items()
-        )
+        For an op of a gradient, the forward op counts.
+        """
+        log = self._results.forward_result(self.event, self._own())
+        return log is not None and self._results.has_log_of_complement(log)
+
+    @cached_property
+    def _results(self) -> ProgramResults:
+        return ProgramResults(self.logdir, self.flow, self.run_id)
 
     def is_norm_of_gradient(self) -> bool:
         """Returns whether the op computes a part of the norm of a gradient: its squares, or their sum."""
@@ -461,31 +461,6 @@ class Surroundings:
             for tensor_id, _ in self.flow.events.execution_outputs(use.execution.execution_index).values()
         ]
 
-    def bad_gradient_of_masked(self) -> TensorEvent | None:
-        """Returns a bad tensor of the gradient if a `tf.where` replaces the bad value everywhere in the forward pass.
-
-        Returns None if the forward pass does not stay finite, or if nothing shows where the value goes.
-        """
-        if not self.flow.labels.has_roles or self.flow.labels.of(self.event).role == "gradient":
-            return None
-        if not self._has_selects():
-            return None
-        walk = self._forward_walk
-        if not walk.is_complete or walk.harm is not None or not self._selects():
-            return None
-        gradient = walk.bad_gradients[0] if walk.bad_gradients else self._bad_gradient_of_op()
-        return None if gradient is None or self._did_no_harm() else gradient
-
-    def line_of_select(self) -> str | None:
-        """Returns the line of the first `tf.where` that replaces the bad value; None if there is none, or no line."""
-        first = min(self._selects(), key=lambda made: made[0], default=None)
-        return None if first is None else self._line_of_stack(first[1])
-
-    def _selects(self) -> list[tuple[int, int | None]]:
-        """Returns the calls of `tf.where` of the program: tf.reduce_logsumexp leaves infinite maxima out by itself."""
-        selects = self._forward_walk.selects
-        return [made for made in selects if IN_LOGSUMEXP not in library_functions(self._stacks.stack(made[1]))]
-
     def unrecorded_function(self) -> tuple[str, str] | None:
         """Returns the name of the function that returned an eager tensor or an input of its op, if it was not recorded.
 
@@ -505,25 +480,6 @@ class Surroundings:
         )
         return rows[0] if rows else None
 
-    def pool_of_nan(self) -> TensorEvent | None:
-        """Returns the finite result of an op that returned the lowest number for NaN of the tensor, or None."""
-        pool = next(iter(self._forward_walk.pools), None) if self.event.num_nan else None
-        return None if pool is None or self._did_no_harm() else pool
-
-    def masking_product(self) -> str | None:
-        """Returns the line that multiplies NaN of data by what looks like their mask, or None if there is none."""
-        if not self.event.num_nan:
-            return None
-        for product in sorted(self._forward_walk.products, key=lambda row: row.event_index):
-            if any(_is_mask(row, product) for _, _, row in self.flow.taken_by(product)):
-                return None if self._did_no_harm() else self._line(product)
-        return None
-
-    def _did_no_harm(self) -> bool:
-        """Returns whether the tensor certainly did no harm, so that nothing about it hints at a bug."""
-        reader = BadTensorReader(self.logdir, run_id=self.run_id, kinds=KINDS)
-        return reader.own_effect(self.event).expected_reason is not None
-
     def outside_name(self) -> str | None:
         """Returns what the tensor is in the program, as `NonFinite.outside_name`."""
         samples = self.bad_samples()
@@ -542,131 +498,6 @@ class Surroundings:
     def _stacks(self) -> StackReader:
         return StackReader(self.logdir, run_id=self.run_id)
 
-    @cached_property
-    def _forward_walk(self) -> _ForwardWalk:
-        """The walk from the tensor, as far as the recording shows where it goes."""
-        walk = _ForwardWalk(self.flow, Sinks(self.logdir, self.flow, run_id=self.run_id, kinds=KINDS))
-        with suppress(CannotTellError, OutOfSightError, UnrecordedEndError):
-            walk.follow_event(self.flow.computed(self._first_use()))
-            walk.is_complete = True
-        return walk
-
-    def _has_selects(self) -> bool:
-        types = ", ".join(f"'{op_type}'" for op_type in _SELECTS)
-        rows = self.logdir.rows(
-            f"SELECT 1 WHERE EXISTS (SELECT 1 FROM graph_op WHERE run_id = ? AND op_type IN ({types})) "
-            f"OR EXISTS (SELECT 1 FROM execution WHERE run_id = ? AND op_type IN ({types}))",
-            [self.run_id, self.run_id],
-        )
-        return bool(rows)
-
-    def _first_use(self) -> TensorEvent:
-        """Returns the bad tensor, or for data that a pipeline returned, the first bad element that came out of it."""
-        own = self.event
-        if own.scope != "external":
-            return own
-        uses = () if own.tensor_id is None else self.flow.events.uses(own.tensor_id)
-        if any("Dataset" not in use.execution.op_type for use in uses):
-            return own
-        of_components = read_events(
-            self.logdir,
-            f"event_index IN (SELECT min(event_index) FROM tensor_health WHERE run_id = ? AND {bad_condition(KINDS)} "
-            f"AND op_type IN {_GETS_ELEMENT} AND event_index > ? GROUP BY graph_id, op_name, output_slot)",
-            [self.run_id, self.run_id, own.event_index],
-        )
-        # The rows of two arrays may look alike. Nothing links some elements to an array.
-        origins, indexes = Origins(self.flow, kinds=KINDS), {use.input_index for use in uses}
-        roots = [(element, origins.roots([element], set())) for element in of_components]
-        may_come = [element for element, of_element in roots if of_element == [element] or own in of_element]
-        return min(may_come, key=lambda row: (row.output_slot not in indexes, row.event_index), default=own)
-
-    def _bad_gradient_of_op(self) -> TensorEvent | None:
-        """Returns the first bad tensor among those of the gradient of the op, in its call or later."""
-        own = self.event
-        parameters: list[object] = [self.run_id]
-        if own.scope == "graph":
-            condition = (
-                "scope = 'graph' AND (graph_id, op_name) IN (SELECT (graph_id, op_name) FROM graph_op "
-                "WHERE run_id = ? AND forward_graph_id = ? AND forward_op_name = ?)"
-            )
-            parameters += [self.run_id, own.graph_id, own.op_name]
-        else:
-            condition = (
-                "scope = 'execution' AND execution_index IN (SELECT execution_index FROM execution "
-                "WHERE run_id = ? AND forward_execution_index = ?)"
-            )
-            parameters += [self.run_id, own.execution_index]
-        gradients = read_events(
-            self.logdir,
-            f"{bad_condition(KINDS)} AND {condition} AND coalesce(execution_index, 0) >= ? "
-            "ORDER BY execution_index, event_index LIMIT 1",
-            [*parameters, own.execution_index or 0],
-        )
-        return gradients[0] if gradients else None
-
-
-class _ForwardWalk(Walk):
-    """A walk that does not follow a bad tensor into the gradient.
-
-    Attributes:
-        is_complete: Whether the recording shows where the tensor went.
-        selects: The calls of `tf.where` that took a bad tensor and returned a finite one: the number of the op or the
-            execution, and its stack.
-        bad_gradients: The bad tensors of the gradient that were computed from bad tensors of the forward pass.
-        products: The bad products of the forward pass.
-        pools: The finite results that hold the lowest number in place of NaN.
-    """
-
-    def __init__(self, flow: DataFlow, sinks: Sinks) -> None:
-        super().__init__(flow, sinks)
-        self.is_complete = False
-        self.selects: list[tuple[int, int | None]] = []
-        self.bad_gradients: list[TensorEvent] = []
-        self.products: list[TensorEvent] = []
-        self.pools: list[TensorEvent] = []
-
-    def follow_event(self, event: TensorEvent) -> None:
-        """Follows a bad tensor.
-
-        Raises:
-            CannotTellError: The recording does not show where the tensor goes.
-            OutOfSightError: The tensor goes out of reach of the recording.
-        """
-        if event.scope != "graph" and event.tensor_id is not None:
-            self.follow(WalkedTensor(None, "", event.tensor_id))
-        elif event.graph_id is not None and event.op_name is not None and event.output_slot is not None:
-            self.follow(WalkedTensor(self._frame(event.graph_id, event.context), event.op_name, event.output_slot))
-
-    def _took(self, op: Op, place: GraphTensor) -> bool:
-        """Returns True: what the program computes from a tensor counts, even if TensorFlow computed it another way."""
-        return True
-
-    def _is_bad(self, tensor: WalkedTensor) -> bool:
-        is_bad = super()._is_bad(tensor)
-        if tensor.frame is None:
-            made = self._flow.events.eager(tensor.slot)
-            op_type, event = made.op_type, made.event
-            execution = self._flow.events.execution(made.execution_index)
-            made_by = None if execution is None else (execution.execution_index, execution.stack_trace_id)
-            role = None if made.execution_index is None else self._labels.execution(made.execution_index).role
-        else:
-            op = self._flow.graphs.op(tensor.frame.graph_id, tensor.name)
-            op_type = None if op is None else op.op_type
-            made_by = None if op is None else (op.op_index, op.stack_trace_id)
-            event = self._flow.events.graph_tensor(
-                GraphTensor(tensor.frame.context, tensor.frame.graph_id, tensor.name, tensor.slot, 2**63 - 1)
-            )
-            role = self._labels.op(tensor.frame.graph_id, tensor.name).role
-        if role == "gradient":
-            self.bad_gradients += [event] if is_bad and event is not None else []
-            return False
-        self.selects += [made_by] if op_type in _SELECTS and not is_bad and made_by is not None else []
-        self.products += [event] if op_type == "Mul" and is_bad and event is not None else []
-        if event is not None and op_type in POOLS and not is_bad:
-            taken = next((row for index, _, row in self._flow.taken_by(event) if index == 0), None)
-            self.pools += [event] if taken is not None and holds_extreme(event, taken) else []
-        return is_bad
-
 
 def _added_numbers(code: str) -> set[str]:
     """Returns the numbers that an expression or a line of code adds to something, as the code has them."""
@@ -682,9 +513,3 @@ def _added_numbers(code: str) -> set[str]:
 def _holds_only_neg_inf(row: TensorEvent) -> bool:
     """Returns whether a tensor holds -Inf and no other bad value."""
     return bool(row.num_neg_inf) and row.num_pos_inf == 0 and row.num_nan == 0
-
-
-def _is_mask(row: TensorEvent, product: TensorEvent) -> bool:
-    """Returns whether a factor of a product has a zero for each NaN of the product, and otherwise positive numbers."""
-    is_finite = row.has_inf_or_nan is False and row.num_neg_finite == 0 and bool(row.num_pos_finite)
-    return is_finite and bool(row.num_zero) and row.num_zero == product.num_nan

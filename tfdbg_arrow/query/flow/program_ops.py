@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tfdbg_arrow.query.flow.borders import Borders
-from tfdbg_arrow.query.flow.graphs import GraphReader
+from tfdbg_arrow.query.flow.graphs import NEVER_BAD, GraphReader
 from tfdbg_arrow.query.recorded import KINDS, GraphTensor, Op, TensorEvent
 from tfdbg_arrow.schema.op_traits import ANY_BAD, MADE_OF_FINITE, MOVING, Bad, Trait, made_of_bad, types_with
 
@@ -171,7 +171,10 @@ class ProgramOps:
         return None
 
     def _division_by(self, own: GraphTensor, event: TensorEvent) -> tuple[GraphTensor, Op] | None:
-        """Returns the division for which the optimizer computed the tensor: the reciprocal of its divisor."""
+        """Returns the division for which the optimizer computed the tensor: the reciprocal of its divisor.
+
+        For a * (x / c) with constants a and c, the tensor is a / c. It counts only if it shows that c is 0.
+        """
         op = self._graphs.op(own.graph_id, own.op_name)
         if op is None:
             return None
@@ -179,12 +182,33 @@ class ProgramOps:
             division = self._graphs.op(own.graph_id, op.made_for)
             is_divisor = event.op_type == "Const" and op.op_name.endswith("_recip")
             return (own.of_op(division.op_name), division) if division is not None and is_divisor else None
+        if event.op_type == "Const" and op.op_type in _DIVISIONS:
+            dividend = self._row_of(own.of_op(*op.inputs[0])) if self._is_scaled_by_integer(own, op) else None
+            is_by_0 = event.size == _sum(event.num_neg_inf, event.num_pos_inf)
+            return (own, op) if is_by_0 and dividend is not None and dividend.op_type != "Const" else None
         if (op.op_type, event.op_type) != ("Sqrt", "Rsqrt"):
             return None
         users = [use.user for use in self._borders.executed.users(own)]
         ops = [(user, self._graphs.op(user.graph_id, user.op_name)) for user in users]
         divisions = [(user, op) for user, op in ops if op is not None and op.op_type in _DIVISIONS]
         return min(divisions, key=lambda division: division[1].op_index, default=None)
+
+    def _is_scaled_by_integer(self, own: GraphTensor, division: Op) -> bool:
+        """Returns whether a division by a constant integer is only multiplied by finite constants.
+
+        Unless the integer is 0, such a constant by the integer is finite.
+        """
+        graph = self._graphs.graph(own.graph_id)
+        cast = graph.ops.get(division.inputs[1][0]) if len(division.inputs) == 2 else None
+        if cast is None or cast.op_type != "Cast" or graph.dtypes.get(cast.inputs[0]) not in NEVER_BAD:
+            return False
+        users = [graph.ops[name] for name in graph.users.get(division.op_name, ())]
+        return graph.ops[cast.inputs[0][0]].op_type == "Const" and all(
+            user.op_type == "Mul"
+            and any(graph.ops[name].op_type == "Const" for name, _ in user.inputs)
+            and self._borders.bad_constant_taken_by(own.of_op(user.op_name), user) is None
+            for user in users
+        )
 
     def inputs(self, made: ProgramOp, event: TensorEvent) -> Mapping[int, TensorEvent]:
         """Returns the recorded inputs of the op that made a tensor, and those whose counts follow from recorded ones.
@@ -223,10 +247,8 @@ class ProgramOps:
         The result is None if these are unknown. It has the event_index of the tensor.
         """
         if made.op.op_type in _DIVISIONS and not made.is_output:
-            row = self._row_of(made.place)
-            if row is None or not row.has_inf_or_nan or not self._takes_dividend(made):
-                return None
-            return replace(_at(row, made.place, made.op.op_type), event_index=event.event_index)
+            row = self._quotient(made, event)
+            return row and replace(_at(row, made.place, made.op.op_type), event_index=event.event_index)
         after = self._after(made.place, made.op, self._computed(event))
         if not made.is_output or after is None:
             return None
@@ -235,19 +257,52 @@ class ProgramOps:
             output = None if output is None else _counted(output, _UNDONE[later.op_type](output))
         return None if output is None else _at(output, made.place, made.op.op_type)
 
-    def _takes_dividend(self, made: ProgramOp) -> bool:
-        """Returns whether the node named after a division takes the dividend.
+    def dividend(self, event: TensorEvent) -> TensorEvent | None:
+        """Returns the row of the dividend, if TensorFlow ran the reciprocal of a divisor in place of a division."""
+        own = event.graph_tensor
+        division = None if own is None else self._division_by(own, event)
+        return None if division is None else self._row_of(division[0].of_op(*division[1].inputs[0]))
 
-        Of a * (x / sqrt(v)), TensorFlow's optimizer may make x * (a * rsqrt(v)): that node then computes no quotient.
+    def _quotient(self, made: ProgramOp, divided_one: TensorEvent) -> TensorEvent | None:
+        """Returns a row that is bad where a quotient is that ran as a product with the reciprocal of its divisor.
+
+        Of a * (x / sqrt(v)), TensorFlow's optimizer may make x * (a * rsqrt(v)), which is as bad if a is positive.
         """
-        dividend = made.place.of_op(*made.op.inputs[0])
-        row = self._row_of(dividend)
-        for taken in self._borders.executed.inputs(made.place, made.op):
-            taken_row = self._row_of(taken)
-            is_same_row = row is not None and taken_row is not None and row.event_index == taken_row.event_index
-            if is_same_row or taken.of_op(dividend.op_name, dividend.output_slot) == taken:
-                return True
-        return False
+        place, op = made.place, made.op
+        dividend = place.of_op(*op.inputs[0])
+        for number_before in range(_MAX_DEPTH):
+            row, taken = self._row_of(place), self._borders.executed.inputs(place, op)
+            if row is None or not row.has_inf_or_nan:
+                return None
+            if row.op_type == "Const":
+                return _divided_by_0(self._row_of(dividend), row)
+            if self._is_among(dividend, taken):
+                return _scaled(row, divided_one) if number_before else row
+            is_as_bad = not row.num_nan and row.num_pos_inf == divided_one.num_pos_inf
+            user = self._only_user(place) if is_as_bad and self._scales(row, taken) else None
+            if user is None:
+                return None
+            place, op = user
+        return None
+
+    def _scales(self, row: TensorEvent, taken: Sequence[GraphTensor]) -> bool:
+        """Returns whether a node multiplies a bad tensor by one that is positive everywhere."""
+        factors = [factor for source in taken if (factor := self._row_of(source)) is not None]
+        positive = [factor for factor in factors if factor.num_pos_finite == factor.size]
+        return row.op_type == "Mul" and len(factors) == 2 and len(positive) == 1
+
+    def _only_user(self, place: GraphTensor) -> tuple[GraphTensor, Op] | None:
+        """Returns the only node that takes a tensor, or None."""
+        users = [use.user for use in self._borders.executed.users(place)]
+        ops = [(user, op) for user in users if (op := self._graphs.op(user.graph_id, user.op_name)) is not None]
+        return ops[0] if len(ops) == len(users) == 1 else None
+
+    def _is_among(self, tensor: GraphTensor, taken: Sequence[GraphTensor]) -> bool:
+        """Returns whether a tensor of the program, or an equal one, is among those that a node takes."""
+        row = self._row_of(tensor)
+        taken_rows = [taken_row for source in taken if (taken_row := self._row_of(source)) is not None]
+        is_same_row = row is not None and row.event_index in {taken_row.event_index for taken_row in taken_rows}
+        return is_same_row or any(source.of_op(tensor.op_name, tensor.output_slot) == source for source in taken)
 
     def _value(self, place: GraphTensor, depth: int) -> TensorEvent | None:
         """Returns the row of a tensor of the program, or one with the counts that follow from others."""
@@ -332,6 +387,34 @@ def _counted(row: TensorEvent, counts: _Counts) -> TensorEvent | None:
     bad = sum(counts[name] or 0 for name in ("num_neg_inf", "num_pos_inf", "num_nan"))
     changes: dict[str, Any] = {**counts, **dict.fromkeys((*_MAGNITUDES, *_PLACES)), "has_inf_or_nan": bad > 0}
     return replace(row, **changes)
+
+
+def _divided_by_0(dividend: TensorEvent | None, by_0: TensorEvent) -> TensorEvent | None:
+    """Returns the row of a dividend as that of its quotient, if the dividend is finite.
+
+    Args:
+        dividend: The row.
+        by_0: A constant by the divisor, which is infinite everywhere.
+    """
+    if dividend is None or dividend.has_inf_or_nan is not False or by_0.shape not in ((), dividend.shape):
+        return None
+    made = {
+        **dict.fromkeys(NUMBERS, 0), "num_nan": dividend.num_zero, "num_pos_inf": dividend.num_pos_finite,
+        "num_neg_inf": dividend.num_neg_finite,
+    }  # fmt: skip
+    return _counted(dividend, made)
+
+
+def _scaled(row: TensorEvent, divided_one: TensorEvent) -> TensorEvent | None:
+    """Returns the row of a product of a quotient with positive numbers as that of the quotient, without magnitudes.
+
+    The result is None unless its bad elements are those of the reciprocal, as the product itself may overflow.
+    """
+    num_bad = _sum(row.num_nan, row.num_neg_inf, row.num_pos_inf)
+    if row.shape != divided_one.shape or num_bad != divided_one.num_pos_inf:
+        return None
+    unknown: dict[str, Any] = dict.fromkeys(_MAGNITUDES)
+    return replace(row, **unknown)
 
 
 def _same(x: TensorEvent) -> _Counts:

@@ -1,0 +1,223 @@
+"""Where a bad tensor goes in the forward pass: what replaces, hides or multiplies it, and if its gradient is bad."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+
+from tfdbg_arrow.query.bad_tensor import BadTensorReader
+from tfdbg_arrow.query.engine import Engine
+from tfdbg_arrow.query.explanation.library import IN_LOGSUMEXP, library_functions
+from tfdbg_arrow.query.flow.data_flow import DataFlow
+from tfdbg_arrow.query.flow.extremes import POOLS, holds_extreme
+from tfdbg_arrow.query.flow.origins import Origins
+from tfdbg_arrow.query.flow.sinks import Sinks
+from tfdbg_arrow.query.flow.walk import CannotTellError, OutOfSightError, UnrecordedEndError, Walk, WalkedTensor
+from tfdbg_arrow.query.recorded import KINDS, GraphTensor, Op, TensorEvent, bad_condition, read_events
+from tfdbg_arrow.query.stacks import StackReader, short_place, user_source
+from tfdbg_arrow.schema.op_traits import Trait, types_with
+
+_GETS_ELEMENT = f"{tuple(sorted(types_with(Trait.GETS_ELEMENT)))}"
+_SELECTS = ("Select", "SelectV2")
+
+
+@dataclass(frozen=True)
+class ForwardPass:
+    """The forward pass that a bad tensor goes through. It is followed when asked for.
+
+    Attributes:
+        logdir: The logdir.
+        flow: The run's data flow. The caller must hold its lock.
+        event: The bad tensor.
+        run_id: The run.
+    """
+
+    logdir: Engine
+    flow: DataFlow
+    event: TensorEvent
+    run_id: str
+
+    def bad_gradient_of_masked(self) -> TensorEvent | None:
+        """Returns a bad tensor of the gradient if a `tf.where` replaces the bad value everywhere in the forward pass.
+
+        Returns None if the forward pass does not stay finite, or if nothing shows where the value goes.
+        """
+        if not self.flow.labels.has_roles or self.flow.labels.of(self.event).role == "gradient":
+            return None
+        if not self._has_selects():
+            return None
+        walk = self._forward_walk
+        if not walk.is_complete or walk.harm is not None or not self._selects():
+            return None
+        gradient = walk.bad_gradients[0] if walk.bad_gradients else self._bad_gradient_of_op()
+        return None if gradient is None or self._did_no_harm() else gradient
+
+    def line_of_select(self) -> str | None:
+        """Returns the line of the first `tf.where` that replaces the bad value; None if there is none, or no line."""
+        first = min(self._selects(), key=lambda made: made[0], default=None)
+        return None if first is None else self._line(first[1])
+
+    def _selects(self) -> list[tuple[int, int | None]]:
+        """Returns the calls of `tf.where` of the program: tf.reduce_logsumexp leaves infinite maxima out by itself."""
+        selects = self._forward_walk.selects
+        return [made for made in selects if IN_LOGSUMEXP not in library_functions(self._stacks.stack(made[1]))]
+
+    def pool_of_nan(self) -> TensorEvent | None:
+        """Returns the finite result of an op that returned the lowest number for NaN of the tensor, or None."""
+        pool = next(iter(self._forward_walk.pools), None) if self.event.num_nan else None
+        return None if pool is None or self._did_no_harm() else pool
+
+    def masking_product(self) -> str | None:
+        """Returns the line that multiplies NaN of data by what looks like their mask, or None if there is none."""
+        if not self.event.num_nan:
+            return None
+        for product in sorted(self._forward_walk.products, key=lambda row: row.event_index):
+            if any(_is_mask(row, product) for _, _, row in self.flow.taken_by(product)):
+                return None if self._did_no_harm() else self._line(self.flow.stack_trace_id(product))
+        return None
+
+    def _did_no_harm(self) -> bool:
+        """Returns whether the tensor certainly did no harm, so that nothing about it hints at a bug."""
+        reader = BadTensorReader(self.logdir, run_id=self.run_id, kinds=KINDS)
+        return reader.own_effect(self.event).expected_reason is not None
+
+    def _line(self, stack_trace_id: int | None) -> str | None:
+        """Returns the user's line of a stack, such as `train.py:9`; None if it is not known."""
+        frame = user_source(self._stacks.stack(stack_trace_id))
+        return None if frame is None else short_place(frame)
+
+    @cached_property
+    def _stacks(self) -> StackReader:
+        return StackReader(self.logdir, run_id=self.run_id)
+
+    @cached_property
+    def _forward_walk(self) -> _ForwardWalk:
+        """The walk from the tensor, as far as the recording shows where it goes."""
+        walk = _ForwardWalk(self.flow, Sinks(self.logdir, self.flow, run_id=self.run_id, kinds=KINDS))
+        with suppress(CannotTellError, OutOfSightError, UnrecordedEndError):
+            walk.follow_event(self.flow.computed(self._first_use()))
+            walk.is_complete = True
+        return walk
+
+    def _has_selects(self) -> bool:
+        types = ", ".join(f"'{op_type}'" for op_type in _SELECTS)
+        rows = self.logdir.rows(
+            f"SELECT 1 WHERE EXISTS (SELECT 1 FROM graph_op WHERE run_id = ? AND op_type IN ({types})) "
+            f"OR EXISTS (SELECT 1 FROM execution WHERE run_id = ? AND op_type IN ({types}))",
+            [self.run_id, self.run_id],
+        )
+        return bool(rows)
+
+    def _first_use(self) -> TensorEvent:
+        """Returns the bad tensor, or for data that a pipeline returned, the first bad element that came out of it."""
+        own = self.event
+        if own.scope != "external":
+            return own
+        uses = () if own.tensor_id is None else self.flow.events.uses(own.tensor_id)
+        if any("Dataset" not in use.execution.op_type for use in uses):
+            return own
+        of_components = read_events(
+            self.logdir,
+            f"event_index IN (SELECT min(event_index) FROM tensor_health WHERE run_id = ? AND {bad_condition(KINDS)} "
+            f"AND op_type IN {_GETS_ELEMENT} AND event_index > ? GROUP BY graph_id, op_name, output_slot)",
+            [self.run_id, self.run_id, own.event_index],
+        )
+        # The rows of two arrays may look alike. Nothing links some elements to an array.
+        origins, indexes = Origins(self.flow, kinds=KINDS), {use.input_index for use in uses}
+        roots = [(element, origins.roots([element], set())) for element in of_components]
+        may_come = [element for element, of_element in roots if of_element == [element] or own in of_element]
+        return min(may_come, key=lambda row: (row.output_slot not in indexes, row.event_index), default=own)
+
+    def _bad_gradient_of_op(self) -> TensorEvent | None:
+        """Returns the first bad tensor among those of the gradient of the op, in its call or later."""
+        own = self.event
+        parameters: list[object] = [self.run_id]
+        if own.scope == "graph":
+            condition = (
+                "scope = 'graph' AND (graph_id, op_name) IN (SELECT (graph_id, op_name) FROM graph_op "
+                "WHERE run_id = ? AND forward_graph_id = ? AND forward_op_name = ?)"
+            )
+            parameters += [self.run_id, own.graph_id, own.op_name]
+        else:
+            condition = (
+                "scope = 'execution' AND execution_index IN (SELECT execution_index FROM execution "
+                "WHERE run_id = ? AND forward_execution_index = ?)"
+            )
+            parameters += [self.run_id, own.execution_index]
+        gradients = read_events(
+            self.logdir,
+            f"{bad_condition(KINDS)} AND {condition} AND coalesce(execution_index, 0) >= ? "
+            "ORDER BY execution_index, event_index LIMIT 1",
+            [*parameters, own.execution_index or 0],
+        )
+        return gradients[0] if gradients else None
+
+
+class _ForwardWalk(Walk):
+    """A walk that does not follow a bad tensor into the gradient.
+
+    Attributes:
+        is_complete: Whether the recording shows where the tensor went.
+        selects: The calls of `tf.where` that took a bad tensor and returned a finite one: the number of the op or the
+            execution, and its stack.
+        bad_gradients: The bad tensors of the gradient that were computed from bad tensors of the forward pass.
+        products: The bad products of the forward pass.
+        pools: The finite results that hold the lowest number in place of NaN.
+    """
+
+    def __init__(self, flow: DataFlow, sinks: Sinks) -> None:
+        super().__init__(flow, sinks)
+        self.is_complete = False
+        self.selects: list[tuple[int, int | None]] = []
+        self.bad_gradients: list[TensorEvent] = []
+        self.products: list[TensorEvent] = []
+        self.pools: list[TensorEvent] = []
+
+    def follow_event(self, event: TensorEvent) -> None:
+        """Follows a bad tensor.
+
+        Raises:
+            CannotTellError: The recording does not show where the tensor goes.
+            OutOfSightError: The tensor goes out of reach of the recording.
+        """
+        if event.scope != "graph" and event.tensor_id is not None:
+            self.follow(WalkedTensor(None, "", event.tensor_id))
+        elif event.graph_id is not None and event.op_name is not None and event.output_slot is not None:
+            self.follow(WalkedTensor(self._frame(event.graph_id, event.context), event.op_name, event.output_slot))
+
+    def _took(self, op: Op, place: GraphTensor) -> bool:
+        """Returns True: what the program computes from a tensor counts, even if TensorFlow computed it another way."""
+        return True
+
+    def _is_bad(self, tensor: WalkedTensor) -> bool:
+        is_bad = super()._is_bad(tensor)
+        if tensor.frame is None:
+            made = self._flow.events.eager(tensor.slot)
+            op_type, event = made.op_type, made.event
+            execution = self._flow.events.execution(made.execution_index)
+            made_by = None if execution is None else (execution.execution_index, execution.stack_trace_id)
+            role = None if made.execution_index is None else self._labels.execution(made.execution_index).role
+        else:
+            op = self._flow.graphs.op(tensor.frame.graph_id, tensor.name)
+            op_type = None if op is None else op.op_type
+            made_by = None if op is None else (op.op_index, op.stack_trace_id)
+            event = self._flow.events.graph_tensor(
+                GraphTensor(tensor.frame.context, tensor.frame.graph_id, tensor.name, tensor.slot, 2**63 - 1)
+            )
+            role = self._labels.op(tensor.frame.graph_id, tensor.name).role
+        if role == "gradient":
+            self.bad_gradients += [event] if is_bad and event is not None else []
+            return False
+        self.selects += [made_by] if op_type in _SELECTS and not is_bad and made_by is not None else []
+        self.products += [event] if op_type == "Mul" and is_bad and event is not None else []
+        if event is not None and op_type in POOLS and not is_bad:
+            taken = next((row for index, _, row in self._flow.taken_by(event) if index == 0), None)
+            self.pools += [event] if taken is not None and holds_extreme(event, taken) else []
+        return is_bad
+
+
+def _is_mask(row: TensorEvent, product: TensorEvent) -> bool:
+    """Returns whether a factor of a product has a zero for each NaN of the product, and otherwise positive numbers."""
+    is_finite = row.has_inf_or_nan is False and row.num_neg_finite == 0 and bool(row.num_pos_finite)
+    return is_finite and bool(row.num_zero) and row.num_zero == product.num_nan

@@ -1,0 +1,171 @@
+"""The rule for the logarithm, and the fix for an argument of 0, which depends on the op that made the argument."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tfdbg_arrow.query.explanation.computed import Computed, Explanation
+from tfdbg_arrow.query.explanation.kinds import EMPTY, RESHAPES, Domain, FirstOf, Pole, is_finite_exponential
+from tfdbg_arrow.query.explanation.library import IN_LOGSUMEXP
+from tfdbg_arrow.query.explanation.linear import ROW_OF_MASK
+from tfdbg_arrow.query.recorded import TensorEvent
+
+LOGSUMEXP = (
+    "Use tf.reduce_logsumexp in place of the exponentials, their sum and the logarithm: it neither overflows nor "
+    "underflows."
+)
+"""The fix for a sum of exponentials that overflows, or underflows before its logarithm."""
+_WEIGHTED_LOGSUMEXP = (
+    "Use tf.reduce_logsumexp(x + tf.math.log(w)) in place of the logarithm of a sum of w * exp(x): it does not "
+    "underflow."
+)
+_BOTH_LOGARITHMS = "Clip x before both logarithms, log(x) and log(1 - x), for example with"
+_OF_COMPLEMENT = {"bfloat16": "1e-2", "float16": "1e-3"}
+"""The bounds next to 0 and 1 for both logarithms, by the dtypes in which 1 - 1e-6 is 1."""
+_XLOGY = "Use tf.math.xlogy(p, p) in place of p * log(p): it is 0 for p = 0, and its gradient is finite."
+POSITIVE = "Keep the argument above 0, for example with tf.maximum."
+"""The fix for an argument that must not be negative."""
+_ABOVE_0 = "Keep the argument above 0 with an epsilon."
+_LOG_OF_MASK = (
+    f"{_ABOVE_0} If it is a mask of zeros and ones, use tf.where(mask, 0.0, -1e9) with a boolean mask in place of the "
+    "logarithm."
+)
+LOGARITHMS = (
+    "Add the logarithms of the factors in place of the product (tf.reduce_sum or tf.cumsum of tf.math.log), or scale "
+    "the factors."
+)
+"""The fix for a product that overflows or underflows."""
+SIGNED_LOG = "Use tf.linalg.slogdet: it returns the sign of the determinant and the logarithm of its magnitude."
+"""The fix for the logarithm of a determinant."""
+_STABLE_LOG = {
+    "Softmax": "Use tf.nn.log_softmax in place of the softmax and the logarithm.",
+    "Sigmoid": "Use tf.math.log_sigmoid in place of the sigmoid and the logarithm.",
+    "Relu": "Use tf.nn.softplus in place of tf.nn.relu, which returns 0 for a number below 0, or add an epsilon.",
+    "MatrixDeterminant": "Add jitter to the diagonal of the matrix, for example 1e-4 * tf.eye(n). If the matrix is not "
+    "singular, tf.linalg.slogdet is enough: it does not underflow.",
+    "Sub": "Keep the argument above 0 with tf.maximum. An epsilon that is added to the difference may not help, "
+    "because TensorFlow's optimizer can add it to a larger term, where it is rounded away.",
+    "Prod": LOGARITHMS,
+}
+_FROM_LOGITS = {
+    "Softmax": "Use tf.nn.log_softmax, or a loss with from_logits=True, in place of the softmax and the logarithm.",
+    "Sigmoid": "Use tf.math.log_sigmoid, or a loss with from_logits=True, in place of the sigmoid and the logarithm.",
+}
+"""The fix for the logarithm of a probability in a loss."""
+_MOVES = {**dict.fromkeys(("ExpandDims", "Identity", "Reshape", "SplitV", "Squeeze", "StridedSlice"), 0), "Split": 1}
+"""Types of ops that return elements of an input, and its index."""
+_MAX_MOVES = 5
+_SUMS = ("Mean", "Sum")
+_PRODUCTS = ("Mul", "RealDiv")
+_MAX_FACTORS = 20
+_LOG = FirstOf(
+    rules=(
+        Pole(
+            value="the logarithm of 0 is -Inf",
+            kind="neg_inf",
+            repair=_ABOVE_0,
+        ),
+        Domain(of="a negative number", where="below 0", repair=POSITIVE),
+    )
+)
+
+
+def logarithm(computed: Computed) -> Explanation | None:
+    """Explains the logarithm. The op that made the argument determines which function to use instead."""
+    explanation = _LOG(computed)
+    if explanation is None or explanation.repair not in (_ABOVE_0, POSITIVE):
+        return explanation
+    x = computed.inputs[0]
+    if explanation.repair == _ABOVE_0 and (of_row := _log_sum_exp(computed, x)) is not None:
+        return of_row
+    is_of_determinant = computed.made_by(x) == "MatrixDeterminant"
+    if explanation.repair == POSITIVE:
+        return replace(explanation, repair=SIGNED_LOG) if is_of_determinant else explanation
+    singular = " It is a determinant: the matrix is singular, or the product of its eigenvalues underflowed."
+    sentence = explanation.sentence + (singular if is_of_determinant else "")
+    return Explanation(sentence, repair_of_log(computed, x))
+
+
+def _log_sum_exp(computed: Computed, x: TensorEvent) -> Explanation | None:
+    """Explains a logarithm of 0 if the 0 is proven to sum the exponentials of -Inf or of nothing; otherwise None."""
+    output, terms = computed.output, _terms_of_exponentials(computed, x)
+    if terms is not None and terms.size == 0:
+        return Explanation("Log-sum-exp of no elements: the input is empty, and the logarithm of 0 is -Inf.", EMPTY)
+    if not _sums_rows_of_mask(computed, terms):
+        return None
+    rows = "the only row" if output.size == 1 else f"{output.num_neg_inf or 0:,} of {output.size or 0:,} rows"
+    hold = "holds" if output.num_neg_inf == 1 else "hold"
+    return Explanation(
+        f"Log-sum-exp of -Inf alone: {rows} {hold} nothing else, and the log-sum-exp of such a row is -Inf.",
+        ROW_OF_MASK,
+    )
+
+
+def _terms_of_exponentials(computed: Computed, total: TensorEvent) -> TensorEvent | None:
+    """Returns the exponentials that a tensor sums, or None if it is no such sum."""
+    terms = computed.made_from(total).get(0) if computed.made_by(total) == "Sum" else None
+    return terms if terms is not None and computed.made_by(terms) == "Exp" else None
+
+
+def _sums_rows_of_mask(computed: Computed, terms: TensorEvent | None) -> bool:
+    """Returns whether a sum of exponentials is certainly 0 only where all of them are those of -Inf."""
+    if IN_LOGSUMEXP in computed.library_functions():
+        return True  # it subtracts the maximum of each row, so the largest term of any other row is 1
+    x = None if terms is None else computed.made_from(terms).get(0)
+    if terms is None or x is None or not x.num_neg_inf:
+        return False
+    return terms.num_zero == x.num_neg_inf and not terms.num_subnormal
+
+
+def repair_of_log(computed: Computed, x: TensorEvent) -> str:
+    """Returns the fix for a logarithm of 0, or for its gradient, by what made the argument."""
+    if computed.is_p_log_p():
+        return _XLOGY
+    maker = x
+    for _ in range(_MAX_MOVES):
+        index = _MOVES.get(computed.made_by(maker) or "")
+        source = None if index is None else computed.made_from(maker).get(index)
+        maker = maker if source is None else source
+    made_by = computed.made_by(maker) or ""
+    exponentials = _terms_of_exponentials(computed, maker)
+    if _sums_rows_of_mask(computed, exponentials):
+        return ROW_OF_MASK
+    if exponentials is not None:
+        return LOGSUMEXP
+    if _sums_weighted_exponentials(computed, maker):
+        return _WEIGHTED_LOGSUMEXP
+    terms = computed.made_from(maker)
+    if made_by == "Sub" and 1 in terms and computed.made_by(terms[1]) == "Sigmoid":
+        return "Use tf.math.log_sigmoid(-x) in place of log(1 - sigmoid(x))."
+    repairs = {**_STABLE_LOG, **_FROM_LOGITS} if computed.is_in_loss else _STABLE_LOG
+    default = _LOG_OF_MASK if _holds_only_logarithms_of_0_and_1(computed.output) else _ABOVE_0
+    repair = repairs.get(made_by, default)
+    if repair in (_ABOVE_0, _STABLE_LOG["Sub"]) and computed.has_log_of_complement():
+        epsilon = _OF_COMPLEMENT.get(x.dtype or "", "1e-6")
+        return f"{_BOTH_LOGARITHMS} tf.clip_by_value(x, {epsilon}, 1 - {epsilon})."
+    return repair
+
+
+def _sums_weighted_exponentials(computed: Computed, total: TensorEvent) -> bool:
+    """Returns whether a tensor sums products of exponentials of finite numbers with positive numbers."""
+    terms = computed.made_from(total).get(0) if computed.made_by(total) in _SUMS else None
+    to_follow, has_exponential = [] if terms is None else [terms], False
+    for _ in range(_MAX_FACTORS):
+        if not to_follow:
+            return has_exponential
+        factor = to_follow.pop()
+        taken, made_by = computed.made_from(factor), computed.made_by(factor)
+        if is_finite_exponential(computed, factor):
+            has_exponential = True
+        elif factor.num_pos_finite == factor.size:
+            continue
+        elif (made_by in _PRODUCTS and len(taken) == 2) or (made_by in RESHAPES and taken):
+            to_follow += taken.values()
+        else:
+            return False
+    return False
+
+
+def _holds_only_logarithms_of_0_and_1(log: TensorEvent) -> bool:
+    finite = (log.num_neg_finite or 0) + (log.num_pos_finite or 0)
+    return bool(log.num_neg_inf and log.num_zero) and finite + (log.num_pos_inf or 0) + (log.num_nan or 0) == 0

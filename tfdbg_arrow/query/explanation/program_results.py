@@ -1,0 +1,114 @@
+"""What the program computes from what: the results of ops, in graphs and in eager code alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tfdbg_arrow.query.engine import Engine
+from tfdbg_arrow.query.flow.data_flow import DataFlow
+from tfdbg_arrow.query.recorded import TensorEvent
+
+Result = tuple[int, str, int] | int
+"""A result of an op in a graph (graph, name of the op, output), or an eager tensor."""
+
+
+@dataclass(frozen=True)
+class Made:
+    """An op of the forward pass: its type, what it takes, and its first result."""
+
+    op_type: str | None
+    taken: tuple[Result, ...]
+    result: Result
+
+
+@dataclass(frozen=True)
+class ProgramResults:
+    """The results of the program's ops.
+
+    Attributes:
+        logdir: The logdir.
+        flow: The run's data flow. The caller must hold its lock.
+        run_id: The run.
+    """
+
+    logdir: Engine
+    flow: DataFlow
+    run_id: str
+
+    def forward_result(self, event: TensorEvent, own: str | int) -> Result | None:
+        """Returns the result of an op, or for an op of a gradient that of the forward op.
+
+        Args:
+            event: A row of the op.
+            own: The name of the program's op that the row stands for, if it is of a graph.
+        """
+        label = self.flow.labels.of(event)
+        if event.scope == "graph":
+            is_forward = label.forward_op_name is None
+            graph_id = event.graph_id if is_forward else label.forward_graph_id
+            return None if graph_id is None else (graph_id, str(own if is_forward else label.forward_op_name), 0)
+        index = event.execution_index if label.forward_execution_index is None else label.forward_execution_index
+        outputs = {} if index is None else self.flow.events.execution_outputs(index)
+        return next((tensor_id for tensor_id, _ in outputs.values()), None) if len(outputs) == 1 else None
+
+    def is_p_log_p(self, log: Result) -> bool:
+        """Returns whether the program only multiplies a logarithm by its argument."""
+        made, users = self._made(log), self._users(log)
+        factors = {log, *made.taken}
+        is_product = all(user.op_type == "Mul" and {*user.taken} == factors for user in users)
+        return made.op_type == "Log" and bool(users) and is_product
+
+    def has_log_of_complement(self, log: Result) -> bool:
+        """Returns whether the program takes a logarithm of x and one of 1 - x, of which the result is one."""
+        made = self._made(log)
+        if made.op_type != "Log" or len(made.taken) != 1:
+            return False
+        (x,) = made.taken
+        others = [user.result for user in self._users(x) if self._complement_of(user.result) == x]
+        others += [y for y in [self._complement_of(x)] if y is not None]
+        return any(user.op_type == "Log" for other in others for user in self._users(other))
+
+    def _complement_of(self, result: Result) -> Result | None:
+        """Returns the x of which a result is 1 - x, or None."""
+        made = self._made(result)
+        is_difference = made.op_type == "Sub" and len(made.taken) == 2
+        return made.taken[1] if is_difference and self._is_one(made.taken[0]) else None
+
+    def _made(self, result: Result) -> Made:
+        """Returns the op that made a result; one without a type if it is not known."""
+        if isinstance(result, tuple):
+            graph_id, name, _ = result
+            op = self.flow.graphs.op(graph_id, name)
+            taken = () if op is None else tuple((graph_id, *edge) for edge in op.inputs)
+            return Made(None if op is None else op.op_type, taken, result)
+        eager = self.flow.events.eager(result)
+        inputs = {} if eager.execution_index is None else self.flow.events.execution_inputs(eager.execution_index)
+        return Made(eager.op_type, tuple(inputs.values()), result)
+
+    def _users(self, result: Result) -> list[Made]:
+        """Returns the ops of the forward pass that take a result."""
+        if isinstance(result, tuple):
+            graph_id, name, _ = result
+            names = self.flow.graphs.graph(graph_id).users.get(name, ())
+            forward = (user for user in names if self.flow.labels.op(graph_id, user).role != "gradient")
+            users = (self._made((graph_id, user, 0)) for user in forward)
+            return [user for user in users if result in user.taken]
+        executions = {use.execution.execution_index for use in self.flow.events.uses(result)}
+        return [
+            self._made(tensor_id)
+            for index in sorted(executions)
+            if self.flow.labels.execution(index).role != "gradient"
+            for tensor_id, _ in self.flow.events.execution_outputs(index).values()
+        ]
+
+    def _is_one(self, result: Result) -> bool:
+        """Returns whether a result is the number 1 wherever it was recorded."""
+        where, key = (
+            ("tensor_id = ?", (result,))
+            if isinstance(result, int)
+            else ("graph_id = ? AND op_name = ? AND output_slot = ?", result)
+        )
+        rows = self.logdir.rows(
+            f"SELECT DISTINCT scalar_value FROM tensor_health WHERE run_id = ? AND {where}", [self.run_id, *key]
+        )
+        return rows == [(1.0,)]
