@@ -349,6 +349,28 @@ def test_an_epsilon_before_a_root_that_the_optimizer_removed(
     assert (found.repair or "").startswith("Add a larger epsilon, such as 1e-3") == is_lost
 
 
+@pytest.mark.parametrize(
+    ("op_type", "terms"),
+    [
+        ("Rsqrt", ["variance", "cast"]),
+        ("Log", ["cast", "variance"]),
+    ],
+)
+def test_a_cast_epsilon_that_the_optimizer_removed(op_type: str, terms: list[str], tmp_path: Path) -> None:
+    """The op takes the other term of the sum in place of the sum with the epsilon, which is 0 in float16."""
+    zeros, made = {**ZERO, "dtype": "float16"}, NEG_INF if op_type == "Log" else INF
+    step = Step().takes(CLEAN).op("variance", "Mean", ["x"], zeros)
+    step.graph.op("epsilon", "Const").op("cast", "Cast", ["epsilon"]).op("total", "AddV2", terms)
+    step.op("made", op_type, ["total"], {**made, "dtype": "float16"})
+    node = step.run.executed().node("x", "_Arg", of=step.graph, op="x", index=0)
+    node.node("variance", "Mean", ["x"], of=step.graph, op="variance")
+    node.node("made", op_type, ["variance"], of=step.graph, op="made").node("out", "_Retval", ["made"])
+    found = step.reason("made", tmp_path, result="made")
+    assert found is not None
+    assert found.sentence.endswith("and the number is 0 in float16.")
+    assert (found.repair or "").startswith("Add a larger epsilon, such as 1e-3")
+
+
 @pytest.mark.parametrize(("epsilon", "is_lost"), [(counts(zero=1), True), (counts(pos=1), False)])
 def test_an_epsilon_before_a_root_that_is_0(epsilon: dict[str, Any], is_lost: bool, tmp_path: Path) -> None:
     step = Step().takes(CLEAN).op("epsilon", "Const", [], epsilon).op("total", "AddV2", ["x", "epsilon"], ZERO)
@@ -1239,12 +1261,12 @@ def test_a_large_finite_number_is_finite_in_the_dtype(dtype: str, number: str) -
 @pytest.mark.parametrize(
     ("code", "reason"),
     [
-        ("tf.math.log(p + 1e-8)", "The program adds 1e-8 to make this argument, and 1e-8 is 0 in float16."),
+        ("tf.math.log(p + 1e-8)", "The program adds 1e-8 to make the argument, and 1e-8 is 0 in float16."),
         (
             "tf.math.log(p + EPSILON)",
-            "The program adds a number to make this argument, and the number is 0 in float16.",
+            "The program adds a number to make the argument, and the number is 0 in float16.",
         ),
-        ("tf.math.log(p + 1e-8) + (q + 0.5)", "The program adds a number to make this argument, and the number is 0"),
+        ("tf.math.log(p + 1e-8) + (q + 0.5)", "The program adds a number to make the argument, and the number is 0"),
     ],
 )
 def test_an_epsilon_that_is_0_in_the_dtype_is_named(code: str, reason: str, tmp_path: Path) -> None:

@@ -203,9 +203,9 @@ def with_cause_of_zero(explanation: Explanation, computed: Computed, *, index: i
     repair = _LARGER_EPSILON.get(x.dtype or "")
     if repair is not None and _has_lost_epsilon(computed, x):
         number = computed.added_number(index)
-        added, is_0 = f"The program adds a number to make this {of}", "the number is 0"
+        added, is_0 = f"The program adds a number to make the {of}", "the number is 0"
         if number is not None and float(number) <= _ROUNDED_TO_0:
-            added, is_0 = f"The program adds {number} to make this {of}", f"{number} is 0"
+            added, is_0 = f"The program adds {number} to make the {of}", f"{number} is 0"
         return Explanation(f"{explanation.sentence} {added}, and {is_0} in {x.dtype}.", repair)
     if computed.is_gradient:
         return explanation
@@ -258,8 +258,11 @@ def _write_of_zeros(computed: Computed, x: TensorEvent) -> VariableWrite | None:
 
 
 def _has_removed_sum(computed: Computed) -> bool:
-    """Returns whether TensorFlow's optimizer removed a sum before the op, as it does for a sum with the constant 0."""
-    types = set(computed.program_ops)
+    """Returns whether TensorFlow's optimizer removed a sum before the op, as it does for a sum with the constant 0.
+
+    It then computed the cast of the constant in advance, too.
+    """
+    types = set(computed.program_ops) - {"Cast"}
     return computed.output.op_type in types and len(types) == 2 and not types.isdisjoint(ADDS)
 
 
@@ -474,7 +477,7 @@ class GradientOfFunction:
             sentence = (
                 f"{what} at 0: {elements_are(at_zero, y)} {value} in its result, and the slope there is infinite."
             )
-            return Explanation(sentence, self.repair)
+            return with_cause_of_zero(Explanation(sentence, self.repair), computed, index=0)
         if is_finite(y) and is_finite(gradient):
             sentence = f"{what} overflowed: {_largest_input(computed)}, and the slope next to 0 is too large."
             return Explanation(sentence, f"{self.repair} If there is one, use a larger one.")

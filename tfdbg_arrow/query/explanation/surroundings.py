@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -157,7 +157,7 @@ class Surroundings:
             op = ops.get(op.inputs[0][0])
         if op is None or op.op_type not in ADDS:
             return False
-        terms = [name for name, _ in op.inputs if name in ops and ops[name].op_type != "Const"]
+        terms = [name for name, _ in op.inputs if name in ops and not _is_constant(ops, name)]
         if len(terms) != 1:
             return False
         term: TensorEvent | None = row
@@ -172,10 +172,7 @@ class Surroundings:
     def constant(self, row: TensorEvent) -> str | None:
         """Returns the code of a constant, perhaps cast; an empty text if its line has no part of its own, or None."""
         ops = {} if row.graph_id is None else self.flow.graphs.graph(row.graph_id).ops
-        op = ops.get(row.op_name or "")
-        while op is not None and op.op_type == "Cast" and op.inputs:
-            op = ops.get(op.inputs[0][0])
-        if op is None or op.op_type != "Const":
+        if not _is_constant(ops, row.op_name or ""):
             return None
         code = self._code(self.flow.stack_trace_id(row))
         return "" if code is None or code == self._code(self.flow.stack_trace_id(self.event)) else code
@@ -666,6 +663,14 @@ class _ForwardWalk(Walk):
             taken = next((row for index, _, row in self._flow.taken_by(event) if index == 0), None)
             self.pools += [event] if taken is not None and holds_extreme(event, taken) else []
         return is_bad
+
+
+def _is_constant(ops: Mapping[str, Op], name: str) -> bool:
+    """Returns whether an op returns a constant, perhaps cast."""
+    op = ops.get(name)
+    while op is not None and op.op_type == "Cast" and op.inputs:
+        op = ops.get(op.inputs[0][0])
+    return op is not None and op.op_type == "Const"
 
 
 def _added_numbers(code: str) -> set[str]:
