@@ -252,7 +252,7 @@ PATCHES: dict[str, Patch] = {
     ),
     "sequences.label_longer_than_its_frames": Patch("Leave out labels that", (("labels[5] = 3", "labels[5, 2] = 3"),)),
     "sequences.attention_mask_of_a_billion_in_float16": Patch(
-        "Cast to a dtype", (("cast(penalty", "cast(1e-5 * penalty"),)
+        "Mask with a large negative number such as -1e4", (("0.0, -1e9)", "0.0, -1e4)"),)
     ),
     "sequences.attention_scores_overflow_in_float16": Patch(
         _SCALE, (("tf.matmul(query, query,", "tf.matmul(query / 8.0, query / 8.0,"),)

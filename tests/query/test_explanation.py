@@ -1250,6 +1250,38 @@ def test_a_mask_is_finite_in_its_dtype(made_by: str, dtype: str) -> None:
     )
 
 
+HALF_MASK = {**counts(neg_inf=3, zero=1), "shape": [2, 2]}
+
+
+@pytest.mark.parametrize(
+    ("mask", "made", "is_mask"),
+    [
+        (HALF_MASK, ("Mul", "Const"), True),
+        (HALF_MASK, ("SelectV2", "Const"), True),
+        (HALF_MASK, ("Mul", "x"), False),  # a product of data
+        ({**counts(neg_inf=4), "shape": [2, 2]}, ("Mul", "Const"), False),
+        ({**counts(neg_inf=2, zero=1, pos=1), "shape": [2, 2]}, ("Mul", "Const"), False),
+        ({**counts(pos_inf=3, zero=1), "shape": [2, 2]}, ("Mul", "Const"), False),  # as Relu returns
+    ],
+)
+def test_a_mask_that_a_cast_makes_infinite(
+    mask: Mapping[str, Any], made: tuple[str, str], is_mask: bool, tmp_path: Path
+) -> None:
+    op_type, factor = made
+    logits = {**mask, "dtype": "float16"}
+    probabilities = {**counts(nan=2, pos=2), "shape": [2, 2], "dtype": "float16", "first_bad_index": 2}
+    step = Step().takes(CLEAN).op("keep", "Cast", ["x"], {**counts(zero=1, pos=3), "shape": [2, 2]})
+    if factor == "Const":
+        step.op("Const", "Const", [], counts(neg=1))
+    step.op("penalty", op_type, ["keep", factor], {**counts(zero=1, neg=3), "shape": [2, 2]})
+    step.op("mask", "Cast", ["penalty"], logits).op("softmax", "Softmax", ["mask"], probabilities)
+    found = step.reason("mask", tmp_path, result="softmax")
+    assert found is not None
+    of_mask = " The other elements are 0, as in a mask. Softmax makes NaN (the first NaN is at [1, 0]) of a row that "
+    assert found.sentence.endswith(f"65504.{of_mask}holds only -Inf." if is_mask else "65504.")
+    assert (found.repair or "").startswith("Mask with a large negative number such as -1e4, or" if is_mask else "Cast")
+
+
 @pytest.mark.parametrize(("dtype", "number"), [("bfloat16", "1e9 or -1e9"), ("float16", "1e4 or -1e4")])
 def test_a_large_finite_number_is_finite_in_the_dtype(dtype: str, number: str) -> None:
     taken = {0: row("Const", counts(neg_inf=1), dtype=dtype), 1: row("Sub", ZERO, dtype=dtype)}

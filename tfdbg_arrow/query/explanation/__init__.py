@@ -140,6 +140,7 @@ def explain_event(
         is_literal=Origins(flow, kinds=KINDS).is_literal,
         pool_of_nan=around.pool_of_nan,
         masking_product=around.masking_product,
+        softmax_of_mask=around.softmax_of_mask,
         added_number=around.added_number,
         outside_name=around.outside_name,
         has_gradients=around.has_gradients,

@@ -17,7 +17,7 @@ from tfdbg_arrow.query.explanation.kinds import ADDS, PLUS_CONSTANT, RESHAPES
 from tfdbg_arrow.query.explanation.library import IN_LOGSUMEXP, library_functions
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.flow.extremes import POOLS, holds_extreme, largest_of
-from tfdbg_arrow.query.flow.origins import Origins
+from tfdbg_arrow.query.flow.origins import NORMALIZATIONS, Origins
 from tfdbg_arrow.query.flow.sinks import Sinks
 from tfdbg_arrow.query.flow.walk import CannotTellError, OutOfSightError, UnrecordedEndError, Walk, WalkedTensor
 from tfdbg_arrow.query.headline import executed_code
@@ -506,6 +506,12 @@ class Surroundings:
         """Returns the finite result of an op that returned the lowest number for NaN of the tensor, or None."""
         pool = next(iter(self._forward_walk.pools), None) if self.event.num_nan else None
         return None if pool is None or self._did_no_harm() else pool
+
+    def softmax_of_mask(self) -> TensorEvent | None:
+        """Returns the first NaN that a softmax made of -Inf of the tensor, or None."""
+        bad = (row for row in self._forward_walk.met.values() if row.op_type in NORMALIZATIONS and row.num_nan)
+        of_masks = (row for row in bad if any(map(_holds_only_neg_inf, self.inputs_of(row).values())))
+        return min(of_masks, key=lambda row: row.event_index, default=None)
 
     def masking_product(self) -> str | None:
         """Returns the line that multiplies NaN of data by what looks like their mask, or None if there is none."""

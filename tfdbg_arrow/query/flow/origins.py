@@ -80,7 +80,7 @@ _LITERAL_TYPES = frozenset({"Const", "ReadVariableOp"}) | _FROM_OUTSIDE
 
 _LOSSES = frozenset({"SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits"})
 """Types of ops that compute the loss of each sample. Other losses are known by being scalars."""
-_NORMALIZATIONS = frozenset({"LogSoftmax", "Softmax"})
+NORMALIZATIONS = frozenset({"LogSoftmax", "Softmax"})
 """Types of ops that normalise rows of logarithms: their result is NaN in a row that holds only -Inf."""
 _MAXIMUM = MOVING | {"Max"}
 """Types of ops that compute the maximum of a row, in a shape that fits the row."""
@@ -281,7 +281,7 @@ class Origins:
             )
             is_normalization = any(is_maximum)
         else:
-            is_normalization = event.op_type in _NORMALIZATIONS
+            is_normalization = event.op_type in NORMALIZATIONS
         return is_normalization and all(
             self._goes_back(row, self._is_base_logarithm, self._causes_of_logarithm, self._is_logarithm) for row in bad
         )
