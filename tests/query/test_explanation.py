@@ -602,6 +602,36 @@ def test_the_repair_of_an_overflow_depends_on_how_many_samples_overflow(
     assert found.repair == repair
 
 
+@pytest.mark.parametrize(
+    ("losses", "has_gradient", "is_large"),
+    [
+        ([-2.5e6, 3.0], True, True),
+        ([2e6], True, True),
+        ([3.0, 1e30], True, False),  # the training diverged: TensorFlow traced the function again
+        ([float("inf")], True, False),
+        ([2e6], False, False),  # an evaluation
+    ],
+)
+def test_an_overflow_after_a_large_first_loss_asks_for_smaller_data(
+    losses: list[float], has_gradient: bool, is_large: bool, tmp_path: Path
+) -> None:
+    run = RunBuilder("run-a")
+    for trace, loss in enumerate(losses):
+        graph = run.graph("f").op("x", "Placeholder").op("loss", "Mean", ["x"], role="loss")
+        if has_gradient:
+            graph.op("slope", "Mul", ["x"], role="gradient", forward_graph_id=trace, forward_op_name="loss")
+        graph.op("square", "Square", ["x"]).function(f"f_{trace}", ["x"], ["square"])
+        call = run.execution(f"f_{trace}", inputs=[1], outputs={2 + trace: "float32"}, graph=graph)
+        health = {**counts(pos=1), "rank": 0, "shape": [], "scalar_value": loss}
+        run.tensor(graph, "loss", health, execution=call, step=call)
+    run.tensor(graph, "x", CLEAN, execution=call, step=call)
+    run.tensor(graph, "square", INF, execution=call, step=call)
+    found = reason_of_last(run, tmp_path)
+    assert found is not None
+    assert found.sentence.endswith(f" The first recorded loss of the training is already {losses[0]:.6g}.") == is_large
+    assert (found.repair or "").startswith("Scale the inputs and the targets: ") == is_large
+
+
 def test_samples_that_overflow_where_nothing_is_trained_are_no_sign_of_the_learning_rate(tmp_path: Path) -> None:
     found = reason_of_batch(tmp_path, num_bad=20, has_gradient=False)
     assert found is not None

@@ -47,7 +47,7 @@ OVERFLOW = (
     "clip the gradients."
 )
 """The fix for an overflow of no other known cause."""
-_OVERFLOW_OF_GRADIENT = (
+OVERFLOW_OF_GRADIENT = (
     "Scale the inputs and the loss down (if the program multiplies the loss by a scale, lower the scale), lower the "
     "learning rate, or compute in a wider dtype. Clipping this gradient comes too late, as it is not finite any more."
 )
@@ -67,7 +67,7 @@ NEGATIVE_VARIANCE = (
 """The fix for a normalization by the root of a negative number."""
 BEFORE_TRAINING = {
     OVERFLOW: "Scale the operands (data or weights) down, or compute in a wider dtype.",
-    _OVERFLOW_OF_GRADIENT: (
+    OVERFLOW_OF_GRADIENT: (
         "Scale the inputs and the loss down (if the program multiplies the loss by a scale, lower the scale), or "
         "compute in a wider dtype. Clipping this gradient comes too late, as it is not finite any more."
     ),
@@ -81,6 +81,12 @@ OVERFLOW_OF_BATCH = (
     "cause. Otherwise, scale the operands (data or weights) down, or compute in a wider dtype."
 )
 """The fix for an overflow in a training, if every sample of the batch is bad."""
+OVERFLOW_OF_DATA = (
+    "Scale the inputs and the targets: pixels to the range from 0 to 1, other numbers to a mean of 0 and a standard "
+    "deviation of 1. If an op still overflows, use smaller initial weights, lower the learning rate or clip the "
+    "gradients."
+)
+"""The fix for an overflow in a training whose first loss was large."""
 _KEEPS_ZEROS = frozenset({
     "BatchMatMulV2", "BatchMatMulV3", "BroadcastTo", "Cast", "Einsum", "ExpandDims", "GatherV2", "Identity", "MatMul",
     "Mean", "Mul", "Neg", "Reshape", "Squeeze", "StridedSlice", "Sum", "Transpose",
@@ -358,7 +364,7 @@ def overflow(computed: Computed, sentence: str, repair: str) -> Explanation:
             f"{sentence} It is a part of the norm of a gradient, and the gradient is finite.", _OVERFLOW_OF_NORM
         )
     if computed.is_gradient:
-        return Explanation(sentence, _OVERFLOW_OF_GRADIENT)
+        return Explanation(sentence, OVERFLOW_OF_GRADIENT)
     return Explanation(sentence, _OVERFLOW_OF_UPDATE if computed.is_optimizer else repair)
 
 

@@ -274,6 +274,28 @@ class Surroundings:
         )
         return bool(gradients)
 
+    def first_loss(self) -> float | None:
+        """Returns the first recorded loss of the function, in any of its traces; None if it has no gradient.
+
+        It is the scalar of the loss that was made last, or else the last scalar of the forward pass with a gradient. If
+        all was recorded, no update had changed the weights yet.
+        """
+        execution = self.flow.events.execution(self.event.execution_index)
+        if self.event.scope != "graph" or execution is None or execution.graph_id is None:
+            return None
+        rows = self.logdir.rows(
+            "WITH loss AS (SELECT o.* FROM graph_op AS o SEMI JOIN graph_op AS g ON g.run_id = o.run_id AND "
+            "g.forward_graph_id = o.graph_id AND g.forward_op_name = o.op_name WHERE o.run_id = ? AND o.role IN "
+            "('forward', 'loss') AND o.op_type NOT IN ('Cast', 'Const', 'ReadVariableOp')) "
+            "SELECT h.scalar_value FROM tensor_health AS h JOIN loss AS o USING (run_id, graph_id, op_name) "
+            "JOIN execution AS e USING (run_id, execution_index) JOIN graph AS f ON f.run_id = e.run_id "
+            "AND f.graph_id = e.graph_id WHERE run_id = ? AND f.graph_name = ? AND h.event_index < ? "
+            "AND h.scalar_value IS NOT NULL "
+            "ORDER BY execution_index, o.role DESC, h.iteration, o.op_index DESC LIMIT 1",
+            [self.run_id, self.run_id, self.flow.graphs.names.get(execution.graph_id), self.event.event_index],
+        )
+        return rows[0][0] if rows else None
+
     def _takes_updated_weights(self) -> bool:
         """Returns whether the tensor was computed from what an update, such as w - rate * gradient, made in its call.
 
