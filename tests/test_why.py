@@ -80,6 +80,14 @@ def _lost_epsilon(x: tf.Tensor) -> tf.Tensor:
     return tf.math.log(tf.cast(x, tf.float16) + tf.constant(1e-8, tf.float16))
 
 
+@tf.function
+def _root_of_lost_epsilon(x: tf.Tensor) -> tf.Tensor:
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = tf.sqrt(tf.reduce_sum(tf.square(x[:, tf.newaxis]), axis=1) + tf.cast(1e-8, x.dtype))
+    return tape.gradient(y, x)
+
+
 def _entropy(p: tf.Tensor) -> tf.Tensor:
     return -tf.reduce_sum(p * tf.math.log(p))
 
@@ -209,6 +217,13 @@ CASES = (
     Case("log of 1 - sigmoid", lambda: tf.math.log(1 - tf.sigmoid(_t(200, 1))), "Log of 0: 1", "log_sigmoid(-x)"),
     Case(
         "log of a lost epsilon", lambda: _lost_epsilon(_t(0, 1)), "Log of 0: 1 of 2 elements is 0, and", "such as 1e-3"
+    ),
+    Case(
+        "gradient of the root of a lost epsilon",
+        lambda: _root_of_lost_epsilon(_t(0, 1, dtype="float16")),
+        "The gradient of Sqrt at 0: 1 of 2 elements is 0 in its result, and the slope there is infinite. The program "
+        "adds a number to make the argument, and the number is 0 in float16.",
+        "such as 1e-3",
     ),
     Case("acos", lambda: tf.acos(_t(1.001, 0)), "Acos of a number outside [-1, 1]: 1 of 2", "clip_by_value"),
     Case(

@@ -36,6 +36,9 @@ _STATE = "Keep the state of the loop from growing"
 _VARIABLE = "Give the variable a value that is not 0"
 
 PATCHES: dict[str, Patch] = {
+    "beside.gradient_penalty_beside_loss_scaling": Patch(
+        "Scale the inputs and the loss down", (("batches[2, 3] = 20000.0", "batches[2, 3] = 2.0"),)
+    ),
     "data.argument_of_a_function": Patch(_CHECK_DATA, (("np.array([np.nan, 1.0]", "np.array([0.0, 1.0]"),)),
     "data.array_with_a_missing_value": Patch(
         _CHECK_DATA, (("    _regression().fit(features", "    _regression().fit(np.nan_to_num(features)"),)
@@ -252,7 +255,7 @@ PATCHES: dict[str, Patch] = {
     ),
     "sequences.label_longer_than_its_frames": Patch("Leave out labels that", (("labels[5] = 3", "labels[5, 2] = 3"),)),
     "sequences.attention_mask_of_a_billion_in_float16": Patch(
-        "Cast to a dtype", (("cast(penalty", "cast(1e-5 * penalty"),)
+        "Mask with a large negative number such as -1e4", (("0.0, -1e9)", "0.0, -1e4)"),)
     ),
     "sequences.attention_scores_overflow_in_float16": Patch(
         _SCALE, (("tf.matmul(query, query,", "tf.matmul(query / 8.0, query / 8.0,"),)

@@ -25,7 +25,9 @@ from tfdbg_arrow.query.flow.origins import LITERAL, LITERAL_FROM_OUTSIDE, LOG_OF
 from tfdbg_arrow.query.flow.walk import (
     ABSORBED,
     CAUGHT_ERROR,
+    RETURNED_SCALAR,
     SKIPPED_BRANCH,
+    SKIPPED_BY_LOSS_SCALING,
     SKIPPED_STEP,
     SKIPPED_UPDATE,
     UNREACHED,
@@ -146,6 +148,102 @@ def test_a_bad_value_that_the_call_returned_is_not_expected(tmp_path: Path) -> N
     step.graph.op("loss", "Sum", ["gradient"]).function("__step", ["x", "handle"], ["loss"])
     step.call(INF, is_applied=False)
     assert nonfinite(run.write(tmp_path))[0].is_expected is False
+
+
+class ScaledStep(Step):
+    """A step of an optimizer with a dynamic loss scale. It returns the norm of the scaled gradient."""
+
+    def __init__(self, run: RunBuilder, *, role: str = "gradient", results: Sequence[str] = ("norm",)) -> None:
+        super().__init__(run)
+        self.results = results
+        self.graph.op("norm", "L2Loss", ["gradient"]).function("__step", ["x", "handle"], results)
+        roles = {"gradient": role, "Assign": "optimizer"}
+        for row in run.rows["graph_op"]:
+            row["role"] = roles.get(row["op_name"], "forward")
+
+    def call(self, health: dict[str, object], *, is_applied: bool, step: int = 1) -> int:
+        """Adds a call of the step, with its results."""
+        event = super().call(health, is_applied=is_applied, step=step)
+        execution = len(self.run.rows["execution"]) - 1
+        self.run.tensor(self.graph, "norm", {**health, "shape": []}, execution=execution, step=step)
+        for slot, name in enumerate(self.results):
+            tensor_id = 100 + 10 * execution + slot
+            self.run.add(
+                "execution_output", execution_index=execution, output_slot=slot, tensor_id=tensor_id, dtype="float32"
+            )
+            shape = [] if name == "norm" else [2]
+            self.run.eager(execution, {**health, "shape": shape}, tensor_id=tensor_id, slot=slot)
+        self.run.rows["execution"][execution]["num_outputs"] = len(self.results)
+        return event
+
+    def add_stack(self, *frame: str) -> None:
+        """Gives the op that skips the step a stack with one frame."""
+        file_path, owner = frame
+        stack = self.run.stack((file_path, 1, "apply", None, owner))
+        (cond,) = (row for row in self.run.rows["graph_op"] if row["op_name"] == "cond")
+        cond["stack_trace_id"] = stack
+
+
+def test_the_returned_norm_of_a_skipped_step_does_no_harm(tmp_path: Path) -> None:
+    step = ScaledStep(RunBuilder("run-a"))
+    step.call(INF, is_applied=False, step=1)
+    step.call(CLEAN, is_applied=True, step=2)
+    logdir = step.run.write(tmp_path)
+    assert answer(step.run, tmp_path) == ("gradient", "absorbed", SKIPPED_STEP + RETURNED_SCALAR)
+    assert all(row.is_expected for row in nonfinite(logdir))
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"role": "forward"},
+        {"results": ("gradient",)},
+        {"results": ("norm", "gradient")},
+        {"health": NAN},
+        {"is_last": True},
+        {"is_applied": True},
+        {"writes": "norm"},
+        {"taken_by": "Neg"},
+        {"has_gradient": "norm"},
+        {"has_gradient": "gradient"},
+        {"is_of_optimizer": False},
+    ],
+    ids=str,
+)
+def test_another_bad_result_of_a_skipped_step_does_harm(facts: dict[str, Any], tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    step = ScaledStep(run, **{name: facts[name] for name in ("role", "results") if name in facts})
+    if "writes" in facts:
+        step.graph.op("tracked", "AssignVariableOp", ["handle", facts["writes"]], dtypes=())
+    if "has_gradient" in facts:
+        step.graph.op("penalty", "Mul", role="gradient", forward_graph_id=0, forward_op_name=facts["has_gradient"])
+    if "is_of_optimizer" in facts:
+        (assign,) = (row for row in run.rows["graph_op"] if row["op_name"] == "Assign")
+        assign["role"] = "forward"
+    health = facts.get("health", INF)
+    step.call(health, is_applied=facts.get("is_applied", False), step=1)
+    if "taken_by" in facts:
+        taken = run.execution(facts["taken_by"], inputs=[100], outputs={99: "float32"})
+        run.eager(taken, {**health, "shape": []}, tensor_id=99)
+    if "is_last" not in facts:
+        step.call(CLEAN, is_applied=True, step=2)
+    found = first_nonfinite(run.write(tmp_path))
+    assert found is not None
+    assert not found.is_expected
+
+
+@pytest.mark.parametrize(
+    ("frame", "reason"),
+    [
+        (("/site-packages/keras/src/optimizers/loss_scale_optimizer.py", "library"), SKIPPED_BY_LOSS_SCALING),
+        (("/site-packages/keras/src/optimizers/base_optimizer.py", "library"), SKIPPED_STEP),
+    ],
+)
+def test_the_loss_scaling_is_named_if_it_skipped_the_step(frame: tuple[str, str], reason: str, tmp_path: Path) -> None:
+    step = ScaledStep(RunBuilder("run-a"), results=())
+    step.add_stack(*frame)
+    step.call(INF, is_applied=False)
+    assert answer(step.run, tmp_path) == ("gradient", "absorbed", reason)
 
 
 def test_without_call_sites_no_bad_value_is_expected(tmp_path: Path) -> None:

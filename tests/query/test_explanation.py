@@ -355,6 +355,28 @@ def test_an_epsilon_before_a_root_that_the_optimizer_removed(
     assert (found.repair or "").startswith("Add a larger epsilon, such as 1e-3") == is_lost
 
 
+@pytest.mark.parametrize(
+    ("op_type", "terms"),
+    [
+        ("Rsqrt", ["variance", "cast"]),
+        ("Log", ["cast", "variance"]),
+    ],
+)
+def test_a_cast_epsilon_that_the_optimizer_removed(op_type: str, terms: list[str], tmp_path: Path) -> None:
+    """The op takes the other term of the sum in place of the sum with the epsilon, which is 0 in float16."""
+    zeros, made = {**ZERO, "dtype": "float16"}, NEG_INF if op_type == "Log" else INF
+    step = Step().takes(CLEAN).op("variance", "Mean", ["x"], zeros)
+    step.graph.op("epsilon", "Const").op("cast", "Cast", ["epsilon"]).op("total", "AddV2", terms)
+    step.op("made", op_type, ["total"], {**made, "dtype": "float16"})
+    node = step.run.executed().node("x", "_Arg", of=step.graph, op="x", index=0)
+    node.node("variance", "Mean", ["x"], of=step.graph, op="variance")
+    node.node("made", op_type, ["variance"], of=step.graph, op="made").node("out", "_Retval", ["made"])
+    found = step.reason("made", tmp_path, result="made")
+    assert found is not None
+    assert found.sentence.endswith("and the number is 0 in float16.")
+    assert (found.repair or "").startswith("Add a larger epsilon, such as 1e-3")
+
+
 @pytest.mark.parametrize(("epsilon", "is_lost"), [(counts(zero=1), True), (counts(pos=1), False)])
 def test_an_epsilon_before_a_root_that_is_0(epsilon: dict[str, Any], is_lost: bool, tmp_path: Path) -> None:
     step = Step().takes(CLEAN).op("epsilon", "Const", [], epsilon).op("total", "AddV2", ["x", "epsilon"], ZERO)
@@ -616,6 +638,36 @@ def test_the_repair_of_an_overflow_depends_on_how_many_samples_overflow(
     found = reason_of_batch(tmp_path, num_bad=num_bad, is_first=is_first)
     assert found is not None
     assert found.repair == repair
+
+
+@pytest.mark.parametrize(
+    ("losses", "has_gradient", "is_large"),
+    [
+        ([-2.5e6, 3.0], True, True),
+        ([2e6], True, True),
+        ([3.0, 1e30], True, False),  # the training diverged: TensorFlow traced the function again
+        ([float("inf")], True, False),
+        ([2e6], False, False),  # an evaluation
+    ],
+)
+def test_an_overflow_after_a_large_first_loss_asks_for_smaller_data(
+    losses: list[float], has_gradient: bool, is_large: bool, tmp_path: Path
+) -> None:
+    run = RunBuilder("run-a")
+    for trace, loss in enumerate(losses):
+        graph = run.graph("f").op("x", "Placeholder").op("loss", "Mean", ["x"], role="loss")
+        if has_gradient:
+            graph.op("slope", "Mul", ["x"], role="gradient", forward_graph_id=trace, forward_op_name="loss")
+        graph.op("square", "Square", ["x"]).function(f"f_{trace}", ["x"], ["square"])
+        call = run.execution(f"f_{trace}", inputs=[1], outputs={2 + trace: "float32"}, graph=graph)
+        health = {**counts(pos=1), "rank": 0, "shape": [], "scalar_value": loss}
+        run.tensor(graph, "loss", health, execution=call, step=call)
+    run.tensor(graph, "x", CLEAN, execution=call, step=call)
+    run.tensor(graph, "square", INF, execution=call, step=call)
+    found = reason_of_last(run, tmp_path)
+    assert found is not None
+    assert found.sentence.endswith(f" The first recorded loss of the training is already {losses[0]:.6g}.") == is_large
+    assert (found.repair or "").startswith("Scale the inputs and the targets: ") == is_large
 
 
 def test_samples_that_overflow_where_nothing_is_trained_are_no_sign_of_the_learning_rate(tmp_path: Path) -> None:
@@ -1366,6 +1418,38 @@ def test_a_mask_is_finite_in_its_dtype(made_by: str, dtype: str) -> None:
     )
 
 
+HALF_MASK = {**counts(neg_inf=3, zero=1), "shape": [2, 2]}
+
+
+@pytest.mark.parametrize(
+    ("mask", "made", "is_mask"),
+    [
+        (HALF_MASK, ("Mul", "Const"), True),
+        (HALF_MASK, ("SelectV2", "Const"), True),
+        (HALF_MASK, ("Mul", "x"), False),  # a product of data
+        ({**counts(neg_inf=4), "shape": [2, 2]}, ("Mul", "Const"), False),
+        ({**counts(neg_inf=2, zero=1, pos=1), "shape": [2, 2]}, ("Mul", "Const"), False),
+        ({**counts(pos_inf=3, zero=1), "shape": [2, 2]}, ("Mul", "Const"), False),  # as Relu returns
+    ],
+)
+def test_a_mask_that_a_cast_makes_infinite(
+    mask: Mapping[str, Any], made: tuple[str, str], is_mask: bool, tmp_path: Path
+) -> None:
+    op_type, factor = made
+    logits = {**mask, "dtype": "float16"}
+    probabilities = {**counts(nan=2, pos=2), "shape": [2, 2], "dtype": "float16", "first_bad_index": 2}
+    step = Step().takes(CLEAN).op("keep", "Cast", ["x"], {**counts(zero=1, pos=3), "shape": [2, 2]})
+    if factor == "Const":
+        step.op("Const", "Const", [], counts(neg=1))
+    step.op("penalty", op_type, ["keep", factor], {**counts(zero=1, neg=3), "shape": [2, 2]})
+    step.op("mask", "Cast", ["penalty"], logits).op("softmax", "Softmax", ["mask"], probabilities)
+    found = step.reason("mask", tmp_path, result="softmax")
+    assert found is not None
+    of_mask = " The other elements are 0, as in a mask. Softmax makes NaN (the first NaN is at [1, 0]) of a row that "
+    assert found.sentence.endswith(f"65504.{of_mask}holds only -Inf." if is_mask else "65504.")
+    assert (found.repair or "").startswith("Mask with a large negative number such as -1e4, or" if is_mask else "Cast")
+
+
 @pytest.mark.parametrize(("dtype", "number"), [("bfloat16", "1e9 or -1e9"), ("float16", "1e4 or -1e4")])
 def test_a_large_finite_number_is_finite_in_the_dtype(dtype: str, number: str) -> None:
     taken = {0: row("Const", counts(neg_inf=1), dtype=dtype), 1: row("Sub", ZERO, dtype=dtype)}
@@ -1377,12 +1461,12 @@ def test_a_large_finite_number_is_finite_in_the_dtype(dtype: str, number: str) -
 @pytest.mark.parametrize(
     ("code", "reason"),
     [
-        ("tf.math.log(p + 1e-8)", "The program adds 1e-8 to make this argument, and 1e-8 is 0 in float16."),
+        ("tf.math.log(p + 1e-8)", "The program adds 1e-8 to make the argument, and 1e-8 is 0 in float16."),
         (
             "tf.math.log(p + EPSILON)",
-            "The program adds a number to make this argument, and the number is 0 in float16.",
+            "The program adds a number to make the argument, and the number is 0 in float16.",
         ),
-        ("tf.math.log(p + 1e-8) + (q + 0.5)", "The program adds a number to make this argument, and the number is 0"),
+        ("tf.math.log(p + 1e-8) + (q + 0.5)", "The program adds a number to make the argument, and the number is 0"),
     ],
 )
 def test_an_epsilon_that_is_0_in_the_dtype_is_named(code: str, reason: str, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 import tfdbg_arrow
 from tfdbg_arrow.query import NonFinite
-from tfdbg_arrow.query.flow.walk import SKIPPED_STEP, SKIPPED_UPDATE
+from tfdbg_arrow.query.flow.walk import SKIPPED_BY_LOSS_SCALING, SKIPPED_STEP, SKIPPED_UPDATE
 
 from .test_recording_numbers import IN_ORDER, UNFUSED
 
@@ -69,7 +69,7 @@ def test_a_skipped_step_is_expected_and_changes_no_number(backend: str, tmp_path
     recorded, bad, first = record(tmp_path, fit, health_backend=backend)
     assert recorded == unrecorded
     assert len(bad) > 10
-    assert {(row.is_expected, row.expected_reason) for row in bad} == {(True, SKIPPED_STEP)}
+    assert {(row.is_expected, row.expected_reason) for row in bad} == {(True, SKIPPED_BY_LOSS_SCALING)}
     assert first is not None
     assert (first.is_expected, first.is_origin) == (True, True)
     assert first.source is not None
@@ -180,4 +180,4 @@ def test_the_optimizer_of_tf_keras_is_supported(tmp_path: Path) -> None:
     recorded, bad, _ = record(tmp_path, run)
     assert recorded == unrecorded
     assert len(bad) > 10
-    assert {row.expected_reason for row in bad} == {SKIPPED_STEP}
+    assert {row.expected_reason for row in bad} == {SKIPPED_BY_LOSS_SCALING}

@@ -154,6 +154,31 @@ def loss_scaling_beside_a_logarithm() -> None:
     model.fit(features, targets, epochs=1, verbose=0)
 
 
+@bug(op_type="Mul", effect="result", role="gradient", forward="Square")
+def gradient_penalty_beside_loss_scaling() -> None:
+    """The step whose penalty overflows is skipped, but no loss scale helps, and the returned loss is infinite."""
+    weights = tf.Variable(tf.fill([4, 1], 0.5))
+    optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1e-3), initial_scale=2.0)
+    optimizer.build([weights])
+
+    @tf.function
+    def train_step(features: Any) -> Any:
+        with tf.GradientTape() as tape:
+            with tf.GradientTape() as inner:
+                inner.watch(features)
+                score = tf.reduce_sum(tf.square(features @ tf.cast(weights, tf.float16)))  # culprit
+            slopes = inner.gradient(score, features)
+            loss = tf.reduce_mean(tf.square(tf.cast(slopes, tf.float32)))
+            scaled = optimizer.scale_loss(loss)
+        optimizer.apply_gradients([(tape.gradient(scaled, weights), weights)])
+        return loss
+
+    batches = np.random.default_rng(0).normal(size=(6, 8, 4)).astype("float16")
+    batches[2, 3] = 20000.0
+    for batch in batches:
+        train_step(tf.constant(batch))
+
+
 @bug(op_type="Log", effect="result")
 def division_that_is_guarded_beside_a_logarithm() -> Any:
     """The result of divide is guarded by where; the logarithm is returned."""

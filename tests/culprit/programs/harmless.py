@@ -231,6 +231,28 @@ def dynamic_loss_scaling() -> None:
 
 
 @harmless
+def dynamic_loss_scaling_that_returns_the_norm() -> None:
+    """The first scales overflow, their steps are skipped, and each step returns the norm of its gradients."""
+    keras.config.set_dtype_policy("mixed_float16")
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(8), keras.layers.Dense(1, dtype="float32")])
+    optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01), initial_scale=2.0**24)
+    optimizer.build(model.trainable_variables)
+
+    @tf.function
+    def train_step(features: Any, targets: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(model(features, training=True) - targets))
+            scaled = optimizer.scale_loss(loss)
+        gradients = tape.gradient(scaled, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return loss, tf.linalg.global_norm(gradients)
+
+    features, targets = _data()
+    for _ in range(16):
+        train_step(features, targets)
+
+
+@harmless
 def dynamic_loss_scaling_by_hand() -> None:
     """The program checks float16 gradients eagerly, skips the update while they overflow, and lowers the scale."""
     features, targets = (tf.cast(data, tf.float16) for data in _data())

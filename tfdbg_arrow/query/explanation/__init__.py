@@ -12,6 +12,7 @@ This module reads the facts for a rule from a recording, and chooses the fix.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 
 from tfdbg_arrow.query.bad_tensor import run_and_row
@@ -20,7 +21,13 @@ from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.explanation.computed import Computed, Explanation, infs
 from tfdbg_arrow.query.explanation.forward_pass import ForwardPass
 from tfdbg_arrow.query.explanation.growth import Growth, find_growth, growth_in_loop, label_of_op
-from tfdbg_arrow.query.explanation.kinds import BEFORE_TRAINING, OVERFLOW, OVERFLOW_OF_BATCH
+from tfdbg_arrow.query.explanation.kinds import (
+    BEFORE_TRAINING,
+    OVERFLOW,
+    OVERFLOW_OF_BATCH,
+    OVERFLOW_OF_DATA,
+    OVERFLOW_OF_GRADIENT,
+)
 from tfdbg_arrow.query.explanation.library import library_functions, repair_of_call
 from tfdbg_arrow.query.explanation.rules import explain
 from tfdbg_arrow.query.explanation.surroundings import Surroundings
@@ -39,6 +46,9 @@ _STATE = (
     "recurrent weights), or bound the state, for example with tf.tanh or tf.clip_by_value."
 )
 _STATE_IN_TRAINING = "If it grew only after some steps of training, lower the learning rate or clip the gradients."
+_LARGE_LOSS = 1e6
+"""A loss of at least this magnitude before training shows that data are large: with numbers near 1, its mean is near 1,
+and its sum over a batch is smaller than this."""
 _MAX_SHARE_OF_OUTLIERS = 0.1
 """The largest share of the samples that counts as few of them."""
 
@@ -143,6 +153,7 @@ def explain_event(
         is_literal=Origins(flow, kinds=KINDS).is_literal,
         pool_of_nan=forward_pass.pool_of_nan,
         masking_product=forward_pass.masking_product,
+        softmax_of_mask=forward_pass.softmax_of_mask,
         added_number=around.added_number,
         outside_name=around.outside_name,
         has_gradients=around.has_gradients,
@@ -170,7 +181,11 @@ def _of_overflow(sentence: str, repair: str, around: Surroundings) -> Explanatio
         return Explanation(f"{sentence} {growth}", _STATE if is_before_training else f"{_STATE} {_STATE_IN_TRAINING}")
     samples = around.bad_samples()
     share = 0.0 if samples is None or samples.num_bad is None else samples.num_bad / samples.num_samples
-    if is_before_training:
+    first_loss = None if repair == OVERFLOW_OF_GRADIENT else around.first_loss()
+    if first_loss is not None and _LARGE_LOSS <= abs(first_loss) < inf:
+        sentence = f"{sentence} The first recorded loss of the training is already {first_loss:.6g}."
+        repair = OVERFLOW_OF_DATA
+    elif is_before_training:
         repair = BEFORE_TRAINING[repair]
     elif repair == OVERFLOW and share == 1 and around.is_after_gradient():
         repair = OVERFLOW_OF_BATCH

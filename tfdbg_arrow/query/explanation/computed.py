@@ -140,6 +140,7 @@ class Computed:
         is_literal: Returns whether a tensor holds only infinities that the program wrote itself, such as a mask.
         pool_of_nan: Returns the finite result of an op that returned the lowest number for NaN of the output, or None.
         masking_product: Returns the line that multiplies NaN of the output by what looks like their mask, or None.
+        softmax_of_mask: Returns the first NaN that a softmax made of -Inf of the output, or None.
         added_number: Returns the number, as the program's code has it, that the program adds last to make an input.
         outside_name: Returns what a tensor from outside is in the program, or None.
         has_gradients: Returns whether the program computes gradients, or may do so.
@@ -174,6 +175,7 @@ class Computed:
     is_literal: Callable[[TensorEvent], bool] = _no
     pool_of_nan: Callable[[], TensorEvent | None] = _none
     masking_product: Callable[[], str | None] = _no_text
+    softmax_of_mask: Callable[[], TensorEvent | None] = _none
     added_number: Callable[[int], str | None] = _no_number
     outside_name: Callable[[], str | None] = _no_text
     has_gradients: Callable[[], bool] = _never
@@ -237,6 +239,11 @@ def infs(event: TensorEvent) -> int:
 def zeros(event: TensorEvent) -> int:
     """Returns the number of zeros."""
     return event.num_zero or 0
+
+
+def holds_only_neg_inf(row: TensorEvent) -> bool:
+    """Returns whether a tensor holds -Inf and no other bad value."""
+    return bool(row.num_neg_inf) and row.num_pos_inf == 0 and row.num_nan == 0
 
 
 def may_be_zero(event: TensorEvent) -> bool:

@@ -8,10 +8,11 @@ from functools import cached_property
 
 from tfdbg_arrow.query.bad_tensor import BadTensorReader
 from tfdbg_arrow.query.engine import Engine
+from tfdbg_arrow.query.explanation.computed import holds_only_neg_inf
 from tfdbg_arrow.query.explanation.library import IN_LOGSUMEXP, library_functions
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.flow.extremes import POOLS, holds_extreme
-from tfdbg_arrow.query.flow.origins import Origins
+from tfdbg_arrow.query.flow.origins import NORMALIZATIONS, Origins
 from tfdbg_arrow.query.flow.sinks import Sinks
 from tfdbg_arrow.query.flow.walk import CannotTellError, OutOfSightError, UnrecordedEndError, Walk, WalkedTensor
 from tfdbg_arrow.query.recorded import KINDS, GraphTensor, Op, TensorEvent, bad_condition, read_events
@@ -67,6 +68,12 @@ class ForwardPass:
         """Returns the finite result of an op that returned the lowest number for NaN of the tensor, or None."""
         pool = next(iter(self._forward_walk.pools), None) if self.event.num_nan else None
         return None if pool is None or self._did_no_harm() else pool
+
+    def softmax_of_mask(self) -> TensorEvent | None:
+        """Returns the first NaN that a softmax made of -Inf of the tensor, or None."""
+        bad = (row for row in self._forward_walk.met.values() if row.op_type in NORMALIZATIONS and row.num_nan)
+        of_masks = (row for row in bad if any(map(holds_only_neg_inf, self.flow.sources_of(row).events)))
+        return min(of_masks, key=lambda row: row.event_index, default=None)
 
     def masking_product(self) -> str | None:
         """Returns the line that multiplies NaN of data by what looks like their mask, or None if there is none."""

@@ -49,7 +49,7 @@ OVERFLOW = (
     "clip the gradients."
 )
 """The fix for an overflow of no other known cause."""
-_OVERFLOW_OF_GRADIENT = (
+OVERFLOW_OF_GRADIENT = (
     "Scale the inputs and the loss down (if the program multiplies the loss by a scale, lower the scale), lower the "
     "learning rate, or compute in a wider dtype. Clipping this gradient comes too late, as it is not finite any more."
 )
@@ -69,7 +69,7 @@ NEGATIVE_VARIANCE = (
 """The fix for a normalization by the root of a negative number."""
 BEFORE_TRAINING = {
     OVERFLOW: "Scale the operands (data or weights) down, or compute in a wider dtype.",
-    _OVERFLOW_OF_GRADIENT: (
+    OVERFLOW_OF_GRADIENT: (
         "Scale the inputs and the loss down (if the program multiplies the loss by a scale, lower the scale), or "
         "compute in a wider dtype. Clipping this gradient comes too late, as it is not finite any more."
     ),
@@ -83,6 +83,12 @@ OVERFLOW_OF_BATCH = (
     "cause. Otherwise, scale the operands (data or weights) down, or compute in a wider dtype."
 )
 """The fix for an overflow in a training, if every sample of the batch is bad."""
+OVERFLOW_OF_DATA = (
+    "Scale the inputs and the targets: pixels to the range from 0 to 1, other numbers to a mean of 0 and a standard "
+    "deviation of 1. If an op still overflows, use smaller initial weights, lower the learning rate or clip the "
+    "gradients."
+)
+"""The fix for an overflow in a training whose first loss was large."""
 _KEEPS_ZEROS = frozenset({
     "BatchMatMulV2", "BatchMatMulV3", "BroadcastTo", "Cast", "Einsum", "ExpandDims", "GatherV2", "Identity", "MatMul",
     "Mean", "Mul", "Neg", "Reshape", "Squeeze", "StridedSlice", "Sum", "Transpose",
@@ -206,9 +212,9 @@ def with_cause_of_zero(explanation: Explanation, computed: Computed, *, index: i
     repair = _LARGER_EPSILON.get(x.dtype or "")
     if repair is not None and _has_lost_epsilon(computed, x):
         number = computed.added_number(index)
-        added, is_0 = f"The program adds a number to make this {of}", "the number is 0"
+        added, is_0 = f"The program adds a number to make the {of}", "the number is 0"
         if number is not None and float(number) <= _ROUNDED_TO_0:
-            added, is_0 = f"The program adds {number} to make this {of}", f"{number} is 0"
+            added, is_0 = f"The program adds {number} to make the {of}", f"{number} is 0"
         return Explanation(f"{explanation.sentence} {added}, and {is_0} in {x.dtype}.", repair)
     if computed.is_gradient:
         return explanation
@@ -261,8 +267,11 @@ def _write_of_zeros(computed: Computed, x: TensorEvent) -> VariableWrite | None:
 
 
 def _has_removed_sum(computed: Computed) -> bool:
-    """Returns whether TensorFlow's optimizer removed a sum before the op, as it does for a sum with the constant 0."""
-    types = set(computed.program_ops)
+    """Returns whether TensorFlow's optimizer removed a sum before the op, as it does for a sum with the constant 0.
+
+    It then computed the cast of the constant in advance, too.
+    """
+    types = set(computed.program_ops) - {"Cast"}
     return computed.output.op_type in types and len(types) == 2 and not types.isdisjoint(ADDS)
 
 
@@ -359,7 +368,7 @@ def overflow(computed: Computed, sentence: str, repair: str) -> Explanation:
             f"{sentence} It is a part of the norm of a gradient, and the gradient is finite.", _OVERFLOW_OF_NORM
         )
     if computed.is_gradient:
-        return Explanation(sentence, _OVERFLOW_OF_GRADIENT)
+        return Explanation(sentence, OVERFLOW_OF_GRADIENT)
     return Explanation(sentence, _OVERFLOW_OF_UPDATE if computed.is_optimizer else repair)
 
 
@@ -478,7 +487,7 @@ class GradientOfFunction:
             sentence = (
                 f"{what} at 0: {elements_are(at_zero, y)} {value} in its result, and the slope there is infinite."
             )
-            return Explanation(sentence, self.repair)
+            return with_cause_of_zero(Explanation(sentence, self.repair), computed, index=0)
         if is_finite(y) and is_finite(gradient):
             sentence = f"{what} overflowed: {_largest_input(computed)}, and the slope next to 0 is too large."
             return Explanation(sentence, f"{self.repair} If there is one, use a larger one.")

@@ -36,6 +36,7 @@ from tfdbg_arrow.query.explanation.kinds import (
     within_dtype,
 )
 from tfdbg_arrow.query.explanation.linear import (
+    ROW_OF_MASK,
     STEP_COUNTER,
     CrossEntropy,
     Division,
@@ -118,6 +119,7 @@ _SQUARES = frozenset({"Mul", "Pow", "Square"})
 _SUMS_OF_TWO = frozenset({"Add", "AddV2"})
 _OF_DIVISORS = frozenset({"Add", "AddV2", "Maximum", "Mul", "RealDiv", "Sqrt", "Sub"})
 """Types of ops between the variables of an optimizer and the divisor of its update."""
+_OF_CAST = Overflow(repair="Cast to a dtype with a larger range, such as bfloat16 or float32, or scale the values.")
 
 
 def _exp(computed: Computed) -> Explanation | None:
@@ -142,6 +144,26 @@ def _repair_of_exp(computed: Computed) -> str:
     limit = log(largest)
     # A quarter, so that a product of three such exponentials, as in the square's gradient, stays finite.
     return f"{_CLIP}(x, {limit // 4:.1f}). Exp is finite up to {limit:.1f}, but products of such results overflow."
+
+
+def _cast(computed: Computed) -> Explanation | None:
+    """Explains a cast. A mask of zeros and a constant has to hold a number that the dtype has."""
+    explanation = _OF_CAST(computed)
+    if explanation is None or not _is_mask_of_constant(computed):
+        return explanation
+    softmax_of_mask, of_row = computed.softmax_of_mask(), ""
+    if softmax_of_mask is not None:
+        place = softmax_of_mask.first_bad_place
+        at = "" if place is None else f" (the first NaN is at {list(place)})"
+        of_row = f" {softmax_of_mask.op_type} makes NaN{at} of a row that holds only -Inf."
+    return Explanation(f"{explanation.sentence} The other elements are 0, as in a mask.{of_row}", ROW_OF_MASK)
+
+
+def _is_mask_of_constant(computed: Computed) -> bool:
+    """Returns whether a tensor holds only zeros and -Inf, and was made of a constant of the program."""
+    output, made_of = computed.output, computed.made_from(computed.inputs[0]).values()
+    is_mask = bool(output.num_neg_inf and output.num_zero) and (output.num_neg_inf or 0) + zeros(output) == output.size
+    return is_mask and any(computed.constant(row) is not None for row in made_of)
 
 
 def _root_of_negative(computed: Computed) -> Explanation | None:
@@ -347,7 +369,7 @@ RULES: dict[str, Rule] = {
     **_all("Exp Expm1", _exp),
     **_all("Sinh Cosh", Overflow(repair=_HYPERBOLIC)),
     **_all("Square SquaredDifference L2Loss EuclideanNorm ComplexAbs Softplus", _OVER),
-    "Cast": Overflow(repair="Cast to a dtype with a larger range, such as bfloat16 or float32, or scale the values."),
+    "Cast": _cast,
     **_all("RealDiv Div FloorDiv TruncateDiv", Division(repair=OVERFLOW)),
     "DivNoNan": Division(is_zero_safe=True, repair=OVERFLOW),
     **_all("Mod FloorMod TruncateMod", remainder),

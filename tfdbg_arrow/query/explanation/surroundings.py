@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import islice
 
 from tfdbg_arrow.query.bad_samples import BadSamples, SampleFinder
 from tfdbg_arrow.query.engine import Engine
-from tfdbg_arrow.query.explanation.computed import Computed, Inputs, VariableWrite
+from tfdbg_arrow.query.explanation.computed import Computed, Inputs, VariableWrite, holds_only_neg_inf
 from tfdbg_arrow.query.explanation.kinds import ADDS, PLUS_CONSTANT, RESHAPES
 from tfdbg_arrow.query.explanation.program_results import ProgramResults
 from tfdbg_arrow.query.flow.data_flow import DataFlow
@@ -101,7 +101,7 @@ class Surroundings:
         """Returns the tensor with -Inf that the user's code passed to the call in which an op computed another one."""
         calls = self._user_frames(self.event)
         for _ in range(_MAX_BEHIND):
-            source = next(filter(_holds_only_neg_inf, self.inputs_of(row).values()), None)
+            source = next(filter(holds_only_neg_inf, self.inputs_of(row).values()), None)
             if source is None or self._user_frames(row) != calls:
                 break
             row = source
@@ -142,7 +142,7 @@ class Surroundings:
             op = ops.get(op.inputs[0][0])
         if op is None or op.op_type not in ADDS:
             return False
-        terms = [name for name, _ in op.inputs if name in ops and ops[name].op_type != "Const"]
+        terms = [name for name, _ in op.inputs if name in ops and not _is_constant(ops, name)]
         if len(terms) != 1:
             return False
         term: TensorEvent | None = row
@@ -157,10 +157,7 @@ class Surroundings:
     def constant(self, row: TensorEvent) -> str | None:
         """Returns the code of a constant, perhaps cast; an empty text if its line has no part of its own, or None."""
         ops = {} if row.graph_id is None else self.flow.graphs.graph(row.graph_id).ops
-        op = ops.get(row.op_name or "")
-        while op is not None and op.op_type == "Cast" and op.inputs:
-            op = ops.get(op.inputs[0][0])
-        if op is None or op.op_type != "Const":
+        if not _is_constant(ops, row.op_name or ""):
             return None
         code = self._code(self.flow.stack_trace_id(row))
         return "" if code is None or code == self._code(self.flow.stack_trace_id(self.event)) else code
@@ -293,6 +290,28 @@ class Surroundings:
             ],
         )
         return bool(gradients)
+
+    def first_loss(self) -> float | None:
+        """Returns the first recorded loss of the function, in any of its traces; None if it has no gradient.
+
+        It is the scalar of the loss that was made last, or else the last scalar of the forward pass with a gradient. If
+        all was recorded, no update had changed the weights yet.
+        """
+        execution = self.flow.events.execution(self.event.execution_index)
+        if self.event.scope != "graph" or execution is None or execution.graph_id is None:
+            return None
+        rows = self.logdir.rows(
+            "WITH loss AS (SELECT o.* FROM graph_op AS o SEMI JOIN graph_op AS g ON g.run_id = o.run_id AND "
+            "g.forward_graph_id = o.graph_id AND g.forward_op_name = o.op_name WHERE o.run_id = ? AND o.role IN "
+            "('forward', 'loss') AND o.op_type NOT IN ('Cast', 'Const', 'ReadVariableOp')) "
+            "SELECT h.scalar_value FROM tensor_health AS h JOIN loss AS o USING (run_id, graph_id, op_name) "
+            "JOIN execution AS e USING (run_id, execution_index) JOIN graph AS f ON f.run_id = e.run_id "
+            "AND f.graph_id = e.graph_id WHERE run_id = ? AND f.graph_name = ? AND h.event_index < ? "
+            "AND h.scalar_value IS NOT NULL "
+            "ORDER BY execution_index, o.role DESC, h.iteration, o.op_index DESC LIMIT 1",
+            [self.run_id, self.run_id, self.flow.graphs.names.get(execution.graph_id), self.event.event_index],
+        )
+        return rows[0][0] if rows else None
 
     def _takes_updated_weights(self) -> bool:
         """Returns whether the tensor was computed from what an update, such as w - rate * gradient, made in its call.
@@ -499,6 +518,14 @@ class Surroundings:
         return StackReader(self.logdir, run_id=self.run_id)
 
 
+def _is_constant(ops: Mapping[str, Op], name: str) -> bool:
+    """Returns whether an op returns a constant, perhaps cast."""
+    op = ops.get(name)
+    while op is not None and op.op_type == "Cast" and op.inputs:
+        op = ops.get(op.inputs[0][0])
+    return op is not None and op.op_type == "Const"
+
+
 def _added_numbers(code: str) -> set[str]:
     """Returns the numbers that an expression or a line of code adds to something, as the code has them."""
     try:
@@ -508,8 +535,3 @@ def _added_numbers(code: str) -> set[str]:
     sums = [node for node in ast.walk(tree) if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add)]
     terms = [term for node in sums for term in (node.left, node.right) if isinstance(term, ast.Constant)]
     return {ast.get_source_segment(code.strip(), term) or "" for term in terms if isinstance(term.value, float)}
-
-
-def _holds_only_neg_inf(row: TensorEvent) -> bool:
-    """Returns whether a tensor holds -Inf and no other bad value."""
-    return bool(row.num_neg_inf) and row.num_pos_inf == 0 and row.num_nan == 0

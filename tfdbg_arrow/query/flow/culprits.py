@@ -255,6 +255,8 @@ class Culprits:
                 # A program may write an infinity into a variable on purpose. It does not add one on purpose.
                 roots = self._origins.roots(updates, seen_of_updates)
                 harmful = [root for root in roots if self._origins.is_literal(root)]
+            if effect == "result":
+                harmful = [root for root in harmful if self.effects.skipped_update(root) is None]
             harmful = [root for root in harmful if not is_passed_over(root)]
             if harmful:
                 yield _RootsOfSinks(late[0].execution_index, self._origins.order(late[0])[0], harmful)

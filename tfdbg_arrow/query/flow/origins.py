@@ -36,7 +36,7 @@ if the logarithm was left out. These belong to the bad value of the op. Its effe
 An absorbed value is expected, as it did no harm. There is one exception. An optimizer that scales the loss provokes
 overflows, looks for them and skips the step. If the step is skipped because of a division by zero, or of a NaN that no
 overflow caused, a smaller scale would not help and the step is lost for good. Such a value is absorbed but not
-expected.
+expected. A scalar that such a step returns, and that was computed from the gradients alone, is no result either.
 
 If the recording does not show where a value went (no call sites, an unrecorded function, too many tensors to follow),
 the value counts as absorbed if everything that was written, returned or counted by a metric since then is finite.
@@ -52,11 +52,14 @@ from itertools import islice, permutations
 
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow
+from tfdbg_arrow.query.flow.graphs import BRANCHES
 from tfdbg_arrow.query.flow.masks import Masks
-from tfdbg_arrow.query.flow.sinks import Sinks
+from tfdbg_arrow.query.flow.sinks import Sinks, is_writer
 from tfdbg_arrow.query.flow.walk import (
     ABSORBED,
     CAUGHT_ERROR,
+    RETURNED_SCALAR,
+    SKIPPED_BY_LOSS_SCALING,
     SKIPPED_STEP,
     UNREACHED,
     CannotTellError,
@@ -77,7 +80,7 @@ _LITERAL_TYPES = frozenset({"Const", "ReadVariableOp"}) | _FROM_OUTSIDE
 
 _LOSSES = frozenset({"SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits"})
 """Types of ops that compute the loss of each sample. Other losses are known by being scalars."""
-_NORMALIZATIONS = frozenset({"LogSoftmax", "Softmax"})
+NORMALIZATIONS = frozenset({"LogSoftmax", "Softmax"})
 """Types of ops that normalise rows of logarithms: their result is NaN in a row that holds only -Inf."""
 _MAXIMUM = MOVING | {"Max"}
 """Types of ops that compute the maximum of a row, in a shape that fits the row."""
@@ -89,6 +92,8 @@ _MAX_OF_GRADIENT = 256
 """Maximum number of bad tensors that are read of one op or its gradient."""
 _MAX_STARTS = 1000
 """Maximum number of bad tensors created by gradients that are followed for one bad tensor."""
+_LOSS_SCALING = "loss_scale_optimizer"
+"""The module of Keras with the optimizer that scales the loss, in any version."""
 _MAX_ELEMENTS = 500
 """Bad elements of data sets are followed if the run has fewer than this number."""
 OrderKey = tuple[int, int, tuple[tuple[int, int], ...], int, int]
@@ -276,7 +281,7 @@ class Origins:
             )
             is_normalization = any(is_maximum)
         else:
-            is_normalization = event.op_type in _NORMALIZATIONS
+            is_normalization = event.op_type in NORMALIZATIONS
         return is_normalization and all(
             self._goes_back(row, self._is_base_logarithm, self._causes_of_logarithm, self._is_logarithm) for row in bad
         )
@@ -536,6 +541,7 @@ class Effects:
         self._is_followed_by_harm = is_followed_by_harm
         self._effects: dict[int, Effect] = {}
         self._is_overflow: dict[int, bool] = {}
+        self._skipped_updates: dict[int, str | None] = {}
         self._logdir = logdir
         self._run_id = run_id
 
@@ -578,10 +584,73 @@ class Effects:
             if not is_harmless:
                 return _UNKNOWN
             return Effect("absorbed", CAUGHT_ERROR if is_caught else self._reason_out_of_sight(walk, computed))
+        if walk.harm == "result" and self._branches_of_optimizer:
+            reasons = {self.skipped_update(beginning) for beginning in self._beginnings(computed)}
+            reason = reasons.pop() if len(reasons) == 1 else None
+            return Effect("absorbed" if reason else "result", reason)
         if walk.harm is not None:
             return Effect(walk.harm, None)
-        is_lost = walk.reason == SKIPPED_STEP and self._is_lost(event, walk.skipped_graphs)
-        return Effect("absorbed", None if is_lost else walk.reason)
+        if walk.reason != SKIPPED_STEP:
+            return Effect("absorbed", walk.reason)
+        is_lost = self._is_lost(event, walk.skipped_graphs)
+        return Effect("absorbed", None if is_lost else self._reason_of_skipped_step(walk.skipped_graphs))
+
+    def skipped_update(self, origin: TensorEvent) -> str | None:
+        """Returns why an overflow of a gradient did no harm although the call returned a scalar of it, or None.
+
+        An example is the norm of the gradients in a step that an optimizer with a dynamic loss scale skipped. A later
+        step must not have been skipped: the program trained on. The scalar must not belong to the loss, as that of a
+        gradient penalty does: such an overflow does not depend on the scale. So the origin is of a gradient, and no
+        gradient is taken of what is computed from it.
+        """
+        if origin.event_index not in self._skipped_updates:
+            self._skipped_updates[origin.event_index] = self._find_skipped_update(origin)
+        return self._skipped_updates[origin.event_index]
+
+    def _find_skipped_update(self, origin: TensorEvent) -> str | None:
+        is_of_gradient = self._labels.of(origin).role == "gradient" and origin.execution_index is not None
+        if not is_of_gradient or not self._branches_of_optimizer or not self._overflowed(origin):
+            return None
+        walk = Walk(self._flow, self._sinks)
+        try:
+            self._follow(walk, origin)
+        except (CannotTellError, OutOfSightError, UnrecordedEndError):
+            return None
+        if not walk.is_skipped_but_returned:
+            return None
+        of_call = all(row.shape == () and row.execution_index == origin.execution_index for row in walk.returned)
+        branches = walk.skipped_graphs & self._branches_of_optimizer
+        if not of_call or not self._is_run(branches, after=origin):
+            return None
+        if any(map(self._labels.is_of_loss, (origin, *walk.met.values()))):
+            return None
+        return self._reason_of_skipped_step(branches) + RETURNED_SCALAR
+
+    @cached_property
+    def _branches_of_optimizer(self) -> frozenset[int]:
+        """The graphs of branches in which an optimizer writes to variables."""
+        rows = self._logdir.rows(
+            "SELECT DISTINCT graph_id, op_type FROM graph_op WHERE run_id = ? AND role = 'optimizer'", [self._run_id]
+        )
+        writing = {graph_id for graph_id, op_type in rows if is_writer(op_type)}
+        branches = self._logdir.rows(
+            "SELECT DISTINCT callee_graph_id FROM graph_call WHERE run_id = ? AND callee_graph_id IS NOT NULL "
+            f"AND attribute IN ({', '.join('?' * len(BRANCHES))})",
+            [self._run_id, *BRANCHES],
+        )
+        return frozenset(branch for (branch,) in branches if not writing.isdisjoint(self._flow.graphs.parts(branch)))
+
+    def _reason_of_skipped_step(self, branches: Iterable[int]) -> str:
+        """Returns the reason for a value that a check found, so that branches did not run: that of loss scaling."""
+        ids = sorted(branches)
+        is_of_loss_scaling = self._logdir.rows(
+            "SELECT 1 FROM graph_call AS c JOIN graph_op AS o USING (run_id, graph_id, op_name) "
+            "JOIN stack_trace AS t USING (run_id, stack_trace_id) JOIN stack_frame AS f USING (run_id, stack_frame_id) "
+            f"WHERE run_id = ? AND c.callee_graph_id IN ({', '.join('?' * len(ids))}) AND f.owner <> 'user' "
+            f"AND contains(f.file_path, '{_LOSS_SCALING}') LIMIT 1",
+            [self._run_id, *ids],
+        )
+        return SKIPPED_BY_LOSS_SCALING if is_of_loss_scaling else SKIPPED_STEP
 
     def _follow(self, walk: Walk, event: TensorEvent) -> None:
         """Follows a bad tensor, and the bad tensors that the gradients of the ops on its way created."""
@@ -625,12 +694,17 @@ class Effects:
 
     def _is_lost(self, event: TensorEvent, skipped_graphs: set[int]) -> bool:
         """Returns whether steps are lost for good: none was ever applied, and a smaller loss scale would not help."""
-        ids = sorted(skipped_graphs)
-        is_applied = self._logdir.rows(
-            f"SELECT 1 FROM tensor_health WHERE run_id = ? AND graph_id IN ({', '.join('?' * len(ids))}) LIMIT 1",
-            [self._run_id, *ids],
+        return not self._is_run(skipped_graphs) and not all(map(self._overflowed, self._beginnings(event)))
+
+    def _is_run(self, graph_ids: Iterable[int], *, after: TensorEvent | None = None) -> bool:
+        """Returns whether one of some graphs ran in any call, or in a call after that of a tensor."""
+        ids = sorted(graph_ids)
+        rows = self._logdir.rows(
+            f"SELECT 1 FROM tensor_health WHERE run_id = ? AND graph_id IN ({', '.join('?' * len(ids))}) "
+            f"{'' if after is None else 'AND execution_index > ?'} LIMIT 1",
+            [self._run_id, *ids, *([] if after is None else [after.execution_index])],
         )
-        return not is_applied and not all(map(self._overflowed, self._beginnings(event)))
+        return bool(ids) and bool(rows)
 
     def _beginnings(self, event: TensorEvent) -> list[TensorEvent]:
         """Returns the bad tensors at the start of the chains of bad tensors that lead to a bad tensor."""

@@ -24,6 +24,9 @@ from tfdbg_arrow.query.recorded import Context, GraphTensor, Op, SiteVisit, Tens
 from tfdbg_arrow.schema.op_traits import CONTAINERS, PUTS_INTO_STORE
 
 SKIPPED_STEP = "a check found it, and the branch that would have used it did not run"
+SKIPPED_BY_LOSS_SCALING = "the loss scaling found it and skipped the update"
+RETURNED_SCALAR = "; the call only returned a scalar that was computed from it"
+"""What follows the reason why the update was skipped."""
 SKIPPED_UPDATE = "the program skipped the update that would have used it, and continued"
 CAUGHT_ERROR = "its call raised an error, and the program caught the error and continued without the value"
 DISCARDED = "the program threw away what the call returned, and trained later"
@@ -90,6 +93,7 @@ class Walk:
     Attributes:
         met: The rows of the bad tensors on the way, by event_index.
         skipped_graphs: The branches that did not run and would have taken the value.
+        returned: The bad tensors that a call or an eager op returned to the program, and that nothing took.
     """
 
     def __init__(self, flow: DataFlow, sinks: Sinks) -> None:
@@ -102,6 +106,7 @@ class Walk:
         self._decides = False
         self.met: dict[int, TensorEvent] = {}
         self.skipped_graphs: set[int] = set()
+        self.returned: list[TensorEvent] = []
         self._is_skipped_eagerly = False
         self._is_caught = False
         self._is_discarded = False
@@ -111,9 +116,16 @@ class Walk:
     @property
     def harm(self) -> str | None:
         """The most harmful effect; None if there is none, or if the program handled the value and continued."""
-        if self._is_skipped_eagerly and self._harms == {"result"}:
+        if self._is_skipped_eagerly and self._harms <= {"result"}:
             return None
-        return next((effect for effect in ("variable", "result", "metric") if effect in self._harms), None)
+        harms = self._harms | ({"result"} if self.returned else set())
+        return next((effect for effect in ("variable", "result", "metric") if effect in harms), None)
+
+    @property
+    def is_skipped_but_returned(self) -> bool:
+        """Whether a check found the value and its branch did not run, and apart from that it was only returned."""
+        is_only_returned = bool(self.returned) and not self._harms and not self._is_unclear
+        return is_only_returned and self.reason == SKIPPED_STEP
 
     @property
     def reason(self) -> str:
@@ -465,7 +477,10 @@ class Walk:
         elif self._sinks.discarded.is_discarded(event):
             self._is_discarded = True
         elif self._sinks.is_given(event) and not self._sinks.is_moved(event):
-            self._harms.add("metric" if tensor.is_metric else "result")
+            if tensor.is_metric:
+                self._harms.add("metric")
+            else:
+                self.returned.append(event)
 
     def _called(
         self, tensor: WalkedTensor, graph_id: int, function_name: str, execution_index: int, input_index: int
