@@ -1262,7 +1262,7 @@ def test_an_epsilon_that_is_0_in_the_dtype_is_named(code: str, reason: str, tmp_
 @pytest.mark.parametrize(
     ("made_by", "repair"),
     [
-        ("ReadVariableOp", "Give the optimizer an epsilon that is above 0 in the dtype."),
+        ("ReadVariableOp", "Give the optimizer an epsilon such as 1e-7."),
         ("Cast", BEFORE_ROOT),  # the step, in a schedule
     ],
 )
@@ -1274,7 +1274,7 @@ def test_an_optimizer_that_divides_by_the_root_of_its_variable(made_by: str, rep
 @pytest.mark.parametrize(
     ("made_by", "repair"),
     [
-        (["AddV2", "Sqrt", "RealDiv", "ReadVariableOp"], "Give the optimizer an epsilon that is above 0 in the dtype."),
+        (["AddV2", "Sqrt", "RealDiv", "ReadVariableOp"], "Give the optimizer an epsilon such as 1e-7."),
         (["Cast", "ReadVariableOp"], NO_NAN),  # the step, in a schedule
         (["Sqrt", "Sum", "Square", "ReadVariableOp"], NO_NAN),  # a norm, in a constraint
         (["Sqrt"], NO_NAN),  # nothing shows what the root was taken of

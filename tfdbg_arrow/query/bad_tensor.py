@@ -25,7 +25,7 @@ from tfdbg_arrow.query.outside_tensors import CAPTURED, OutsideTensors
 from tfdbg_arrow.query.recorded import EagerValue, Execution, TensorEvent, TensorHealth, health_facts, read_events
 from tfdbg_arrow.query.stacks import Frame, executed_span, source_text
 from tfdbg_arrow.query.user_places import UserPlaces
-from tfdbg_arrow.schema.op_traits import PIPELINE_ENDS
+from tfdbg_arrow.schema.op_traits import OPTIMIZERS, PIPELINE_ENDS
 
 _MAX_FETCHES = 3
 """The number of fetches of a session that are named."""
@@ -129,6 +129,7 @@ class BadTensorReader:
         return tuple(lines.values())
 
     def _describe(self, event: TensorEvent, effect: Effect) -> NonFinite:
+        event = self.flow.as_written(event)
         maker = self.flow.program_ops.maker(event)
         health = self.flow.program_ops.as_output(event, kinds=self._kinds)
         context = self.context(event)
@@ -145,7 +146,7 @@ class BadTensorReader:
             op_name=event.op_name if maker is None else maker.op.op_name,
             graph_name=self.places.graph_name(event.graph_id if maker is None else maker.place.graph_id),
             iteration=event.loop_iteration,
-            output_slot=event.output_slot,
+            output_slot=None if (event.op_type or "").startswith(OPTIMIZERS) else event.output_slot,
             device_name=None if event.device_id is None else self._devices.get(event.device_id),
             is_origin=self.origins.verdict(event).is_origin,
             **vars(context if has_samples else replace(context, samples=None)),

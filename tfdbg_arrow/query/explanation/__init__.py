@@ -102,6 +102,7 @@ def explain_event(
         run_id: The run.
         is_origin: Whether it is proven that they came from no input.
     """
+    event = flow.as_written(event)
     around = Surroundings(logdir, flow, event, run_id)
     unrecorded = None if is_origin else around.unrecorded_function()
     if unrecorded is not None:
@@ -109,7 +110,6 @@ def explain_event(
         return Explanation(f"It is a result of {name}, which {reason}.")
     taken = around.inputs_of(event)
     inputs = flow.inputs_of(event)
-    writes = [taken_input.write for taken_input in inputs if taken_input.write is not None] if is_origin else []
     label = label_of_op(flow, event)
     forward = flow.labels.forward_op(label)
     made = flow.program_ops.maker(event)
@@ -120,7 +120,6 @@ def explain_event(
         forward_type=None if forward is None else forward.op_type,
         made_from=around.inputs_of,
         made_by=around.made_by,
-        written_by=writes[0].op_type if len(writes) == 1 else None,
         program_ops=flow.program_ops.op_types(event),
         makers=() if made is None else (made.op.op_type, *made.others),
         later=() if made is None else made.later,

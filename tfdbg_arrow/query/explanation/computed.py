@@ -108,7 +108,6 @@ class Computed:
         made_from: Returns the recorded inputs of the op that made a tensor.
         made_by: Returns the type of the program's op that made a tensor; None if unknown.
         forward_type: For an op of a gradient, the type of the op whose gradient it computes; None if unknown.
-        written_by: For a read of a variable, the type of the op that wrote the value; None if unknown.
         program_ops: The types of the program's ops that TensorFlow ran as this op; empty if it ran the op itself.
         makers: Of these, the types of the ops that can have made the bad elements, the most likely one first.
         later: Of these, the types of the ops that may have made the NaN of the result of the most likely one.
@@ -149,7 +148,6 @@ class Computed:
     made_from: Callable[[TensorEvent], Inputs] = field(default=_nothing)
     made_by: Callable[[TensorEvent], str | None] = field(default=_type_that_ran)
     forward_type: str | None = None
-    written_by: str | None = None
     program_ops: tuple[str, ...] = ()
     makers: tuple[str, ...] = ()
     later: tuple[str, ...] = ()

@@ -50,7 +50,7 @@ from tfdbg_arrow.query.explanation.linear import (
 from tfdbg_arrow.query.explanation.outside import FROM_OUTSIDE, of_constants, tensor_from_outside
 from tfdbg_arrow.query.flow.extremes import largest_of
 from tfdbg_arrow.query.recorded import TensorEvent
-from tfdbg_arrow.schema.op_traits import OPTIMIZERS, READER, Trait, types_with
+from tfdbg_arrow.schema.op_traits import OPTIMIZERS, READER, UPDATER, Trait, types_with
 
 _OF_CUSTOM_GRADIENTS = types_with(Trait.STANDS_FOR_CALL)
 """Types of the ops with which tf.custom_gradient marks its result. Their own gradients compute nothing."""
@@ -98,7 +98,6 @@ _BEFORE_ROOT = (
 )
 _TO_BASE = "Add an epsilon to the base."
 _TO_DIVISOR = "Add an epsilon to the divisor."
-_OPTIMIZER_EPSILON = "Give the optimizer an epsilon that is above 0 in the dtype."
 _JITTER = (
     "Add jitter to the diagonal, for example matrix + 1e-4 * tf.eye(n). A matrix with large elements needs more, and "
     "float64 less."
@@ -146,6 +145,12 @@ _SQUARES = frozenset({"Mul", "Pow", "Square"})
 _SUMS_OF_TWO = frozenset({"Add", "AddV2"})
 _OF_DIVISORS = frozenset({"Add", "AddV2", "Maximum", "Mul", "RealDiv", "Sqrt", "Sub"})
 """Types of ops between the variables of an optimizer and the divisor of its update."""
+_EPSILON_OF = {
+    f"{variable}{op}": index
+    for variable in ("Apply", "ResourceApply")
+    for op, index in (("Adadelta", 5), ("Adam", 8), ("RMSProp", 6))
+}
+"""Types of ops that add an epsilon to the root of an average of squares and divide by it, and its input."""
 _LOG = FirstOf(
     rules=(
         Pole(
@@ -340,17 +345,33 @@ def _batch_norm(computed: Computed) -> Explanation | None:
     return Explanation(f"{computed.op}: {reason}", repair)
 
 
-def _read(computed: Computed) -> Explanation | None:
-    """Explains a read of a variable that an optimizer's fused op wrote."""
-    if computed.written_by is None or not computed.written_by.startswith(OPTIMIZERS):
+def _update(computed: Computed) -> Explanation | None:
+    """Explains an op of an optimizer that applies a gradient to a variable."""
+    if not computed.has_finite_inputs:
         return None
-    sentence = f"{computed.written_by} wrote {bad_text(computed.output)} to a variable, and all its inputs are finite."
-    if computed.written_by == "ResourceApplyGradientDescent":
+    epsilon = computed.inputs.get(_EPSILON_OF[computed.op]) if computed.op in _EPSILON_OF else None
+    if epsilon is not None and zeros(epsilon):
+        return Explanation(
+            f"{computed.op}: its epsilon is 0 in {epsilon.dtype}, so it divides by 0 where its average of the squares "
+            "of the gradient is 0.",
+            _optimizer_epsilon(epsilon),
+        )
+    if not computed.op.startswith(OPTIMIZERS):
+        return None
+    sentence = f"{computed.op} wrote {bad_text(computed.output)} to a variable, and all its inputs are finite."
+    if computed.op == "ResourceApplyGradientDescent":
         return Explanation(f"Overflow: {sentence}", OVERFLOW)
     return Explanation(
         sentence,
         "Give the optimizer an epsilon that the dtype can represent or a smaller learning rate, or clip the gradients.",
     )
+
+
+def _optimizer_epsilon(row: TensorEvent) -> str:
+    """Returns the fix for an optimizer whose epsilon is 0 in the dtype of a tensor."""
+    if row.dtype == "float16":
+        return "Give the optimizer an epsilon such as 1e-4: the usual 1e-7 and 1e-8 are too small in float16."
+    return "Give the optimizer an epsilon such as 1e-7."
 
 
 def _fused_products(computed: Computed) -> Explanation | None:
@@ -544,7 +565,6 @@ RULES: dict[str, Rule] = {
         FiniteGives(reason="a parameter is negative.", repair=_ALPHA),
     ),
     **_all("FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3", _batch_norm),
-    "ReadVariableOp": _read,
     **FROM_OUTSIDE,
 }
 """The rule for each type of op."""
@@ -571,7 +591,7 @@ def _explain(computed: Computed) -> Explanation | None:
         return _with_product(_with_pool(from_outside, computed), computed) if masked is from_outside else masked
     if output.op_type == "Const" and computed.program_ops:
         return of_constants(computed, REPAIRS)
-    rule = RULES.get(output.op_type)
+    rule = RULES.get(output.op_type, _update if UPDATER.fullmatch(output.op_type) else None)
     explanation = None if rule is None or not is_counted(output) else rule(computed)
     if explanation is not None and computed.is_optimizer:
         explanation = _of_optimizer(explanation, computed)
@@ -627,7 +647,7 @@ def _of_optimizer(explanation: Explanation, computed: Computed) -> Explanation:
     if zero is not None and is_scalar_0 and zero.op_type == "Cast" and computed.constant(zero) is None:
         return replace(explanation, repair=STEP_COUNTER)
     if is_by_variable or (is_by_zero and divisor is not None and _is_of_optimizer(computed, divisor)):
-        return replace(explanation, repair=_OPTIMIZER_EPSILON)
+        return replace(explanation, repair=_optimizer_epsilon(computed.output))
     return explanation
 
 
