@@ -142,6 +142,8 @@ def explain_event(
         added_number=around.added_number,
         outside_name=around.outside_name,
         has_gradients=around.has_gradients,
+        is_differentiated=around.is_differentiated,
+        place_of=around.place_of,
         library_functions=lambda: library_functions(around.op_to_change()[0]),
     )
     explanation = None

@@ -73,6 +73,10 @@ def _no_code(event: TensorEvent) -> str | None:
     return None
 
 
+def _nowhere_known(event: TensorEvent) -> str:
+    return ""
+
+
 def _none() -> TensorEvent | None:
     return None
 
@@ -138,6 +142,8 @@ class Computed:
         added_number: Returns the number, as the program's code has it, that the program adds last to make an input.
         outside_name: Returns what a tensor from outside is in the program, or None.
         has_gradients: Returns whether the program computes gradients, or may do so.
+        is_differentiated: Returns whether the program computes the gradient of the op.
+        place_of: Returns the layer in which a tensor was computed, or its line; an empty text if neither is known.
         library_functions: Returns the functions of libraries that called the op, or the one whose gradient it computes:
             the names of the module and the function.
     """
@@ -170,6 +176,8 @@ class Computed:
     added_number: Callable[[int], str | None] = _no_number
     outside_name: Callable[[], str | None] = _no_text
     has_gradients: Callable[[], bool] = _never
+    is_differentiated: Callable[[], bool] = _never
+    place_of: Callable[[TensorEvent], str] = _nowhere_known
     library_functions: Callable[[], frozenset[tuple[str, str]]] = _no_functions
 
     @property

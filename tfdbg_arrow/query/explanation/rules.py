@@ -19,6 +19,8 @@ from tfdbg_arrow.query.explanation.computed import (
     zeros,
 )
 from tfdbg_arrow.query.explanation.kinds import (
+    ADDS,
+    MATRIX_PRODUCTS,
     NEGATIVE_VARIANCE,
     OVERFLOW,
     PLUS_CONSTANT,
@@ -50,6 +52,7 @@ from tfdbg_arrow.query.explanation.linear import (
 from tfdbg_arrow.query.explanation.outside import FROM_OUTSIDE, of_constants, tensor_from_outside
 from tfdbg_arrow.query.flow.extremes import largest_of
 from tfdbg_arrow.query.recorded import TensorEvent
+from tfdbg_arrow.safe_text import number_of
 from tfdbg_arrow.schema.op_traits import OPTIMIZERS, READER, UPDATER, Trait, types_with
 
 _OF_CUSTOM_GRADIENTS = types_with(Trait.STANDS_FOR_CALL)
@@ -96,6 +99,10 @@ _BEFORE_ROOT = (
     "Before the root, add an epsilon that is not 0 in the dtype. A norm, a standard deviation and a power of 0.5 take "
     "a root, too."
 )
+_TWICE = (
+    "Leave out the points where the root is 0, or use a function that is smooth there in place of the root. The "
+    "program differentiates this gradient again, and an epsilon before the root would make that derivative very large."
+)
 _TO_BASE = "Add an epsilon to the base."
 _TO_DIVISOR = "Add an epsilon to the divisor."
 _JITTER = (
@@ -103,8 +110,8 @@ _JITTER = (
     "float64 less."
 )
 _CHOLESKY = (
-    f"{_JITTER} Jitter helps only against rounding: check also that the matrix is symmetric (for the determinant of "
-    "another matrix, use tf.linalg.slogdet), and that no variance on its diagonal is negative."
+    f"{_JITTER} Jitter helps only against rounding: check also that the matrix is symmetric (if not, use "
+    "tf.linalg.slogdet for a determinant), and that no variance on its diagonal is negative."
 )
 _INVERTIBLE = (
     "Give the variable an initial value that is an invertible matrix, such as that of the initializer 'orthogonal' or "
@@ -123,10 +130,11 @@ _NO_NAME = re.compile(r"(All|An?|Division|Its?|Overflow|The)\b")
 """First words of sentences that are no name of an op."""
 
 
+_RELU = "Use tf.nn.softplus in place of tf.nn.relu, which returns 0 for a number below 0, or add an epsilon."
 _STABLE_LOG = {
     "Softmax": "Use tf.nn.log_softmax in place of the softmax and the logarithm.",
     "Sigmoid": "Use tf.math.log_sigmoid in place of the sigmoid and the logarithm.",
-    "Relu": "Use tf.nn.softplus in place of tf.nn.relu, which returns 0 for a number below 0, or add an epsilon.",
+    "Relu": _RELU,
     "MatrixDeterminant": "Add jitter to the diagonal of the matrix, for example 1e-4 * tf.eye(n). If the matrix is not "
     "singular, tf.linalg.slogdet is enough: it does not underflow.",
     "Sub": "Keep the argument above 0 with tf.maximum. TensorFlow's optimizer may move an epsilon that is added to a "
@@ -141,6 +149,8 @@ _FROM_LOGITS = {
 _MOVES = {**dict.fromkeys(("ExpandDims", "Identity", "Reshape", "SplitV", "Squeeze", "StridedSlice"), 0), "Split": 1}
 """Types of ops that return elements of an input, and its index."""
 _MAX_MOVES = 5
+_MAX_OPS_TO_RELU = 12
+"""Maximum number of ops between a Relu and an argument that are examined."""
 _SQUARES = frozenset({"Mul", "Pow", "Square"})
 _SUMS_OF_TWO = frozenset({"Add", "AddV2"})
 _OF_DIVISORS = frozenset({"Add", "AddV2", "Maximum", "Mul", "RealDiv", "Sqrt", "Sub"})
@@ -285,6 +295,38 @@ def _is_difference_of_moments(computed: Computed, x: TensorEvent) -> bool:
     return False
 
 
+def _with_relu(rule: Rule) -> Rule:
+    """Returns a rule for a function with a pole at 0 that names the Relu which returned the zeros, if there is one."""
+
+    def explain_zeros(computed: Computed) -> Explanation | None:
+        explanation, x = rule(computed), computed.inputs.get(0)
+        is_at_0 = x is not None and zeros(x) > 0 and x.num_neg_finite == 0
+        relu = _relu_of_zeros(computed, x) if explanation is not None and x is not None and is_at_0 else None
+        if explanation is None or relu is None:
+            return explanation
+        place = computed.place_of(relu)
+        return Explanation(f"{explanation.sentence} The zeros come from Relu{place and f' in {place}'}.", _RELU)
+
+    return explain_zeros
+
+
+def _relu_of_zeros(computed: Computed, x: TensorEvent) -> TensorEvent | None:
+    """Returns the result of a Relu whose zeros make a tensor 0, as far as the counts prove it, or None."""
+    to_follow = [x]
+    for _ in range(_MAX_OPS_TO_RELU):
+        row = to_follow.pop(0) if to_follow else None
+        made_by, taken = (None, {}) if row is None else (computed.made_by(row), computed.made_from(row))
+        if made_by == "Relu":
+            return row
+        with_zeros = [source for source in taken.values() if zeros(source)]
+        is_of_terms = len(with_zeros) == 2 and all(is_finite(term) and term.num_neg_finite == 0 for term in with_zeros)
+        if (made_by in ADDS and is_of_terms) or (made_by == "ConcatV2" and len(with_zeros) == 1):
+            to_follow += with_zeros
+        elif made_by in _MOVES and _MOVES[made_by] in taken:
+            to_follow.append(taken[_MOVES[made_by]])
+    return None
+
+
 @dataclass(frozen=True)
 class _Singular:
     """The rule for an op of a matrix that is bad if the matrix is singular.
@@ -391,6 +433,33 @@ def _cumulative_logsumexp(computed: Computed) -> Explanation | None:
     return _OVER(computed)
 
 
+def _cholesky(computed: Computed) -> Explanation | None:
+    """Explains a Cholesky decomposition. The shapes of a product show if its rank is too low, as with few samples."""
+    explanation, matrix = _INDEFINITE(computed), computed.inputs.get(0)
+    rank = None if matrix is None else _largest_rank(computed, matrix)
+    if explanation is None or matrix is None or not matrix.shape or rank is None or rank >= matrix.shape[-1]:
+        return explanation
+    return Explanation(
+        f"{explanation.sentence} Each element sums {number_of(rank, 'product')}, such as one for each sample, so that "
+        f"the rank is at most {rank:,} of {matrix.shape[-1]:,}.",
+        _JITTER,
+    )
+
+
+def _largest_rank(computed: Computed, matrix: TensorEvent) -> int | None:
+    """Returns the largest rank that a product of two matrices can have by their shapes, also times a number."""
+    while computed.made_by(matrix) in ("Mul", "RealDiv"):
+        matrices = [row for row in computed.made_from(matrix).values() if row.shape == matrix.shape]
+        others = [row for row in computed.made_from(matrix).values() if row.shape == ()]
+        if len(matrices) != 1 or len(others) != 1:
+            return None
+        (matrix,) = matrices
+    factor = computed.made_from(matrix).get(0) if computed.made_by(matrix) in MATRIX_PRODUCTS else None
+    if factor is None or not factor.shape or not matrix.shape or len(factor.shape) < 2 or not matrix.shape[-1]:
+        return None
+    return factor.shape[-2] * factor.shape[-1] // matrix.shape[-1]
+
+
 def _all(names: str, rule: Rule) -> dict[str, Rule]:
     return dict.fromkeys(names.split(), rule)
 
@@ -403,6 +472,7 @@ _ROOT_OF_NEGATIVE = Domain(of="a negative number", where="below 0", repair=_ABOV
 _OVER = Overflow(repair=OVERFLOW)
 _SUMS = Sums(repair=OVERFLOW)
 _PRODUCTS = Sums(of="products", repair=OVERFLOW)
+_INDEFINITE = FiniteGives(reason="the matrix is not positive definite, or not after rounding.", repair=_CHOLESKY)
 
 GRADIENTS: dict[str, str] = {
     "Acos": _ANGLE_BETWEEN,
@@ -462,9 +532,11 @@ RULES: dict[str, Rule] = {
         rules=(_OUTSIDE_01, Domain(of="0 or 1", where="0 or 1, up to rounding", kind="inf", repair=_PROBABILITY))
     ),
     **_all("Sin Cos Tan", _ANGLE),
-    "Lgamma": _lgamma,
-    "Digamma": FiniteGives(
-        reason="an element is 0, next to 0 or a negative integer, where the function has a pole.", repair=_POSITIVE
+    "Lgamma": _with_relu(_lgamma),
+    "Digamma": _with_relu(
+        FiniteGives(
+            reason="an element is 0, next to 0 or a negative integer, where the function has a pole.", repair=_POSITIVE
+        )
     ),
     "Betainc": FiniteGives(reason="a or b is 0, next to 0 or negative, or x is outside [0, 1].", repair=_GAMMA),
     **_all("Igamma Igammac", FiniteGives(reason="a is 0, next to 0 or negative, or x is negative.", repair=_GAMMA)),
@@ -512,7 +584,7 @@ RULES: dict[str, Rule] = {
     **_all("Softmax LogSoftmax", softmax),
     "SoftmaxCrossEntropyWithLogits": CrossEntropy(is_sparse=False),
     "SparseSoftmaxCrossEntropyWithLogits": CrossEntropy(is_sparse=True),
-    "Cholesky": FiniteGives(reason="the matrix is not positive definite, or not after rounding.", repair=_CHOLESKY),
+    "Cholesky": _cholesky,
     "LogMatrixDeterminant": _Singular(
         FiniteGives(
             kind="inf",
@@ -599,7 +671,11 @@ def _explain(computed: Computed) -> Explanation | None:
         explanation = _of_fused_op(computed)
     if explanation is None:
         return _of_infinite_loss(computed)
-    return with_mask(explanation, computed) if computed.forward_type is None else _of_gradient(computed, explanation)
+    if computed.forward_type is None:
+        return with_mask(explanation, computed)
+    explanation = _of_gradient(computed, explanation)
+    is_twice = explanation.repair == _BEFORE_ROOT and computed.is_differentiated()
+    return replace(explanation, repair=_TWICE) if is_twice else explanation
 
 
 def _with_pool(explanation: Explanation, computed: Computed) -> Explanation:
