@@ -20,6 +20,9 @@ from tfdbg_arrow.query import (
     nonfinite,
     open_logdir,
 )
+from tfdbg_arrow.query.flow.data_flow import DataFlow
+from tfdbg_arrow.query.flow.origins import Origins
+from tfdbg_arrow.query.recorded import KINDS
 
 from .builder import CLEAN, CPU, INF, NAN, NEG_INF, START_NS, GraphBuilder, RunBuilder, counts
 
@@ -699,15 +702,21 @@ W, M, V, VALUE = range(1, 5)
 
 
 def optimizer_with_a_bad_variable(
-    run: RunBuilder, *, is_eager: bool, assigned: int | None = None, value: dict[str, object] = NAN
+    run: RunBuilder,
+    *,
+    is_eager: bool,
+    assigned: int | None = None,
+    value: dict[str, object] = NAN,
+    held: dict[str, object] = NAN,
 ) -> int:
-    """Adds a step in which an optimizer writes to a variable, and a read of NaN in the next one.
+    """Adds a step in which an optimizer writes to a variable, and a read of bad values in the next one.
 
     Args:
         run: The run.
         is_eager: Whether the op of the optimizer runs outside the function.
         assigned: The handle that the program assigns a value to: the state before the step, the variable after it.
         value: The value.
+        held: What the read returns.
 
     Returns:
         The row of the read.
@@ -729,7 +738,7 @@ def optimizer_with_a_bad_variable(
         run.external(VALUE, value, execution=execution)
 
     rows = []
-    for number, read in enumerate((CLEAN, NAN)):
+    for number, read in enumerate((CLEAN, held)):
         if number == 0 and assigned not in (None, W):
             assign()
         call = run.execution("train", inputs=[W, M, V], outputs={10 + number: "float32"}, graph=graph)
@@ -758,6 +767,17 @@ def test_the_op_of_an_optimizer_is_named_for_what_it_wrote_to_a_variable(is_eage
     if not is_eager:
         assert found.call == FunctionCall("train", 1)
         assert (found.role, found.source and found.source.lineno) == ("optimizer", 20)
+
+
+@pytest.mark.parametrize("assigned", [None, W])
+def test_infinities_that_an_optimizer_wrote_are_not_those_of_the_program(assigned: int | None, tmp_path: Path) -> None:
+    run, infinities = RunBuilder("run-a"), counts(pos_inf=3)
+    read = optimizer_with_a_bad_variable(run, is_eager=False, assigned=assigned, value=infinities, held=infinities)
+    with open_logdir(run.write(tmp_path / "logdir")) as logdir:
+        flow = DataFlow(logdir, run_id="run-a")
+        row = flow.events.event(read)
+        assert row is not None
+        assert Origins(flow, kinds=KINDS).is_literal(row) == (assigned is not None)
 
 
 @pytest.mark.parametrize("assigned", [W, M])
