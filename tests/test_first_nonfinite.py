@@ -146,6 +146,24 @@ def test_the_lines_of_other_bugs_in_the_same_call_are_named(tmp_path: Path) -> N
     assert [line.lineno for line in first.also_bad] == [line_of("# the second bug")]
 
 
+def test_an_overflow_inside_the_expression_of_another_one_is_not_named_again(tmp_path: Path) -> None:
+    @tf.function
+    def step(x: tf.Tensor, y: tf.Tensor, z: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        first, second = y, y
+        for _ in tf.range(2):
+            first, second = first + (1.0 - x * x) * y, second + (1.0 - 1.0 / z) * y
+            x, z = 1e10 * x, z - 1e-30
+        return first, second
+
+    with tfdbg_arrow.capture(tmp_path):
+        step(tf.constant([1e15]), tf.constant([1e10]), tf.constant([1e-30]))
+
+    first = tfdbg_arrow.first_nonfinite(tmp_path)
+    assert first is not None
+    assert first.headline.startswith("`(1.0 - x * x) * y`")
+    assert [line.code for line in first.also_bad] == ["(1.0 - 1.0 / z) * y", "1.0 / z"]
+
+
 def test_another_bug_on_the_same_line_is_named_by_its_part(tmp_path: Path) -> None:
     weight = tf.Variable([0.0, 0.0])
 

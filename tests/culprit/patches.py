@@ -97,6 +97,7 @@ PATCHES: dict[str, Patch] = {
     "functions.saved_model_in_a_training_step": Patch(
         _EPSILON, (("model(inputs * scale)", "model(inputs * scale + 1e-6)"),)
     ),
+    "functions.session_with_an_optimizer_without_an_epsilon": Patch(_OPTIMIZER, (("epsilon=0.0", "epsilon=1e-7"),)),
     "functions.vectorized_map_over_a_constant_image": Patch(
         _DIVIDE,
         (("centered / tf.math.reduce_std(image)", "tf.math.divide_no_nan(centered, tf.math.reduce_std(image))"),),

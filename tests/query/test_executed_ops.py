@@ -373,16 +373,16 @@ def test_dtypes_that_no_recorder_wrote(text: str | None, expected: tuple[str | N
 def chain(op_types: tuple[str, ...], taken: dict[str, Any], made: dict[str, Any]) -> tuple[RunBuilder, int]:
     """Returns a run in which functions ran one after another as one op, and the event_index of its output."""
     run = RunBuilder("run-a")
-    graph = run.graph("f").op("x", "Placeholder").op("one", "Const")
+    graph = run.graph("f").op("argument", "Placeholder").op("x", "RandomUniform", ["argument"]).op("one", "Const")
     before = "x"
     for name in op_types:
-        graph.op(name.lower(), name, [before, "one"] if name == "Sub" else [before])
+        graph.op(name.lower(), name, [before, "one"] if name in ("AddV2", "Sub") else [before])
         before = name.lower()
-    graph.function("f", ["x"], [before])
+    graph.function("f", ["argument"], [before])
     node = f"{before}/unary_ops_composition"
-    run.executed().node("x", "_Arg", of=graph, op="x", index=0).node(
-        node, "_UnaryOpsComposition", ["x"], of=graph, made_for=before
-    ).node("result", "_Retval", [node], index=0)
+    run.executed().node("argument", "_Arg", of=graph, op="argument", index=0).node(
+        "x", "RandomUniform", ["argument"], of=graph, op="x"
+    ).node(node, "_UnaryOpsComposition", ["x"], of=graph, made_for=before).node("result", "_Retval", [node], index=0)
     index = call(run, graph, health=taken)
     run.tensor(graph, "x", taken, execution=index)
     graph.op_types[node] = "_UnaryOpsComposition"
@@ -411,6 +411,49 @@ def test_the_reason_of_a_fused_op_follows_from_the_counts_of_its_input(
     explanation = read_reasons(tmp_path / "logdir", tensor=event, run_id=run.run_id).explanation
     assert explanation is not None
     assert explanation.sentence == sentence
+
+
+@pytest.mark.parametrize(
+    ("op_types", "taken", "made", "is_lost"),
+    [
+        (("AddV2", "Log", "Neg"), counts(zero=1, pos=2), counts(pos_inf=1, pos=2), True),
+        (("Log", "Neg", "AddV2"), counts(zero=1, pos=2), counts(pos_inf=1, pos=2), False),
+        # The constant may be 1, so that TensorFlow ran Log1p or Expm1.
+        (("AddV2", "Log", "Neg"), counts(neg=1, pos=2), counts(pos_inf=1, pos=2), False),
+        (("Exp", "Sub", "Log"), counts(neg=3), counts(neg_inf=1, neg=2), False),
+    ],
+)
+def test_a_sum_that_tensorflow_left_out_of_a_chain_added_0(
+    op_types: tuple[str, ...], taken: dict[str, Any], made: dict[str, Any], is_lost: bool, tmp_path: Path
+) -> None:
+    half = {"dtype": "float16"}
+    run, event = chain(op_types, {**taken, **half}, {**made, **half})
+    found = first(run, tmp_path)
+    assert (found.op_type, found.num_neg_inf, found.num_pos_inf) == ("Log", 1, 0)
+    explanation = read_reasons(tmp_path / "logdir", tensor=event, run_id=run.run_id).explanation
+    assert explanation is not None
+    assert explanation.sentence.startswith("Log of 0: 1 of 3 elements is 0, and the logarithm of 0 is -Inf.")
+    assert ("is 0 in float16" in explanation.sentence) == is_lost
+
+
+@pytest.mark.parametrize("is_folded", [False, True])
+def test_a_cast_of_a_constant_that_was_computed_in_advance_is_no_maker(is_folded: bool, tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    graph = run.graph("f").op("x", "Placeholder").op("one", "Const").op("cast", "Cast", ["one" if is_folded else "x"])
+    graph.op("sum", "MatMul", ["x", "cast"]).function("f", ["x"], ["sum"])
+    run.executed().node("x", "_Arg", of=graph, op="x", index=0).node("sum", "MatMul", ["x"], of=graph, op="sum").node(
+        "result", "_Retval", ["sum"], index=0
+    )
+    index = call(run, graph, health=counts(pos=3))
+    run.tensor(graph, "x", counts(pos=3), execution=index)
+    run.eager(index, counts(pos_inf=1, pos=2), tensor_id=2)
+    event = run.tensor(graph, "sum", counts(pos_inf=1, pos=2), execution=index)
+    flow = DataFlow(written(run, tmp_path), run_id=run.run_id)
+    row = flow.events.event(event)
+    assert row is not None
+    made = flow.program_ops.maker(row)
+    assert made is not None
+    assert (made.op.op_type, made.others) == ("MatMul", () if is_folded else ("Cast",))
 
 
 @pytest.mark.parametrize("epsilon", [False, True])

@@ -1484,7 +1484,7 @@ def test_an_epsilon_that_is_0_in_the_dtype_is_named(code: str, reason: str, tmp_
 @pytest.mark.parametrize(
     ("made_by", "repair"),
     [
-        ("ReadVariableOp", "Give the optimizer an epsilon that is above 0 in the dtype."),
+        ("ReadVariableOp", "Give the optimizer an epsilon such as 1e-7."),
         ("Cast", BEFORE_ROOT),  # the step, in a schedule
     ],
 )
@@ -1496,7 +1496,7 @@ def test_an_optimizer_that_divides_by_the_root_of_its_variable(made_by: str, rep
 @pytest.mark.parametrize(
     ("made_by", "repair"),
     [
-        (["AddV2", "Sqrt", "RealDiv", "ReadVariableOp"], "Give the optimizer an epsilon that is above 0 in the dtype."),
+        (["AddV2", "Sqrt", "RealDiv", "ReadVariableOp"], "Give the optimizer an epsilon such as 1e-7."),
         (["Cast", "ReadVariableOp"], NO_NAN),  # the step, in a schedule
         (["Sqrt", "Sum", "Square", "ReadVariableOp"], NO_NAN),  # a norm, in a constraint
         (["Sqrt"], NO_NAN),  # nothing shows what the root was taken of
@@ -1614,3 +1614,96 @@ def test_the_kinds_of_a_folded_constant_are_named_if_the_ops_keep_them(op_type: 
     assert explanation.sentence == (
         f"TensorFlow folded a constant that holds {held} and the ops that take it into one constant with 1 +Inf."
     )
+
+
+@pytest.mark.parametrize("is_twice", [False, True])
+def test_a_root_whose_gradient_is_differentiated_has_to_be_avoided(is_twice: bool, tmp_path: Path) -> None:
+    step = Step().takes(ZERO).op("root", "Sqrt", ["x"], ZERO)
+    step.gradient("slope", "SqrtGrad", ["root", "x"], INF, "root")
+    if is_twice:
+        step.gradient("again", "Mul", ["slope", "x"], INF, "slope")
+    found = step.reason("slope", tmp_path, result="slope")
+    assert found is not None
+    assert (found.repair == BEFORE_ROOT) == (not is_twice)
+    assert (found.repair or "").startswith("Leave out the points where the root is 0") == is_twice
+
+
+@pytest.mark.parametrize(("num_writes", "is_not_updated"), [(1, True), (2, False)])
+def test_an_average_that_is_corrected_before_its_first_update(
+    num_writes: int, is_not_updated: bool, tmp_path: Path
+) -> None:
+    run = RunBuilder("run-a")
+    run.execution("VarHandleOp", outputs={7: "resource"})
+    stack = run.stack(("/home/me/train.py", 3, "<module>", "mean = tf.Variable(tf.zeros([3]))", "user"))
+    for _ in range(num_writes):
+        run.execution("AssignVariableOp", inputs=[7, 1], stack=stack)
+    scalar = {**counts(pos=1), "rank": 0, "shape": []}
+    values: dict[int, tuple[str, list[int], Mapping[str, Any]]] = {
+        11: ("ReadVariableOp", [7], counts(zero=3)),
+        12: ("Cast", [1], {**counts(zero=1), "rank": 0, "shape": []}),
+        13: ("Pow", [1, 12], scalar),
+        14: ("Sub", [1, 13], {**counts(zero=1), "rank": 0, "shape": []}),
+        15: ("RealDiv", [11, 14], counts(nan=3)),
+    }
+    event = 0
+    for tensor_id, (op_type, inputs, health) in values.items():
+        event = run.eager(
+            run.execution(op_type, inputs=inputs, outputs={tensor_id: "float32"}), health, tensor_id=tensor_id
+        )
+    found = read_reasons(run.write(tmp_path), event, run_id="run-a").explanation
+    assert found is not None
+    assert (found.repair or "").startswith("Update the average and its counter of steps") == is_not_updated
+    assert (found.repair == STEP_COUNTER) == (not is_not_updated)
+
+
+RELU = "Use tf.nn.softplus in place of tf.nn.relu, which returns 0 for a number below 0, or add an epsilon."
+
+
+@pytest.mark.parametrize(
+    ("other", "made_by", "is_of_relu"),
+    [
+        (counts(zero=1, pos=1), "Relu", True),
+        (counts(neg=1, pos=1), "Relu", False),  # the terms may cancel each other
+        (counts(neg=1, zero=1), "Relu", False),
+        (counts(zero=1, pos=1), "Softplus", False),
+    ],
+)
+@pytest.mark.parametrize("function", ["Lgamma", "Digamma"])
+def test_a_pole_at_0_where_a_relu_returned_0(
+    function: str, other: Mapping[str, Any], made_by: str, is_of_relu: bool, tmp_path: Path
+) -> None:
+    layer = {"layer": "dense_3"}
+    step = Step().takes(other).op("relu", made_by, ["x"], counts(zero=1, pos=1), **layer)
+    step.op("mean", "Exp", ["x"], counts(pos=2)).op("both", "ConcatV2", ["mean", "relu"], counts(zero=1, pos=3))
+    step.op("part", "Split", ["x", "both"], counts(zero=1, pos=1)).op("sum", "AddV2", ["x", "part"], ZERO)
+    found = step.op("bad", function, ["sum"], INF if function == "Lgamma" else NAN).reason("bad", tmp_path)
+    assert found is not None
+    assert found.sentence.endswith(" The zeros come from Relu in the layer dense_3.") == is_of_relu
+    assert found.repair == (RELU if is_of_relu else "Keep the argument above 0, for example with tf.maximum.")
+
+
+@pytest.mark.parametrize(
+    ("shape", "ops", "rank"),
+    [
+        ([2, 3], ["MatMul"], 2),
+        ([2, 3], ["MatMul", "RealDiv"], 2),
+        ([2, 3], ["MatMul", "RealDiv", "AddV2"], None),  # with jitter
+        ([3, 3], ["MatMul"], None),
+        ([4, 3], ["MatMul"], None),
+    ],
+)
+def test_a_covariance_of_few_samples_has_a_low_rank(
+    shape: list[int], ops: list[str], rank: int | None, tmp_path: Path
+) -> None:
+    matrix = {**counts(pos=9), "rank": 2, "shape": [3, 3]}
+    step = Step().takes({**counts(pos=shape[0] * shape[1]), "rank": 2, "shape": shape})
+    step.op("scale", "Const", [], ONE).op("factor", "Sub", ["x"], {**counts(pos=6), "rank": 2, "shape": shape})
+    before = ["factor", "factor"]
+    for op_type in ops:
+        step.op(op_type.lower(), op_type, before, matrix)
+        before = [op_type.lower(), "scale"]
+    step.op("root", "Cholesky", before[:1], {**counts(nan=9), "rank": 2, "shape": [3, 3]})
+    found = step.reason("root", tmp_path)
+    assert found is not None
+    assert ("so that the rank is at most 2 of 3." in found.sentence) == (rank is not None)
+    assert (found.repair == JITTER) == (rank is not None)

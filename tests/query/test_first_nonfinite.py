@@ -20,6 +20,9 @@ from tfdbg_arrow.query import (
     nonfinite,
     open_logdir,
 )
+from tfdbg_arrow.query.flow.data_flow import DataFlow
+from tfdbg_arrow.query.flow.origins import Origins
+from tfdbg_arrow.query.recorded import KINDS
 
 from .builder import CLEAN, CPU, INF, NAN, NEG_INF, START_NS, GraphBuilder, RunBuilder, counts
 
@@ -692,3 +695,107 @@ def test_a_logarithm_of_exponentials_has_the_infinities_that_these_took(
         run.tensor(graph, name, numbers, execution=call)
     run.eager(call, counts(neg_inf=1, neg=1), tensor_id=1)
     assert names(first_nonfinite(run.write(tmp_path)))[0] == origin
+
+
+W, M, V, VALUE = range(1, 5)
+"""Eager tensors: the handles of a variable and of an optimizer's state, and a value from outside."""
+
+
+def optimizer_with_a_bad_variable(
+    run: RunBuilder,
+    *,
+    is_eager: bool,
+    assigned: int | None = None,
+    value: dict[str, object] = NAN,
+    held: dict[str, object] = NAN,
+) -> int:
+    """Adds a step in which an optimizer writes to a variable, and a read of bad values in the next one.
+
+    Args:
+        run: The run.
+        is_eager: Whether the op of the optimizer runs outside the function.
+        assigned: The handle that the program assigns a value to: the state before the step, the variable after it.
+        value: The value.
+        held: What the read returns.
+
+    Returns:
+        The row of the read.
+    """
+    scalars = ["beta1_power", "beta2_power", "rate", "beta1", "beta2", "epsilon"]
+    graph = run.graph("train").op("w", "Placeholder", dtypes=["resource"])
+    graph.op("m", "Placeholder", dtypes=["resource"]).op("v", "Placeholder", dtypes=["resource"])
+    for name in scalars:
+        graph.op(name, "Const")
+    graph.op("read", "ReadVariableOp", inputs=["w"]).op("gradient", "Mul", inputs=["read"], role="gradient")
+    if not is_eager:
+        stack = run.stack(("/home/me/train.py", 20, "train", "optimizer.apply_gradients(pairs)", "user"))
+        taken = ["w", "m", "v", *scalars, "gradient"]
+        graph.op("apply", "ResourceApplyAdam", inputs=taken, dtypes=[], role="optimizer", stack=stack)
+    graph.function("train", captures=["w", "m", "v"], results=["gradient"])
+
+    def assign() -> None:
+        execution = run.execution("AssignVariableOp", inputs=[assigned or W, VALUE])
+        run.external(VALUE, value, execution=execution)
+
+    rows = []
+    for number, read in enumerate((CLEAN, held)):
+        if number == 0 and assigned not in (None, W):
+            assign()
+        call = run.execution("train", inputs=[W, M, V], outputs={10 + number: "float32"}, graph=graph)
+        rows.append(run.tensor(graph, "read", read, step=number, execution=call))
+        for name in scalars:
+            run.tensor(graph, name, counts(zero=1) if name == "epsilon" else CLEAN, step=number, execution=call)
+        run.tensor(graph, "gradient", read if number else counts(zero=1, pos=2), step=number, execution=call)
+        if is_eager and number == 0:
+            for index in range(6):
+                run.external(20 + index, counts(zero=1) if index == 5 else CLEAN, execution=call + 1)
+            run.eager(call, counts(zero=1, pos=2), tensor_id=10)
+            run.execution("ResourceApplyAdam", inputs=[W, M, V, *range(20, 26), 10])
+        if number == 0 and assigned == W:
+            assign()
+    return rows[1]
+
+
+@pytest.mark.parametrize("is_eager", [False, True])
+def test_the_op_of_an_optimizer_is_named_for_what_it_wrote_to_a_variable(is_eager: bool, tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    read = optimizer_with_a_bad_variable(run, is_eager=is_eager)
+    found = first_nonfinite(run.write(tmp_path / "logdir"))
+    assert found is not None
+    assert (found.op_type, found.event_index, found.is_origin) == ("ResourceApplyAdam", read, True)
+    assert (found.op_name, found.output_slot, len(found.inputs)) == (None if is_eager else "apply", None, 10)
+    if not is_eager:
+        assert found.call == FunctionCall("train", 1)
+        assert (found.role, found.source and found.source.lineno) == ("optimizer", 20)
+
+
+@pytest.mark.parametrize("assigned", [None, W])
+def test_infinities_that_an_optimizer_wrote_are_not_those_of_the_program(assigned: int | None, tmp_path: Path) -> None:
+    run, infinities = RunBuilder("run-a"), counts(pos_inf=3)
+    read = optimizer_with_a_bad_variable(run, is_eager=False, assigned=assigned, value=infinities, held=infinities)
+    with open_logdir(run.write(tmp_path / "logdir")) as logdir:
+        flow = DataFlow(logdir, run_id="run-a")
+        row = flow.events.event(read)
+        assert row is not None
+        assert Origins(flow, kinds=KINDS).is_literal(row) == (assigned is not None)
+
+
+@pytest.mark.parametrize("assigned", [W, M])
+@pytest.mark.parametrize("is_eager", [False, True])
+def test_an_optimizer_did_not_make_what_the_program_assigned(is_eager: bool, assigned: int, tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    optimizer_with_a_bad_variable(run, is_eager=is_eager, assigned=assigned)
+    found = first_nonfinite(run.write(tmp_path / "logdir"))
+    assert found is not None
+    assert (found.op_type, found.outside_name is not None) == (None, True)
+
+
+@pytest.mark.parametrize("is_eager", [False, True])
+def test_an_optimizer_is_not_named_for_a_healthy_value_that_was_assigned_after_it(
+    is_eager: bool, tmp_path: Path
+) -> None:
+    run = RunBuilder("run-a")
+    optimizer_with_a_bad_variable(run, is_eager=is_eager, assigned=W, value=CLEAN)
+    found = first_nonfinite(run.write(tmp_path / "logdir"))
+    assert found is not None
+    assert found.op_type == "ReadVariableOp"

@@ -25,12 +25,13 @@ from tfdbg_arrow.query.outside_tensors import CAPTURED, OutsideTensors
 from tfdbg_arrow.query.recorded import EagerValue, Execution, TensorEvent, TensorHealth, health_facts, read_events
 from tfdbg_arrow.query.stacks import Frame, executed_span, source_text
 from tfdbg_arrow.query.user_places import UserPlaces
-from tfdbg_arrow.schema.op_traits import PIPELINE_ENDS
+from tfdbg_arrow.schema.op_traits import OPTIMIZERS, PIPELINE_ENDS, Trait, types_with
 
 _MAX_FETCHES = 3
 """The number of fetches of a session that are named."""
 _MAX_RIVALS = 20
 """Number of other origins whose lines are read. After the first ones, the user reads no more of them."""
+_SINGULAR = types_with(Trait.IS_SINGULAR)
 _SEVERAL_STEPS_OF_KERAS = "multi_step_on_iterator"
 """The function of Keras that trains on several batches in one call."""
 
@@ -114,13 +115,18 @@ class BadTensorReader:
     def _lines_of(self, rivals: Sequence[TensorEvent], *, beside: NonFinite) -> tuple[Frame, ...]:
         """Returns the first lines of other origins, except those that the answer names already.
 
-        The code of each is the part of the line that made the origin, if that part is known.
+        The code of each is the part of the line that made the origin, if that part is known. An overflow inside the
+        expression of an overflow needs no fix of its own.
         """
         named = [line for line in (beside.source, *beside.equal_lines) if line is not None]
         parts = {(line.line, line.colno, line.end_colno) for line in named}
         lines: dict[object, Frame] = {}
-        for source in (self.places.place(rival).source for rival in islice(rivals, _MAX_RIVALS)):
+        for rival in islice(rivals, _MAX_RIVALS):
+            source = self.places.place(rival).source
             if source is None or (part := (source.line, source.colno, source.end_colno)) in parts:
+                continue
+            are_overflows = not _SINGULAR & {rival.op_type, beside.op_type}
+            if are_overflows and any(self._is_inside(source, line) for line in named):
                 continue
             if (text := self._line(source)) is not None and (span := executed_span(source, text)) is not None:
                 lines.setdefault(part, replace(source, code=text[slice(*span)]))
@@ -128,7 +134,18 @@ class BadTensorReader:
                 lines.setdefault(source.line, source)
         return tuple(lines.values())
 
+    def _is_inside(self, inner: Frame, outer: Frame) -> bool:
+        """Returns whether the part of a line that one frame executes lies inside that of another frame."""
+        text = self._line(inner)
+        if text is None or inner.line != outer.line:
+            return False
+        inner_span, outer_span = executed_span(inner, text), executed_span(outer, text)
+        if inner_span is None or outer_span is None:
+            return False
+        return outer_span[0] <= inner_span[0] and inner_span[1] <= outer_span[1]
+
     def _describe(self, event: TensorEvent, effect: Effect) -> NonFinite:
+        event = self.flow.as_written(event)
         maker = self.flow.program_ops.maker(event)
         health = self.flow.program_ops.as_output(event, kinds=self._kinds)
         context = self.context(event)
@@ -145,7 +162,7 @@ class BadTensorReader:
             op_name=event.op_name if maker is None else maker.op.op_name,
             graph_name=self.places.graph_name(event.graph_id if maker is None else maker.place.graph_id),
             iteration=event.loop_iteration,
-            output_slot=event.output_slot,
+            output_slot=None if (event.op_type or "").startswith(OPTIMIZERS) else event.output_slot,
             device_name=None if event.device_id is None else self._devices.get(event.device_id),
             is_origin=self.origins.verdict(event).is_origin,
             **vars(context if has_samples else replace(context, samples=None)),

@@ -124,7 +124,8 @@ class _RunSearch:
             maker = self._reader.flow.program_ops.maker(event)
             if maker is not None and is_allowed(maker.op.op_type, maker.op.op_name):
                 return True
-            return is_allowed(event.op_type, event.op_name)
+            written = self._reader.flow.as_written(event)
+            return is_allowed(event.op_type, event.op_name) or is_allowed(written.op_type, written.op_name)
 
         self._reader = BadTensorReader(
             logdir, run_id=run_id, kinds=kinds, is_allowed=None if is_allowed is None else is_allowed_tensor

@@ -92,11 +92,13 @@ class NonFinite(TensorHealth):
     Attributes:
         run_id: The run.
         wall_time_ns: When it was recorded, in nanoseconds since 1970-01-01T00:00:00Z.
-        op_type: Type of the op of the program that made it; None for a tensor from outside.
+        op_type: Type of the op of the program that made it; None for a tensor from outside. If a variable was read, and
+            an op of an optimizer wrote the bad values to it, the op is that one, and the row is that of the read.
         op_name: That op's name in its graph; None outside graphs.
         graph_name: That graph's name; None outside graphs.
         iteration: Iteration of the loop, from 0; None outside loops.
-        output_slot: Which output of the op, from 0; None for a tensor from outside.
+        output_slot: Which output of the op, from 0; None for a tensor from outside, and for an op that wrote to a
+            variable.
         device_name: Where it was computed.
         is_origin: True if it is proven that this op created one of the requested kinds: the tensor holds it, and no
             input of the op does. False if an input holds it, or if an input that could hold it was not recorded.

@@ -25,6 +25,7 @@ from tfdbg_arrow.query.nonfinite_tensor import NonFinite
 from tfdbg_arrow.query.recorded import KINDS, TensorEvent, TensorHealth, health_facts
 from tfdbg_arrow.query.stacks import Frame
 from tfdbg_arrow.query.user_places import UserPlaces
+from tfdbg_arrow.schema.op_traits import OPTIMIZERS
 
 DEFAULT_LIMIT = 1000
 
@@ -48,7 +49,7 @@ class TensorHop(TensorHealth):
         op_type: Type of the op of the program that made it; None for a tensor from outside.
         op_name: That op's name in its graph; None outside graphs.
         graph_name: That graph's name; None outside graphs.
-        output_slot: Index of the op's output.
+        output_slot: Index of the op's output; None for a tensor from outside, and for an op that wrote to a variable.
         ran_as: What TensorFlow ran in place of the program's op; None if it ran the op as it is.
         layer: The Keras layer or module that the op belongs to, as the user named it. For a gradient, that of its
             forward op. None outside layers.
@@ -91,6 +92,7 @@ class HopReader:
 
     def facts(self, event: TensorEvent) -> dict[str, Any]:
         """Returns the attributes of a TensorHop that depend only on the tensor. `with_sources` fills in the others."""
+        event = self._flow.as_written(event)
         self._events[event.event_index] = event
         maker = self._flow.program_ops.maker(event)
         return {
@@ -102,7 +104,7 @@ class HopReader:
             "op_type": event.op_type if maker is None else maker.op.op_type,
             "op_name": event.op_name if maker is None else maker.op.op_name,
             "graph_name": self._places.graph_name(event.graph_id if maker is None else maker.place.graph_id),
-            "output_slot": event.output_slot,
+            "output_slot": None if (event.op_type or "").startswith(OPTIMIZERS) else event.output_slot,
             "ran_as": None if maker is None else maker.ran_as,
             "layer": None,
             "op_role": self._flow.labels.of(event).role,
@@ -335,8 +337,9 @@ class _Search:
         role = "origin" if verdict.is_origin else "propagator" if verdict.causes else "candidate"
         # For a propagator, only the bad inputs become hops.
         is_propagator = role == "propagator"
-        taken: list[tuple[int | None, str, TensorEvent]] = [*self.flow.taken_by(event, is_recent=is_propagator)]
-        sources = self.flow.recent_sources_of(event) if is_propagator else self.flow.sources_of(event).events
+        maker = self.flow.as_written(event)
+        taken: list[tuple[int | None, str, TensorEvent]] = [*self.flow.taken_by(maker, is_recent=is_propagator)]
+        sources = self.flow.recent_sources_of(event) if is_propagator else self.flow.sources_of(maker).events
         taken_rows = {row.event_index for _, _, row in taken}
         sources = (*sources, *(row for row in verdict.causes if row not in sources))
         taken += [(None, "unrecorded", row) for row in sources if row.event_index not in taken_rows]

@@ -90,6 +90,7 @@ class UserPlaces:
 
     def place(self, event: TensorEvent) -> UserPlace:
         """Returns the line to look at, the layer and the calls of the op that made a tensor."""
+        event = self._flow.as_written(event)
         used_at = self.use_of_captured(event)
         stack = used_at or self._stacks.stack(self._flow.stack_trace_id(event))
         label, maker_label = self._flow.labels.of(event), self._flow.label_of_maker(event)

@@ -329,6 +329,20 @@ def session_of_version_one_with_a_root() -> None:
         session.run(train, {inputs: [0.0, 0.0]})
 
 
+@bug(op_type="ResourceApplyAdam", effect="variable")
+def session_with_an_optimizer_without_an_epsilon() -> None:
+    """Adam divides 0 by 0 where a weight never gets a gradient. Its op has no output."""
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        inputs = tf.compat.v1.placeholder(tf.float32, [2])
+        weights = tf.compat.v1.get_variable("weights", initializer=[1.0, 1.0], use_resource=True)
+        distance = tf.reduce_sum(tf.square(weights * inputs))
+        optimizer = tf.compat.v1.train.AdamOptimizer(0.1, epsilon=0.0)
+        train = optimizer.minimize(distance)  # culprit
+        session.run(tf.compat.v1.global_variables_initializer())
+        for _ in range(2):
+            session.run(train, {inputs: [1.0, 0.0]})
+
+
 @bug(op_type="RealDiv", effect="result")
 def session_that_only_evaluates() -> Any:
     """A fetch that is not used for training."""

@@ -113,6 +113,7 @@ def explain_event(
         run_id: The run.
         is_origin: Whether it is proven that they came from no input.
     """
+    event = flow.as_written(event)
     around = Surroundings(logdir, flow, event, run_id)
     unrecorded = None if is_origin else around.unrecorded_function()
     if unrecorded is not None:
@@ -120,7 +121,6 @@ def explain_event(
         return Explanation(f"It is a result of {name}, which {reason}.")
     taken = around.inputs_of(event)
     inputs = flow.inputs_of(event)
-    writes = [taken_input.write for taken_input in inputs if taken_input.write is not None] if is_origin else []
     label = label_of_op(flow, event)
     forward = flow.labels.forward_op(label)
     forward_pass = ForwardPass(logdir, flow, event, run_id)
@@ -132,7 +132,6 @@ def explain_event(
         forward_type=None if forward is None else forward.op_type,
         made_from=around.inputs_of,
         made_by=around.made_by,
-        written_by=writes[0].op_type if len(writes) == 1 else None,
         program_ops=flow.program_ops.op_types(event),
         makers=() if made is None else (made.op.op_type, *made.others),
         later=() if made is None else made.later,
@@ -157,6 +156,8 @@ def explain_event(
         added_number=around.added_number,
         outside_name=around.outside_name,
         has_gradients=around.has_gradients,
+        is_differentiated=around.is_differentiated,
+        place_of=around.place_of,
         library_functions=lambda: library_functions(around.op_to_change()[0]),
     )
     explanation = None

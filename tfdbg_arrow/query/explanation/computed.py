@@ -75,6 +75,10 @@ def _no_code(event: TensorEvent) -> str | None:
     return None
 
 
+def _nowhere_known(event: TensorEvent) -> str:
+    return ""
+
+
 def _none() -> TensorEvent | None:
     return None
 
@@ -110,7 +114,6 @@ class Computed:
         made_from: Returns the recorded inputs of the op that made a tensor.
         made_by: Returns the type of the program's op that made a tensor; None if unknown.
         forward_type: For an op of a gradient, the type of the op whose gradient it computes; None if unknown.
-        written_by: For a read of a variable, the type of the op that wrote the value; None if unknown.
         program_ops: The types of the program's ops that TensorFlow ran as this op; empty if it ran the op itself.
         makers: Of these, the types of the ops that can have made the bad elements, the most likely one first.
         later: Of these, the types of the ops that may have made the NaN of the result of the most likely one.
@@ -144,6 +147,8 @@ class Computed:
         added_number: Returns the number, as the program's code has it, that the program adds last to make an input.
         outside_name: Returns what a tensor from outside is in the program, or None.
         has_gradients: Returns whether the program computes gradients, or may do so.
+        is_differentiated: Returns whether the program computes the gradient of the op.
+        place_of: Returns the layer in which a tensor was computed, or its line; an empty text if neither is known.
         library_functions: Returns the functions of libraries that called the op, or the one whose gradient it computes:
             the names of the module and the function.
     """
@@ -154,7 +159,6 @@ class Computed:
     made_from: Callable[[TensorEvent], Inputs] = field(default=_nothing)
     made_by: Callable[[TensorEvent], str | None] = field(default=_type_that_ran)
     forward_type: str | None = None
-    written_by: str | None = None
     program_ops: tuple[str, ...] = ()
     makers: tuple[str, ...] = ()
     later: tuple[str, ...] = ()
@@ -179,6 +183,8 @@ class Computed:
     added_number: Callable[[int], str | None] = _no_number
     outside_name: Callable[[], str | None] = _no_text
     has_gradients: Callable[[], bool] = _never
+    is_differentiated: Callable[[], bool] = _never
+    place_of: Callable[[TensorEvent], str] = _nowhere_known
     library_functions: Callable[[], frozenset[tuple[str, str]]] = _no_functions
 
     @property

@@ -110,7 +110,8 @@ _CONSTANT_0 = (
 )
 _WRITE_OF_0 = "Give the variable a value that is not 0 there, or update it before it is used. If it may be 0:"
 _RESET_TO_0 = "Use the variable before the call sets it to 0, or give it a value that is not 0 there."
-_MATRIX_PRODUCTS = ("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "MatMul")
+MATRIX_PRODUCTS = ("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "MatMul")
+"""Types of ops that multiply matrices."""
 RESHAPES = ("ExpandDims", "Identity", "Reshape", "Squeeze")
 """Types of ops that return the elements of their input in another shape."""
 _MAX_STEPS = 20
@@ -305,7 +306,7 @@ def _underflow_of_products(computed: Computed, zero: TensorEvent) -> str | None:
     total: TensorEvent | None = zero
     while total is not None and computed.made_by(total) in RESHAPES:
         total = computed.made_from(total).get(0)
-    if total is None or not zero.num_zero or computed.made_by(total) not in _MATRIX_PRODUCTS:
+    if total is None or not zero.num_zero or computed.made_by(total) not in MATRIX_PRODUCTS:
         return None
     factors = list(computed.made_from(total).values())
     exponentials = [factor for factor in factors if factor.num_zero and is_finite_exponential(computed, factor)]

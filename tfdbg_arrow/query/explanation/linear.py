@@ -36,6 +36,10 @@ _UNDERFLOW = (
 )
 STEP_COUNTER = "The counter of steps begins at 0. Use step + 1, or tf.maximum(step, 1)."
 """The fix for a division by 0 in the first step of an optimizer or a schedule."""
+_AVERAGE = (
+    "Update the average and its counter of steps before the division, as both are still 0, or use "
+    "tf.math.divide_no_nan."
+)
 _ONE_SAMPLE = (
     "Use tf.math.divide_no_nan, or leave out batches of one sample (such as with drop_remainder=True): their "
     "variance is 0."
@@ -146,7 +150,7 @@ def _by_zero(computed: Computed, sentence: str) -> Explanation:
     exponential = underflow(computed, divisor)
     if exponential is None:
         if _is_bias_correction_of_step_0(computed, divisor):
-            return Explanation(sentence, STEP_COUNTER)
+            return Explanation(sentence, _AVERAGE if _is_initial_0(computed, dividend) else STEP_COUNTER)
         if _is_of_one_sample(computed):
             return Explanation(f"{sentence} Dividend and divisor are computed from a single sample.", _ONE_SAMPLE)
         return with_cause_of_zero(Explanation(sentence, _NO_NAN), computed, index=1)
@@ -164,6 +168,12 @@ def _is_bias_correction_of_step_0(computed: Computed, divisor: TensorEvent) -> b
     power = computed.made_from(divisor).get(1) if computed.made_by(divisor) == "Sub" else None
     step = None if power is None or computed.made_by(power) != "Pow" else computed.made_from(power).get(1)
     return step is not None and step.shape == () and zeros(step) > 0
+
+
+def _is_initial_0(computed: Computed, row: TensorEvent) -> bool:
+    """Returns whether a tensor was read from a variable that still holds its initial value, which is 0 everywhere."""
+    write = computed.last_write(row) if zeros(row) == row.size else None
+    return write is not None and write.is_initial
 
 
 def _is_of_one_sample(computed: Computed) -> bool:

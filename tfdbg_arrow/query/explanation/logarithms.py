@@ -37,10 +37,12 @@ LOGARITHMS = (
 """The fix for a product that overflows or underflows."""
 SIGNED_LOG = "Use tf.linalg.slogdet: it returns the sign of the determinant and the logarithm of its magnitude."
 """The fix for the logarithm of a determinant."""
+RELU = "Use tf.nn.softplus in place of tf.nn.relu, which returns 0 for a number below 0, or add an epsilon."
+"""The fix for a zero that tf.nn.relu returned."""
 _STABLE_LOG = {
     "Softmax": "Use tf.nn.log_softmax in place of the softmax and the logarithm.",
     "Sigmoid": "Use tf.math.log_sigmoid in place of the sigmoid and the logarithm.",
-    "Relu": "Use tf.nn.softplus in place of tf.nn.relu, which returns 0 for a number below 0, or add an epsilon.",
+    "Relu": RELU,
     "MatrixDeterminant": "Add jitter to the diagonal of the matrix, for example 1e-4 * tf.eye(n). If the matrix is not "
     "singular, tf.linalg.slogdet is enough: it does not underflow.",
     "Sub": "Keep the argument above 0 with tf.maximum. An epsilon that is added to the difference may not help, "
@@ -52,7 +54,7 @@ _FROM_LOGITS = {
     "Sigmoid": "Use tf.math.log_sigmoid, or a loss with from_logits=True, in place of the sigmoid and the logarithm.",
 }
 """The fix for the logarithm of a probability in a loss."""
-_MOVES = {**dict.fromkeys(("ExpandDims", "Identity", "Reshape", "SplitV", "Squeeze", "StridedSlice"), 0), "Split": 1}
+MOVES = {**dict.fromkeys(("ExpandDims", "Identity", "Reshape", "SplitV", "Squeeze", "StridedSlice"), 0), "Split": 1}
 """Types of ops that return elements of an input, and its index."""
 _MAX_MOVES = 5
 _SUMS = ("Mean", "Sum")
@@ -123,7 +125,7 @@ def repair_of_log(computed: Computed, x: TensorEvent) -> str:
         return _XLOGY
     maker = x
     for _ in range(_MAX_MOVES):
-        index = _MOVES.get(computed.made_by(maker) or "")
+        index = MOVES.get(computed.made_by(maker) or "")
         source = None if index is None else computed.made_from(maker).get(index)
         maker = maker if source is None else source
     made_by = computed.made_by(maker) or ""

@@ -19,7 +19,9 @@ from tfdbg_arrow.query.explanation.computed import (
     zeros,
 )
 from tfdbg_arrow.query.explanation.kinds import (
+    ADDS,
     EMPTY,
+    MATRIX_PRODUCTS,
     NEGATIVE_VARIANCE,
     OVERFLOW,
     PLUS_CONSTANT,
@@ -50,7 +52,9 @@ from tfdbg_arrow.query.explanation.linear import (
 from tfdbg_arrow.query.explanation.logarithms import (
     LOGARITHMS,
     LOGSUMEXP,
+    MOVES,
     POSITIVE,
+    RELU,
     SIGNED_LOG,
     logarithm,
     repair_of_log,
@@ -58,7 +62,8 @@ from tfdbg_arrow.query.explanation.logarithms import (
 from tfdbg_arrow.query.explanation.outside import FROM_OUTSIDE, of_constants, tensor_from_outside
 from tfdbg_arrow.query.flow.extremes import largest_of
 from tfdbg_arrow.query.recorded import TensorEvent
-from tfdbg_arrow.schema.op_traits import OPTIMIZERS, READER, Trait, types_with
+from tfdbg_arrow.safe_text import number_of
+from tfdbg_arrow.schema.op_traits import OPTIMIZERS, READER, UPDATER, Trait, types_with
 
 _OF_CUSTOM_GRADIENTS = types_with(Trait.STANDS_FOR_CALL)
 """Types of the ops with which tf.custom_gradient marks its result. Their own gradients compute nothing."""
@@ -86,16 +91,19 @@ _BEFORE_ROOT = (
     "Before the root, add an epsilon that is not 0 in the dtype. A norm, a standard deviation and a power of 0.5 take "
     "a root, too."
 )
+_TWICE = (
+    "Leave out the points where the root is 0, or use a function that is smooth there in place of the root. The "
+    "program differentiates this gradient again, and an epsilon before the root would make that derivative very large."
+)
 _TO_BASE = "Add an epsilon to the base."
 _TO_DIVISOR = "Add an epsilon to the divisor."
-_OPTIMIZER_EPSILON = "Give the optimizer an epsilon that is above 0 in the dtype."
 _JITTER = (
     "Add jitter to the diagonal, for example matrix + 1e-4 * tf.eye(n). A matrix with large elements needs more, and "
     "float64 less."
 )
 _CHOLESKY = (
-    f"{_JITTER} Jitter helps only against rounding: check also that the matrix is symmetric (for the determinant of "
-    "another matrix, use tf.linalg.slogdet), and that no variance on its diagonal is negative."
+    f"{_JITTER} Jitter helps only against rounding: check also that the matrix is symmetric (if not, use "
+    "tf.linalg.slogdet for a determinant), and that no variance on its diagonal is negative."
 )
 _INVERTIBLE = (
     "Give the variable an initial value that is an invertible matrix, such as that of the initializer 'orthogonal' or "
@@ -115,11 +123,19 @@ _NO_NAME = re.compile(r"(All|An?|Division|Its?|Overflow|The)\b")
 
 
 _MAX_MOVES = 5
+_MAX_OPS_TO_RELU = 12
+"""Maximum number of ops between a Relu and an argument that are examined."""
 _SQUARES = frozenset({"Mul", "Pow", "Square"})
 _SUMS_OF_TWO = frozenset({"Add", "AddV2"})
 _OF_DIVISORS = frozenset({"Add", "AddV2", "Maximum", "Mul", "RealDiv", "Sqrt", "Sub"})
 """Types of ops between the variables of an optimizer and the divisor of its update."""
 _OF_CAST = Overflow(repair="Cast to a dtype with a larger range, such as bfloat16 or float32, or scale the values.")
+_EPSILON_OF = {
+    f"{variable}{op}": index
+    for variable in ("Apply", "ResourceApply")
+    for op, index in (("Adadelta", 5), ("Adam", 8), ("RMSProp", 6))
+}
+"""Types of ops that add an epsilon to the root of an average of squares and divide by it, and its input."""
 
 
 def _exp(computed: Computed) -> Explanation | None:
@@ -187,6 +203,38 @@ def _is_difference_of_moments(computed: Computed, x: TensorEvent) -> bool:
     return False
 
 
+def _with_relu(rule: Rule) -> Rule:
+    """Returns a rule for a function with a pole at 0 that names the Relu which returned the zeros, if there is one."""
+
+    def explain_zeros(computed: Computed) -> Explanation | None:
+        explanation, x = rule(computed), computed.inputs.get(0)
+        is_at_0 = x is not None and zeros(x) > 0 and x.num_neg_finite == 0
+        relu = _relu_of_zeros(computed, x) if explanation is not None and x is not None and is_at_0 else None
+        if explanation is None or relu is None:
+            return explanation
+        place = computed.place_of(relu)
+        return Explanation(f"{explanation.sentence} The zeros come from Relu{place and f' in {place}'}.", RELU)
+
+    return explain_zeros
+
+
+def _relu_of_zeros(computed: Computed, x: TensorEvent) -> TensorEvent | None:
+    """Returns the result of a Relu whose zeros make a tensor 0, as far as the counts prove it, or None."""
+    to_follow = [x]
+    for _ in range(_MAX_OPS_TO_RELU):
+        row = to_follow.pop(0) if to_follow else None
+        made_by, taken = (None, {}) if row is None else (computed.made_by(row), computed.made_from(row))
+        if made_by == "Relu":
+            return row
+        with_zeros = [source for source in taken.values() if zeros(source)]
+        is_of_terms = len(with_zeros) == 2 and all(is_finite(term) and term.num_neg_finite == 0 for term in with_zeros)
+        if (made_by in ADDS and is_of_terms) or (made_by == "ConcatV2" and len(with_zeros) == 1):
+            to_follow += with_zeros
+        elif made_by in MOVES and MOVES[made_by] in taken:
+            to_follow.append(taken[MOVES[made_by]])
+    return None
+
+
 @dataclass(frozen=True)
 class _Singular:
     """The rule for an op of a matrix that is bad if the matrix is singular.
@@ -247,17 +295,33 @@ def _batch_norm(computed: Computed) -> Explanation | None:
     return Explanation(f"{computed.op}: {reason}", repair)
 
 
-def _read(computed: Computed) -> Explanation | None:
-    """Explains a read of a variable that an optimizer's fused op wrote."""
-    if computed.written_by is None or not computed.written_by.startswith(OPTIMIZERS):
+def _update(computed: Computed) -> Explanation | None:
+    """Explains an op of an optimizer that applies a gradient to a variable."""
+    if not computed.has_finite_inputs:
         return None
-    sentence = f"{computed.written_by} wrote {bad_text(computed.output)} to a variable, and all its inputs are finite."
-    if computed.written_by == "ResourceApplyGradientDescent":
+    epsilon = computed.inputs.get(_EPSILON_OF[computed.op]) if computed.op in _EPSILON_OF else None
+    if epsilon is not None and zeros(epsilon):
+        return Explanation(
+            f"{computed.op}: its epsilon is 0 in {epsilon.dtype}, so it divides by 0 where its average of the squares "
+            "of the gradient is 0.",
+            _optimizer_epsilon(epsilon),
+        )
+    if not computed.op.startswith(OPTIMIZERS):
+        return None
+    sentence = f"{computed.op} wrote {bad_text(computed.output)} to a variable, and all its inputs are finite."
+    if computed.op == "ResourceApplyGradientDescent":
         return Explanation(f"Overflow: {sentence}", OVERFLOW)
     return Explanation(
         sentence,
         "Give the optimizer an epsilon that the dtype can represent or a smaller learning rate, or clip the gradients.",
     )
+
+
+def _optimizer_epsilon(row: TensorEvent) -> str:
+    """Returns the fix for an optimizer whose epsilon is 0 in the dtype of a tensor."""
+    if row.dtype == "float16":
+        return "Give the optimizer an epsilon such as 1e-4: the usual 1e-7 and 1e-8 are too small in float16."
+    return "Give the optimizer an epsilon such as 1e-7."
 
 
 def _fused_products(computed: Computed) -> Explanation | None:
@@ -277,6 +341,33 @@ def _cumulative_logsumexp(computed: Computed) -> Explanation | None:
     return _OVER(computed)
 
 
+def _cholesky(computed: Computed) -> Explanation | None:
+    """Explains a Cholesky decomposition. The shapes of a product show if its rank is too low, as with few samples."""
+    explanation, matrix = _INDEFINITE(computed), computed.inputs.get(0)
+    rank = None if matrix is None else _largest_rank(computed, matrix)
+    if explanation is None or matrix is None or not matrix.shape or rank is None or rank >= matrix.shape[-1]:
+        return explanation
+    return Explanation(
+        f"{explanation.sentence} Each element sums {number_of(rank, 'product')}, such as one for each sample, so that "
+        f"the rank is at most {rank:,} of {matrix.shape[-1]:,}.",
+        _JITTER,
+    )
+
+
+def _largest_rank(computed: Computed, matrix: TensorEvent) -> int | None:
+    """Returns the largest rank that a product of two matrices can have by their shapes, also times a number."""
+    while computed.made_by(matrix) in ("Mul", "RealDiv"):
+        matrices = [row for row in computed.made_from(matrix).values() if row.shape == matrix.shape]
+        others = [row for row in computed.made_from(matrix).values() if row.shape == ()]
+        if len(matrices) != 1 or len(others) != 1:
+            return None
+        (matrix,) = matrices
+    factor = computed.made_from(matrix).get(0) if computed.made_by(matrix) in MATRIX_PRODUCTS else None
+    if factor is None or not factor.shape or not matrix.shape or len(factor.shape) < 2 or not matrix.shape[-1]:
+        return None
+    return factor.shape[-2] * factor.shape[-1] // matrix.shape[-1]
+
+
 def _all(names: str, rule: Rule) -> dict[str, Rule]:
     return dict.fromkeys(names.split(), rule)
 
@@ -289,6 +380,7 @@ _ROOT_OF_NEGATIVE = Domain(of="a negative number", where="below 0", repair=_ABOV
 _OVER = Overflow(repair=OVERFLOW)
 _SUMS = Sums(repair=OVERFLOW)
 _PRODUCTS = Sums(of="products", repair=OVERFLOW)
+_INDEFINITE = FiniteGives(reason="the matrix is not positive definite, or not after rounding.", repair=_CHOLESKY)
 
 GRADIENTS: dict[str, str] = {
     "Acos": _UNIT,
@@ -348,9 +440,11 @@ RULES: dict[str, Rule] = {
         rules=(_OUTSIDE_01, Domain(of="0 or 1", where="0 or 1, up to rounding", kind="inf", repair=_PROBABILITY))
     ),
     **_all("Sin Cos Tan", _ANGLE),
-    "Lgamma": _lgamma,
-    "Digamma": FiniteGives(
-        reason="an element is 0, next to 0 or a negative integer, where the function has a pole.", repair=POSITIVE
+    "Lgamma": _with_relu(_lgamma),
+    "Digamma": _with_relu(
+        FiniteGives(
+            reason="an element is 0, next to 0 or a negative integer, where the function has a pole.", repair=POSITIVE
+        )
     ),
     "Betainc": FiniteGives(reason="a or b is 0, next to 0 or negative, or x is outside [0, 1].", repair=_GAMMA),
     **_all("Igamma Igammac", FiniteGives(reason="a is 0, next to 0 or negative, or x is negative.", repair=_GAMMA)),
@@ -398,7 +492,7 @@ RULES: dict[str, Rule] = {
     **_all("Softmax LogSoftmax", softmax),
     "SoftmaxCrossEntropyWithLogits": CrossEntropy(is_sparse=False),
     "SparseSoftmaxCrossEntropyWithLogits": CrossEntropy(is_sparse=True),
-    "Cholesky": FiniteGives(reason="the matrix is not positive definite, or not after rounding.", repair=_CHOLESKY),
+    "Cholesky": _cholesky,
     "LogMatrixDeterminant": _Singular(
         FiniteGives(
             kind="inf",
@@ -451,7 +545,6 @@ RULES: dict[str, Rule] = {
         FiniteGives(reason="a parameter is negative.", repair=_ALPHA),
     ),
     **_all("FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3", _batch_norm),
-    "ReadVariableOp": _read,
     **FROM_OUTSIDE,
 }
 """The rule for each type of op."""
@@ -478,7 +571,7 @@ def _explain(computed: Computed) -> Explanation | None:
         return _with_product(_with_pool(from_outside, computed), computed) if masked is from_outside else masked
     if output.op_type == "Const" and computed.program_ops:
         return of_constants(computed, REPAIRS)
-    rule = RULES.get(output.op_type)
+    rule = RULES.get(output.op_type, _update if UPDATER.fullmatch(output.op_type) else None)
     explanation = None if rule is None or not is_counted(output) else rule(computed)
     if explanation is not None and computed.is_optimizer:
         explanation = _of_optimizer(explanation, computed)
@@ -486,7 +579,11 @@ def _explain(computed: Computed) -> Explanation | None:
         explanation = _of_fused_op(computed)
     if explanation is None:
         return _of_infinite_loss(computed)
-    return with_mask(explanation, computed) if computed.forward_type is None else _of_gradient(computed, explanation)
+    if computed.forward_type is None:
+        return with_mask(explanation, computed)
+    explanation = _of_gradient(computed, explanation)
+    is_twice = explanation.repair == _BEFORE_ROOT and computed.is_differentiated()
+    return replace(explanation, repair=_TWICE) if is_twice else explanation
 
 
 def _with_pool(explanation: Explanation, computed: Computed) -> Explanation:
@@ -534,7 +631,7 @@ def _of_optimizer(explanation: Explanation, computed: Computed) -> Explanation:
     if zero is not None and is_scalar_0 and zero.op_type == "Cast" and computed.constant(zero) is None:
         return replace(explanation, repair=STEP_COUNTER)
     if is_by_variable or (is_by_zero and divisor is not None and _is_of_optimizer(computed, divisor)):
-        return replace(explanation, repair=_OPTIMIZER_EPSILON)
+        return replace(explanation, repair=_optimizer_epsilon(computed.output))
     return explanation
 
 

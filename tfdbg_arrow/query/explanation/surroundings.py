@@ -513,6 +513,28 @@ class Surroundings:
         )
         return bool(rows) or not self.flow.labels.has_roles
 
+    def is_differentiated(self) -> bool:
+        """Returns whether the program computes the gradient of the op, which may itself be one of a gradient."""
+        if self.event.scope == "graph":
+            rows = self.logdir.rows(
+                "SELECT 1 FROM graph_op WHERE run_id = ? AND forward_graph_id = ? AND forward_op_name = ? LIMIT 1",
+                [self.run_id, self.event.graph_id, self._own()],
+            )
+        else:
+            rows = self.logdir.rows(
+                "SELECT 1 FROM execution WHERE run_id = ? AND forward_execution_index = ? LIMIT 1",
+                [self.run_id, self.event.execution_index],
+            )
+        return bool(rows)
+
+    def place_of(self, row: TensorEvent) -> str:
+        """Returns the layer in which a tensor was computed, or its line; an empty text if neither is known."""
+        layer = self.flow.labels.of(row).layer
+        if layer is not None:
+            return f"the layer {layer}"
+        frame = user_source(self._stacks.stack(self.flow.stack_trace_id(row)))
+        return "" if frame is None else short_place(frame)
+
     @cached_property
     def _stacks(self) -> StackReader:
         return StackReader(self.logdir, run_id=self.run_id)

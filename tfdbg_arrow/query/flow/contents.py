@@ -84,7 +84,7 @@ class Contents:
     def __init__(self, resources: Resources, gaps: Gaps) -> None:
         self._resources = resources
         self._gaps = gaps
-        self._contents: dict[tuple[Place, int, int], Content] = {}
+        self._contents: dict[tuple[Place, int, str | None, int], Content] = {}
 
     def last_write(self, handle: Trace, reader: TensorEvent) -> tuple[Write | None, bool]:
         """Returns the last write to a resource before it was read, and whether this is certain.
@@ -115,7 +115,7 @@ class Contents:
             since: Consider only writes and reads of executions from this execution_index on. Unless it is 0, `is_known`
                 is False.
         """
-        key = (handle.place, reader.event_index, since)
+        key = (handle.place, reader.event_index, reader.op_type, since)
         if key not in self._contents:
             content = self._find(handle, reader, since)
             self._contents[key] = replace(content, is_known=False) if since else content

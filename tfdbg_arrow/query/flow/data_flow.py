@@ -16,8 +16,16 @@ from tfdbg_arrow.query.flow.graphs import NEVER_BAD, GraphReader
 from tfdbg_arrow.query.flow.pipelines import Pipelines
 from tfdbg_arrow.query.flow.program_ops import ProgramOps
 from tfdbg_arrow.query.flow.resources import Resources, Write
-from tfdbg_arrow.query.recorded import EagerValue, GraphTensor, Op, Place, TensorEvent, Trace
-from tfdbg_arrow.schema.op_traits import COLLECTIVES, CONTAINERS, POPS, TAKES_FROM_STORE, Trait, types_with
+from tfdbg_arrow.query.recorded import Context, EagerValue, GraphTensor, Op, Place, TensorEvent, Trace
+from tfdbg_arrow.schema.op_traits import (
+    COLLECTIVES,
+    CONTAINERS,
+    OPTIMIZERS,
+    POPS,
+    TAKES_FROM_STORE,
+    Trait,
+    types_with,
+)
 
 _MAX_PATH = 10_000
 """Maximum number of borders that a tensor is followed across. A longer path is taken for a cycle."""
@@ -25,6 +33,7 @@ _MAX_KEPT = 50_000
 """Number of tensors whose sources are cached."""
 _SUMS = types_with(Trait.EQUAL | Trait.RESHAPED) | {"Mean", "Sum"}
 """Types of ops whose output is 0 for numbers that are not negative only where all of these are 0."""
+_READERS = types_with(Trait.READS | Trait.READS_PART)
 _MAX_UNRECORDED = 500
 """Maximum number of unrecorded tensors that are examined for one op."""
 
@@ -74,7 +83,7 @@ class DataFlow:
         self.program_ops = ProgramOps(self.graphs, self.borders, self._row_of)
         self._pipelines = Pipelines(logdir, self.graphs, self.events, self._row_of, run_id=run_id)
         self.lock = threading.RLock()
-        self._sources: dict[tuple[int, int], Sources] = {}
+        self._sources: dict[tuple[int, str | None, int], Sources] = {}
         self._gaps = Gaps(logdir, run_id=run_id)
         self._contents = Contents(self.resources, self._gaps)
         self._lists = TensorLists(self.graphs, self.borders.executed, self._made_at)
@@ -152,7 +161,7 @@ class DataFlow:
         return self._sources_of(event, since=self._bad_since).events
 
     def _sources_of(self, event: TensorEvent, *, since: int) -> Sources:
-        key = (event.event_index, since)
+        key = (event.event_index, event.op_type, since)
         if key not in self._sources:
             if len(self._sources) > _MAX_KEPT:
                 self._sources.clear()
@@ -199,6 +208,30 @@ class DataFlow:
         if place is None:
             return event
         return self.trace(place, how="graph", near=event.event_index).event or event
+
+    def as_written(self, event: TensorEvent) -> TensorEvent:
+        """Returns a row for the op of an optimizer that wrote the bad elements of a variable, given a read of them.
+
+        Such an op computes what it writes, but has no output and so no row. The result has the counts and the
+        event_index of the read. It is the row itself if that is no such read, or if an input of the op may be bad.
+        """
+        if event.op_type not in _READERS or not event.has_inf_or_nan:
+            return event
+        sources = self.sources_of(event)
+        if not sources.is_complete or any(source.has_inf_or_nan for source in sources.events):
+            return event
+        writes = [input_.write for input_ in self.inputs_of(event) if input_.write is not None]
+        if len(writes) != 1 or not writes[0].op_type.startswith(OPTIMIZERS):
+            return event
+        (write,) = writes
+        last_taken = max((source for source in sources.events), key=lambda row: row.event_index, default=event)
+        at = write.context or Context(None, write.execution_index, None, None, None)
+        return replace(
+            event, scope="execution" if write.graph_id is None else "graph", execution_index=write.execution_index,
+            step_id=at.step_id, frame_id=at.frame_id, iteration=at.iteration, call_site=at.call_site,
+            graph_id=write.graph_id, op_name=write.op_name, op_type=write.op_type, output_slot=0, tensor_id=None,
+            step=last_taken.step,
+        )  # fmt: skip
 
     def equal_ops(self, event: TensorEvent) -> list[Op]:
         """Returns the other ops of the program that equal the maker of a tensor, so that TensorFlow ran only one."""

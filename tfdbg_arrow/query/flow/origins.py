@@ -336,7 +336,8 @@ class Origins:
     def _is_base_literal(self, origin: TensorEvent) -> bool:
         if self.is_allowed is not None and self.is_allowed(origin):
             return True
-        if origin.num_nan == 0 and _is_written(origin) and not self._flow.program_ops.is_computed_in_advance(origin):
+        is_computed = self._flow.program_ops.is_computed_in_advance(origin) or self._flow.as_written(origin) != origin
+        if origin.num_nan == 0 and _is_written(origin) and not is_computed:
             return True
         return self.is_log_of_mask(origin)
 

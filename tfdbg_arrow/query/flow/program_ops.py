@@ -30,6 +30,8 @@ _FUSED = "_Fused"
 """Prefix of the types of nodes that multiply matrices or images, and then add a bias and apply an activation."""
 _CHAIN = "_UnaryOpsComposition"
 """Type of a node that runs elementwise functions of one argument one after another. A division in it is 1 / x."""
+_SUMS_WITH_0 = frozenset({"Add", "AddV2", "Sub"})
+"""Types of ops that a chain leaves out if they add or subtract 0."""
 _MAX_NAMES = 4
 """Number of op types that a text lists."""
 _MAX_DEPTH = 8
@@ -104,7 +106,7 @@ class ProgramOps:
         if not computed or own is None:
             return None
         op_types = [op.op_type for _, op in computed]
-        possible = _that_can_have_made(event, computed)
+        possible = self._that_can_have_made(event, computed)
         constant = self._bad_constant(computed) if event.op_type == "Const" else None
         if constant is not None:
             return ProgramOp(*constant, others=(), is_output=False, ran_as=_ran_as(event.op_type, op_types))
@@ -116,7 +118,9 @@ class ProgramOps:
         is_itself = (place.graph_id, op.op_name, op.op_type) == (own.graph_id, own.op_name, event.op_type)
         ran_as = None if is_itself else _ran_as(event.op_type, op_types)
         after = self._after(place, op, computed)
-        is_output = after is not None and all(later.op_type in _UNDONE for later in after)
+        is_output = after is not None and all(
+            later.op_type in _UNDONE or self._left_out(later, place, event) is not None for later in after
+        )
         others = sorted({other.op_type for _, other in possible} - {op.op_type} - _KEEPING_FINITE)
         later = _that_make_nan_of_infinity(op, after or ()) if event.op_type == "Const" and event.num_nan else ()
         return ProgramOp(place, op, others=tuple(others), is_output=is_output, ran_as=ran_as, later=later)
@@ -220,7 +224,7 @@ class ProgramOps:
         rows = {
             index: row
             for index, edge in enumerate(made.op.inputs)
-            if (row := self._value(made.place.of_op(*edge), _MAX_DEPTH)) is not None
+            if (row := self._value(made.place.of_op(*edge), event, _MAX_DEPTH)) is not None
         }
         if 0 not in rows and 1 in rows and event.op_type in (*_OF_ONE, _CHAIN) and made.op.op_type in _DIVISIONS:
             rows[0] = _at(_ones(rows[1]), made.place.of_op(*made.op.inputs[0]), "Const")
@@ -254,7 +258,9 @@ class ProgramOps:
             return None
         output: TensorEvent | None = event
         for later in reversed(after):
-            output = None if output is None else _counted(output, _UNDONE[later.op_type](output))
+            is_left_out = self._left_out(later, made.place, event) is not None
+            undone = _same if is_left_out else _UNDONE[later.op_type]
+            output = None if output is None else _counted(output, undone(output))
         return None if output is None else _at(output, made.place, made.op.op_type)
 
     def dividend(self, event: TensorEvent) -> TensorEvent | None:
@@ -304,25 +310,65 @@ class ProgramOps:
         is_same_row = row is not None and row.event_index in {taken_row.event_index for taken_row in taken_rows}
         return is_same_row or any(source.of_op(tensor.op_name, tensor.output_slot) == source for source in taken)
 
-    def _value(self, place: GraphTensor, depth: int) -> TensorEvent | None:
-        """Returns the row of a tensor of the program, or one with the counts that follow from others."""
+    def _value(self, place: GraphTensor, event: TensorEvent, depth: int) -> TensorEvent | None:
+        """Returns the row of a tensor behind another one, or one with the counts that follow from others."""
         op = self._graphs.op(place.graph_id, place.op_name)
         row = self._row_of(place)
         if row is not None and (op is None or (op.op_type, row.op_type) != ("Sqrt", "Rsqrt")):
             return row
-        counts = None if op is None else COUNTS.get(op.op_type)
-        if op is None or counts is None or len(op.inputs) != 1 or not depth:
+        if op is None or not depth:
             return None
-        source = self._value(place.of_op(*op.inputs[0]), depth - 1)
+        left_out = self._left_out(op, place, event)
+        counts = COUNTS.get(op.op_type) if left_out is None else _same
+        if counts is None or (left_out is None and len(op.inputs) != 1):
+            return None
+        source = self._value(place.of_op(*op.inputs[left_out or 0]), event, depth - 1)
         value = None if source is None else _counted(source, counts(source))
         return None if value is None else _at(value, place, op.op_type)
+
+    def _that_can_have_made(
+        self, event: TensorEvent, computed: Sequence[tuple[GraphTensor, Op]]
+    ) -> Sequence[tuple[GraphTensor, Op]]:
+        """Returns the ops of a node that can have made its bad elements of finite inputs of the node."""
+        able = _that_make_kinds_of(event, computed)
+        if event.op_type == "Const":
+            return able
+        return [
+            (at, op)
+            for at, op in able
+            if not self._is_of_constants(op, at.graph_id) and self._left_out(op, at, event) is None
+        ] or able
+
+    def _is_of_constants(self, op: Op, graph_id: int) -> bool:
+        """Returns whether an op takes only constants. TensorFlow computes it in advance; a node takes its result."""
+        taken = [self._graphs.op(graph_id, name) for name, _ in op.inputs]
+        return bool(taken) and all(source is not None and source.op_type == "Const" for source in taken)
+
+    def _left_out(self, op: Op, at: GraphTensor, event: TensorEvent) -> int | None:
+        """Returns which input a sum is equal to, if TensorFlow left it out of a chain of functions of one argument.
+
+        It does so with a sum with a constant that is 0, perhaps because the dtype rounds the constant to 0. It also
+        makes Log1p of `log(x + 1)` and Expm1 of `exp(x) - 1`. For an x of 0 and above, only `log(x + 0)` is bad.
+        """
+        if event.op_type != _CHAIN or op.op_type not in _SUMS_WITH_0:
+            return None
+        sources = [self._graphs.op(at.graph_id, name) for name, _ in op.inputs]
+        terms = [(index, term) for index, term in enumerate(sources) if term is None or term.op_type != "Const"]
+        if len(sources) != 2 or len(terms) != 1 or (op.op_type == "Sub" and terms[0][0] == 1):
+            return None
+        ((index, term),) = terms
+        if any(later.op_type == "Log" and (op.op_name, 0) in later.inputs for _, later in self._computed(event)):
+            row = self._row_of(at.of_op(*op.inputs[index]))
+            is_0 = row is not None and row.has_inf_or_nan is False and bool(row.num_zero) and row.num_neg_finite == 0
+            return index if is_0 else None
+        return None if term is None or term.op_type == "Exp" else index
 
     def _computed(self, event: TensorEvent) -> tuple[tuple[GraphTensor, Op], ...]:
         own = event.graph_tensor
         return () if own is None else self._borders.computed_ops(own)
 
 
-def _that_can_have_made(
+def _that_make_kinds_of(
     event: TensorEvent, computed: Sequence[tuple[GraphTensor, Op]]
 ) -> Sequence[tuple[GraphTensor, Op]]:
     """Returns the ops of a node that can have made its bad elements of finite ones, all ops if that is not known."""

@@ -35,6 +35,7 @@ class Write:
         old_value: A recorded read of the old value just before, or None.
         is_known: False if the recording does not show which iterations of a loop ran before the read, or which branch
             of a conditional did. The write then has no values.
+        context: Where in the run's control flow the op ran; None for an eager op, and if it is not known.
     """
 
     op_type: str
@@ -45,6 +46,7 @@ class Write:
     is_replacing: bool
     old_value: TensorEvent | None
     is_known: bool = True
+    context: Context | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -431,9 +433,8 @@ class Resources:
         old_value = None
         if op.op_type not in REPLACING:
             old_value = self._read_before(op, graph_id, handle_name, context, near=near)
-        return Write(
-            op.op_type, op.op_name, graph_id, context.execution_index, values, op.op_type in REPLACING, old_value
-        )
+        is_replacing, index = op.op_type in REPLACING, context.execution_index
+        return Write(op.op_type, op.op_name, graph_id, index, values, is_replacing, old_value, context=context)
 
     def _read_before(
         self, writer: Op, graph_id: int, handle_name: str, context: Context, *, near: int
