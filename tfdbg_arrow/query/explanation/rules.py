@@ -39,7 +39,6 @@ from tfdbg_arrow.query.explanation.kinds import (
 )
 from tfdbg_arrow.query.explanation.linear import (
     ROW_OF_MASK,
-    STEP_COUNTER,
     CrossEntropy,
     Division,
     Power,
@@ -59,11 +58,12 @@ from tfdbg_arrow.query.explanation.logarithms import (
     logarithm,
     repair_of_log,
 )
+from tfdbg_arrow.query.explanation.optimizers import of_optimizer, update_of_variable
 from tfdbg_arrow.query.explanation.outside import FROM_OUTSIDE, of_constants, tensor_from_outside
 from tfdbg_arrow.query.flow.extremes import largest_of
 from tfdbg_arrow.query.recorded import TensorEvent
 from tfdbg_arrow.safe_text import number_of
-from tfdbg_arrow.schema.op_traits import OPTIMIZERS, READER, UPDATER, Trait, types_with
+from tfdbg_arrow.schema.op_traits import UPDATER, Trait, types_with
 
 _OF_CUSTOM_GRADIENTS = types_with(Trait.STANDS_FOR_CALL)
 """Types of the ops with which tf.custom_gradient marks its result. Their own gradients compute nothing."""
@@ -122,20 +122,11 @@ _NO_NAME = re.compile(r"(All|An?|Division|Its?|Overflow|The)\b")
 """First words of sentences that are no name of an op."""
 
 
-_MAX_MOVES = 5
 _MAX_OPS_TO_RELU = 12
 """Maximum number of ops between a Relu and an argument that are examined."""
 _SQUARES = frozenset({"Mul", "Pow", "Square"})
 _SUMS_OF_TWO = frozenset({"Add", "AddV2"})
-_OF_DIVISORS = frozenset({"Add", "AddV2", "Maximum", "Mul", "RealDiv", "Sqrt", "Sub"})
-"""Types of ops between the variables of an optimizer and the divisor of its update."""
 _OF_CAST = Overflow(repair="Cast to a dtype with a larger range, such as bfloat16 or float32, or scale the values.")
-_EPSILON_OF = {
-    f"{variable}{op}": index
-    for variable in ("Apply", "ResourceApply")
-    for op, index in (("Adadelta", 5), ("Adam", 8), ("RMSProp", 6))
-}
-"""Types of ops that add an epsilon to the root of an average of squares and divide by it, and its input."""
 
 
 def _exp(computed: Computed) -> Explanation | None:
@@ -293,35 +284,6 @@ def _batch_norm(computed: Computed) -> Explanation | None:
     else:
         return None
     return Explanation(f"{computed.op}: {reason}", repair)
-
-
-def _update(computed: Computed) -> Explanation | None:
-    """Explains an op of an optimizer that applies a gradient to a variable."""
-    if not computed.has_finite_inputs:
-        return None
-    epsilon = computed.inputs.get(_EPSILON_OF[computed.op]) if computed.op in _EPSILON_OF else None
-    if epsilon is not None and zeros(epsilon):
-        return Explanation(
-            f"{computed.op}: its epsilon is 0 in {epsilon.dtype}, so it divides by 0 where its average of the squares "
-            "of the gradient is 0.",
-            _optimizer_epsilon(epsilon),
-        )
-    if not computed.op.startswith(OPTIMIZERS):
-        return None
-    sentence = f"{computed.op} wrote {bad_text(computed.output)} to a variable, and all its inputs are finite."
-    if computed.op == "ResourceApplyGradientDescent":
-        return Explanation(f"Overflow: {sentence}", OVERFLOW)
-    return Explanation(
-        sentence,
-        "Give the optimizer an epsilon that the dtype can represent or a smaller learning rate, or clip the gradients.",
-    )
-
-
-def _optimizer_epsilon(row: TensorEvent) -> str:
-    """Returns the fix for an optimizer whose epsilon is 0 in the dtype of a tensor."""
-    if row.dtype == "float16":
-        return "Give the optimizer an epsilon such as 1e-4: the usual 1e-7 and 1e-8 are too small in float16."
-    return "Give the optimizer an epsilon such as 1e-7."
 
 
 def _fused_products(computed: Computed) -> Explanation | None:
@@ -571,10 +533,10 @@ def _explain(computed: Computed) -> Explanation | None:
         return _with_product(_with_pool(from_outside, computed), computed) if masked is from_outside else masked
     if output.op_type == "Const" and computed.program_ops:
         return of_constants(computed, REPAIRS)
-    rule = RULES.get(output.op_type, _update if UPDATER.fullmatch(output.op_type) else None)
+    rule = RULES.get(output.op_type, update_of_variable if UPDATER.fullmatch(output.op_type) else None)
     explanation = None if rule is None or not is_counted(output) else rule(computed)
     if explanation is not None and computed.is_optimizer:
-        explanation = _of_optimizer(explanation, computed)
+        explanation = of_optimizer(explanation, computed)
     if explanation is None and computed.makers and len(computed.program_ops) > 1 and computed.has_finite_inputs:
         explanation = _of_fused_op(computed)
     if explanation is None:
@@ -619,39 +581,6 @@ def _of_infinite_loss(computed: Computed) -> Explanation | None:
         f"holds {held}.",
         "Leave masked elements out of the loss with tf.where, or mask with a large negative number such as -1e9.",
     )
-
-
-def _of_optimizer(explanation: Explanation, computed: Computed) -> Explanation:
-    """Returns the explanation of a division. An optimizer divides by the root of its variable plus an epsilon."""
-    root, divisor = computed.inputs.get(0), computed.inputs.get(1)
-    is_by_variable = computed.op == "Rsqrt" and root is not None and root.op_type == "ReadVariableOp"
-    is_by_zero = computed.op == "RealDiv" and divisor is not None and zeros(divisor) > 0
-    zero = divisor if computed.op in ("Div", "RealDiv") else root
-    is_scalar_0 = zero is not None and zero.shape == () and zeros(zero) > 0
-    if zero is not None and is_scalar_0 and zero.op_type == "Cast" and computed.constant(zero) is None:
-        return replace(explanation, repair=STEP_COUNTER)
-    if is_by_variable or (is_by_zero and divisor is not None and _is_of_optimizer(computed, divisor)):
-        return replace(explanation, repair=_optimizer_epsilon(computed.output))
-    return explanation
-
-
-def _is_of_optimizer(computed: Computed, divisor: TensorEvent) -> bool:
-    """Returns whether the zeros of a divisor come from a variable by elementwise ops, as those of an optimizer do.
-
-    The user's schedules and constraints run inside the optimizer, too. A schedule casts the number of the step, and a
-    constraint sums the elements of a kernel.
-    """
-    waiting, num_steps = [divisor], 0
-    while waiting and num_steps < _MAX_MOVES:
-        row = waiting.pop(0)
-        made_by = computed.made_by(row)
-        if made_by == READER:
-            return True
-        if made_by in _OF_DIVISORS:
-            # TensorFlow may run the reciprocal of a root in place of the root. It is infinite where the root is 0.
-            waiting += [source for source in computed.made_from(row).values() if zeros(source) or infs(source)]
-        num_steps += 1
-    return False
 
 
 def _of_fused_op(computed: Computed) -> Explanation:
