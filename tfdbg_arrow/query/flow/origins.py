@@ -700,12 +700,15 @@ class Effects:
     def _is_run(self, graph_ids: Iterable[int], *, after: TensorEvent | None = None) -> bool:
         """Returns whether one of some graphs ran in any call, or in a call after that of a tensor."""
         ids = sorted(graph_ids)
+        if not ids:
+            return False
+        last = -1 if after is None else after.execution_index
         rows = self._logdir.rows(
             f"SELECT 1 FROM tensor_health WHERE run_id = ? AND graph_id IN ({', '.join('?' * len(ids))}) "
-            f"{'' if after is None else 'AND execution_index > ?'} LIMIT 1",
-            [self._run_id, *ids, *([] if after is None else [after.execution_index])],
+            "AND coalesce(execution_index, 0) > ? LIMIT 1",
+            [self._run_id, *ids, last],
         )
-        return bool(ids) and bool(rows)
+        return bool(rows)
 
     def _beginnings(self, event: TensorEvent) -> list[TensorEvent]:
         """Returns the bad tensors at the start of the chains of bad tensors that lead to a bad tensor."""
