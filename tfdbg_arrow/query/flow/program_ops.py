@@ -186,7 +186,7 @@ class ProgramOps:
             division = self._graphs.op(own.graph_id, op.made_for)
             is_divisor = event.op_type == "Const" and op.op_name.endswith("_recip")
             return (own.of_op(division.op_name), division) if division is not None and is_divisor else None
-        if event.op_type == "Const" and op.op_type in _DIVISIONS:
+        if event.op_type == "Const" and op.op_type in _DIVISIONS and op.inputs:
             dividend = self._row_of(own.of_op(*op.inputs[0])) if self._is_scaled_by_integer(own, op) else None
             is_by_0 = event.size == _sum(event.num_neg_inf, event.num_pos_inf)
             return (own, op) if is_by_0 and dividend is not None and dividend.op_type != "Const" else None
@@ -204,15 +204,18 @@ class ProgramOps:
         """
         graph = self._graphs.graph(own.graph_id)
         cast = graph.ops.get(division.inputs[1][0]) if len(division.inputs) == 2 else None
-        if cast is None or cast.op_type != "Cast" or graph.dtypes.get(cast.inputs[0]) not in NEVER_BAD:
+        if cast is None or cast.op_type != "Cast" or not cast.inputs:
             return False
-        users = [graph.ops[name] for name in graph.users.get(division.op_name, ())]
-        return graph.ops[cast.inputs[0][0]].op_type == "Const" and all(
-            user.op_type == "Mul"
-            and any(graph.ops[name].op_type == "Const" for name, _ in user.inputs)
-            and self._borders.bad_constant_taken_by(own.of_op(user.op_name), user) is None
-            for user in users
-        )
+        if graph.dtypes.get(cast.inputs[0]) not in NEVER_BAD or not self._is_of_constants(cast, own.graph_id):
+            return False
+        users = [graph.ops.get(name) for name in graph.users.get(division.op_name, ())]
+        return all(user is not None and self._is_product_with_constant(own, user) for user in users)
+
+    def _is_product_with_constant(self, own: GraphTensor, op: Op) -> bool:
+        """Returns whether an op multiplies a tensor by a constant that is not bad."""
+        sources = [self._graphs.op(own.graph_id, name) for name, _ in op.inputs]
+        is_product = op.op_type == "Mul" and any(source is not None and source.op_type == "Const" for source in sources)
+        return is_product and self._borders.bad_constant_taken_by(own.of_op(op.op_name), op) is None
 
     def inputs(self, made: ProgramOp, event: TensorEvent) -> Mapping[int, TensorEvent]:
         """Returns the recorded inputs of the op that made a tensor, and those whose counts follow from recorded ones.
