@@ -43,6 +43,8 @@ _NORM_STEPS = frozenset({
 _ROOTS = ("Sqrt", *RESHAPES)
 """Types of ops whose result is 0 only where their argument is, and nowhere negative."""
 _READERS = types_with(Trait.READS | Trait.READS_PART)
+_MAX_CASTS = 3
+"""Number of casts of a constant one after another that are followed. Ops of a damaged graph can form a cycle."""
 _CONSTANTS = frozenset({"Const", "Fill", "ZerosLike"})
 """Types of ops whose results of zeros are constants of the program."""
 _MAX_NORM_OPS = 200
@@ -543,8 +545,9 @@ class Surroundings:
 def _is_constant(ops: Mapping[str, Op], name: str) -> bool:
     """Returns whether an op returns a constant, perhaps cast."""
     op = ops.get(name)
-    while op is not None and op.op_type == "Cast" and op.inputs:
-        op = ops.get(op.inputs[0][0])
+    for _ in range(_MAX_CASTS):
+        if op is not None and op.op_type == "Cast" and op.inputs:
+            op = ops.get(op.inputs[0][0])
     return op is not None and op.op_type == "Const"
 
 
