@@ -194,6 +194,17 @@ def test_an_optimizer_that_divides_by_the_root_of_its_first_step(tmp_path: Path)
     assert why.repair == "The counter of steps begins at 0. Use step + 1, or tf.maximum(step, 1)."
 
 
+@pytest.mark.parametrize("behind", ["Cast", "Identity", "Mul", "RealDiv", "Sqrt", "Squeeze"])
+@pytest.mark.parametrize("op_type", ["Cholesky", "Log", "RealDiv", "Rsqrt"])
+def test_an_op_that_takes_its_own_result_in_a_damaged_graph(behind: str, op_type: str, tmp_path: Path) -> None:
+    """A search for the cause of a zero ends."""
+    step = Step().takes(CLEAN)
+    step.op("y", behind, ["y", "y"] if behind in ("Mul", "RealDiv") else ["y"], counts(zero=1, pos=1))
+    made = {"Cholesky": NAN, "Log": NEG_INF}.get(op_type, INF)
+    step.op("made", op_type, ["x", "y"] if op_type == "RealDiv" else ["y"], made)
+    assert step.reason("made", tmp_path, result="made") is not None
+
+
 def test_an_eager_value_that_where_replaces(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     log = run.execution("Log", inputs=[1], outputs={2: "float32"})

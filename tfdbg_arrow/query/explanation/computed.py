@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import isinf
 
@@ -15,6 +15,8 @@ from tfdbg_arrow.safe_text import number_of
 Inputs = Mapping[int, TensorEvent]
 """The recorded inputs of an op, by index."""
 
+MAX_CHAIN = 20
+"""Number of ops one after another that are followed. The ops of a damaged graph can form a cycle."""
 _VERSION = re.compile(r"V\d$")
 _GRADIENT = re.compile(r"(?:.*/)?(?:gradient_tape|gradients(?:_\d+)?)/")
 
@@ -204,6 +206,16 @@ class Computed:
         events = [self.inputs.get(index) for index in indexes]
         counted = tuple(event for event in events if event is not None and is_counted(event))
         return counted if len(counted) == len(indexes) else None
+
+    def chain(self, row: TensorEvent, op_types: Container[str | None]) -> list[TensorEvent]:
+        """Returns a tensor and those behind it, the nearest first: the first inputs of ops of some types."""
+        rows = [row]
+        while len(rows) < MAX_CHAIN and self.made_by(rows[-1]) in op_types:
+            source = self.made_from(rows[-1]).get(0)
+            if source is None:
+                break
+            rows.append(source)
+        return rows
 
     @property
     def has_finite_inputs(self) -> bool:

@@ -235,9 +235,7 @@ def with_cause_of_zero(explanation: Explanation, computed: Computed, *, index: i
 
 def _has_lost_epsilon(computed: Computed, x: TensorEvent) -> bool:
     """Returns whether an epsilon that was added to make a tensor, or the argument of its root, is 0 in its dtype."""
-    total = x
-    while computed.made_by(total) in ("Sqrt", *RESHAPES) and 0 in (taken := computed.made_from(total)):
-        total = taken[0]
+    total = computed.chain(x, ("Sqrt", *RESHAPES))[-1]
     terms = computed.made_from(total) if total.op_type in ADDS else {}
     has_zero = len(terms) == 2 and any(term.size and term.num_zero == term.size == 1 for term in terms.values())
     return has_zero or _has_removed_sum(computed) or computed.adds_rounded_to_0(x)
@@ -303,10 +301,8 @@ def underflow(computed: Computed, zero: TensorEvent) -> str | None:
 
 def _underflow_of_products(computed: Computed, zero: TensorEvent) -> str | None:
     """Returns the sentence for a sum of products of exponentials with positive numbers, or None."""
-    total: TensorEvent | None = zero
-    while total is not None and computed.made_by(total) in RESHAPES:
-        total = computed.made_from(total).get(0)
-    if total is None or not zero.num_zero or computed.made_by(total) not in MATRIX_PRODUCTS:
+    total = computed.chain(zero, RESHAPES)[-1]
+    if not zero.num_zero or computed.made_by(total) not in MATRIX_PRODUCTS:
         return None
     factors = list(computed.made_from(total).values())
     exponentials = [factor for factor in factors if factor.num_zero and is_finite_exponential(computed, factor)]
@@ -533,12 +529,9 @@ def inf_times_zero(computed: Computed, x: TensorEvent, y: TensorEvent) -> Explan
 
 def within_dtype(explanation: Explanation, computed: Computed) -> Explanation:
     """Returns an explanation whose repair has 1e4 in place of 1e9 if that is infinite in a dtype of the infinities."""
-    dtypes = [computed.output]
-    for row in filter(infs, computed.inputs.values()):
-        dtypes.append(row)
-        while computed.made_by(dtypes[-1]) == "Cast" and 0 in (taken := computed.made_from(dtypes[-1])):
-            dtypes.append(taken[0])
-    narrowest = min(dtypes, key=largest_of)
+    infinite = filter(infs, computed.inputs.values())
+    behind_casts = [uncast for row in infinite for uncast in computed.chain(row, ("Cast",))]
+    narrowest = min([computed.output, *behind_casts], key=largest_of)
     repair = explanation.repair or ""
     if _LARGE not in repair or largest_of(narrowest) > float(_LARGE):
         return explanation

@@ -186,10 +186,8 @@ def _is_of_one_sample(computed: Computed) -> bool:
         count = computed.made_from(divisor).get(0)
         is_count = count is not None and computed.made_by(count) == "Cast" and count.shape == ()
         return is_count and computed.made_by(dividend) == "Sum" and _combines_nothing(computed, dividend)
-    mean: TensorEvent | None = divisor
-    while mean is not None and computed.made_by(mean) in ("Sqrt", *RESHAPES):
-        mean = computed.made_from(mean).get(0)
-    if mean is None or computed.made_by(mean) != "Mean" or not _combines_nothing(computed, mean):
+    mean = computed.chain(divisor, ("Sqrt", *RESHAPES))[-1]
+    if computed.made_by(mean) != "Mean" or not _combines_nothing(computed, mean):
         return False
     return computed.made_by(computed.made_from(mean)[0]) in ("SquaredDifference", "Square")
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from math import isinf, log
 
 from tfdbg_arrow.query.explanation.computed import (
+    MAX_CHAIN,
     Computed,
     Explanation,
     Rule,
@@ -318,7 +319,9 @@ def _cholesky(computed: Computed) -> Explanation | None:
 
 def _largest_rank(computed: Computed, matrix: TensorEvent) -> int | None:
     """Returns the largest rank that a product of two matrices can have by their shapes, also times a number."""
-    while computed.made_by(matrix) in ("Mul", "RealDiv"):
+    for _ in range(MAX_CHAIN):
+        if computed.made_by(matrix) not in ("Mul", "RealDiv"):
+            break
         matrices = [row for row in computed.made_from(matrix).values() if row.shape == matrix.shape]
         others = [row for row in computed.made_from(matrix).values() if row.shape == ()]
         if len(matrices) != 1 or len(others) != 1:

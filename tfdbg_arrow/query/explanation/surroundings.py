@@ -10,7 +10,7 @@ from itertools import islice
 
 from tfdbg_arrow.query.bad_samples import BadSamples, SampleFinder
 from tfdbg_arrow.query.engine import Engine
-from tfdbg_arrow.query.explanation.computed import Computed, Inputs, VariableWrite, holds_only_neg_inf
+from tfdbg_arrow.query.explanation.computed import MAX_CHAIN, Computed, Inputs, VariableWrite, holds_only_neg_inf
 from tfdbg_arrow.query.explanation.kinds import ADDS, PLUS_CONSTANT, RESHAPES
 from tfdbg_arrow.query.explanation.program_results import ProgramResults
 from tfdbg_arrow.query.flow.data_flow import DataFlow
@@ -43,8 +43,6 @@ _NORM_STEPS = frozenset({
 _ROOTS = ("Sqrt", *RESHAPES)
 """Types of ops whose result is 0 only where their argument is, and nowhere negative."""
 _READERS = types_with(Trait.READS | Trait.READS_PART)
-_MAX_CASTS = 3
-"""Number of casts of a constant one after another that are followed. Ops of a damaged graph can form a cycle."""
 _CONSTANTS = frozenset({"Const", "Fill", "ZerosLike"})
 """Types of ops whose results of zeros are constants of the program."""
 _MAX_NORM_OPS = 200
@@ -140,18 +138,21 @@ class Surroundings:
         """
         ops = {} if row.graph_id is None else self.flow.graphs.graph(row.graph_id).ops
         op = ops.get(row.op_name or "")
-        while op is not None and op.op_type in _ROOTS and op.inputs:
-            op = ops.get(op.inputs[0][0])
+        for _ in range(MAX_CHAIN):
+            if op is not None and op.op_type in _ROOTS and op.inputs:
+                op = ops.get(op.inputs[0][0])
         if op is None or op.op_type not in ADDS:
             return False
         terms = [name for name, _ in op.inputs if name in ops and not _is_constant(ops, name)]
         if len(terms) != 1:
             return False
         term: TensorEvent | None = row
-        while term is not None and term.op_name != terms[0]:
-            term = self.inputs_of(term).get(0) if self.made_by(term) in (*_ROOTS, *ADDS) else None
-        while term is not None and self.made_by(term) == "Sqrt":
-            term = self.inputs_of(term).get(0)
+        for _ in range(MAX_CHAIN):
+            if term is not None and term.op_name != terms[0]:
+                term = self.inputs_of(term).get(0) if self.made_by(term) in (*_ROOTS, *ADDS) else None
+        for _ in range(MAX_CHAIN):
+            if term is not None and self.made_by(term) == "Sqrt":
+                term = self.inputs_of(term).get(0)
         return term is not None and all(
             each.has_inf_or_nan is False and bool(each.num_zero) and each.num_neg_finite == 0 for each in (row, term)
         )
@@ -545,7 +546,7 @@ class Surroundings:
 def _is_constant(ops: Mapping[str, Op], name: str) -> bool:
     """Returns whether an op returns a constant, perhaps cast."""
     op = ops.get(name)
-    for _ in range(_MAX_CASTS):
+    for _ in range(MAX_CHAIN):
         if op is not None and op.op_type == "Cast" and op.inputs:
             op = ops.get(op.inputs[0][0])
     return op is not None and op.op_type == "Const"
