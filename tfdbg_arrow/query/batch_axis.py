@@ -22,6 +22,7 @@ from tfdbg_arrow.safe_text import parse_json
 from tfdbg_arrow.schema.op_traits import READER, Trait, types_with
 
 _ELEMENTWISE, _KEEPS_SLICES = types_with(Trait.ELEMENTWISE), types_with(Trait.KEEPS_SLICES)
+_MATRIX_PRODUCTS = types_with(Trait.MULTIPLIES_MATRICES)
 _RESHAPING = types_with(Trait.RESHAPED) - {"Transpose"}
 METHODS_OF_KERAS = frozenset({"evaluate", "fit", "predict"})
 """The methods in which Keras takes elements from data sets."""
@@ -34,8 +35,6 @@ _REORDERING = frozenset({
 """Types of ops whose output can have the slices of an input in another order."""
 _LOOKUPS = frozenset({"Gather", "GatherV2", "ResourceGather"})
 """Types of ops that take slices of a table by number, such as an embedding."""
-_PRODUCTS_OF_MANY = frozenset({"BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"})
-"""Types of ops that multiply many pairs of matrices: of tensors with three axes or more."""
 _MAX_TENSORS = 1_000
 """Number of tensors that are followed back for one answer, because each takes some time."""
 _MAX_UNRECORDED = 20
@@ -123,7 +122,7 @@ class BatchAxis:
             # Axes are matched from the last one on, so the first axes of tensors with as many axes correspond.
             alike = [one for one in inputs if _num_axes(one) == len(row.shape) and (one.shape or ())[0] == size]
             return [*alike, *self._behind_integers(row, row.graph_tensor, num_axes=_num_axes(row))]
-        if row.op_type in _PRODUCTS_OF_MANY and len(row.shape) > 2:
+        if row.op_type in _MATRIX_PRODUCTS and len(row.shape) > 2:
             # An input with fewer axes is multiplied by each slice of the other one.
             return [each for each in inputs if _num_axes(each) == len(row.shape) and (each.shape or ())[0] == size]
         if row.op_type == "Einsum" and (labelled := self._labelled_inputs(row)):

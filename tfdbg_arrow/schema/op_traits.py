@@ -58,6 +58,7 @@ class Trait(Flag):
         KEEPS_SLICES: Slice i of the output along the first axis is computed from slice i of the first input, and from
             all of the other inputs. Only for tensors with two axes or more; for a product also only if it does not
             transpose the first input.
+        MULTIPLIES_MATRICES: The output is the product of matrices, which lie in the last two axes of the two inputs.
         ASKS_RESOURCE: The op takes a resource, but neither its content nor a value to write.
     """
 
@@ -95,6 +96,7 @@ class Trait(Flag):
     GETS_ELEMENT = auto()
     ELEMENTWISE = auto()
     KEEPS_SLICES = auto()
+    MULTIPLIES_MATRICES = auto()
     KEEPS_FINITE = auto()
     IS_SINGULAR = auto()
     DIVIDES = auto()
@@ -189,6 +191,7 @@ _ROWS: tuple[tuple[str, Trait], ...] = (
     ("Square SquaredDifference StopGradient Sub Tan Tanh TanhGrad TruncateDiv Xdivy Xlog1py Xlogy", _T.ELEMENTWISE),
     ("AvgPool BiasAdd Conv2D Conv3D DepthwiseConv2dNative LogSoftmax MatMul MaxPool Softmax", _T.KEEPS_SLICES),
     ("_FusedConv2D _FusedMatMul", _T.KEEPS_SLICES),
+    ("BatchMatMul BatchMatMulV2 BatchMatMulV3 MatMul", _T.MULTIPLIES_MATRICES),
     # Ops with memory of their own, of those whose outputs are often added up. These rows add to those above.
     ("Abs Add AddV2 BatchMatMul BatchMatMulV2 BiasAdd BiasAddGrad Conv2D Conv2DBackpropFilter", _T.OWN_MEMORY),
     ("Conv2DBackpropInput DivNoNan Elu EluGrad Erf Erfc Exp FusedBatchNormGradV3 FusedBatchNormV3", _T.OWN_MEMORY),

@@ -27,7 +27,7 @@ from tfdbg_arrow.query.explanation.outside import FROM_OUTSIDE
 from tfdbg_arrow.query.flow.extremes import MAXIMA, POOLS, holds_extreme, largest_of
 from tfdbg_arrow.query.recorded import TensorEvent
 from tfdbg_arrow.safe_text import number_of
-from tfdbg_arrow.schema.op_traits import POLES
+from tfdbg_arrow.schema.op_traits import POLES, Trait, types_with
 
 SOFTMAX = "Use tf.nn.softmax in place of the exponentials, their sum and the division."
 """The fix for a softmax by hand, which overflows or divides by 0."""
@@ -110,8 +110,7 @@ _CONSTANT_0 = (
 )
 _WRITE_OF_0 = "Give the variable a value that is not 0 there, or update it before it is used. If it may be 0:"
 _RESET_TO_0 = "Use the variable before the call sets it to 0, or give it a value that is not 0 there."
-MATRIX_PRODUCTS = ("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "MatMul")
-"""Types of ops that multiply matrices."""
+MATRIX_PRODUCTS = types_with(Trait.MULTIPLIES_MATRICES)
 RESHAPES = ("ExpandDims", "Identity", "Reshape", "Squeeze")
 """Types of ops that return the elements of their input in another shape."""
 _MAX_STEPS = 20
