@@ -218,8 +218,8 @@ def _examine(recording: TestRecording) -> str | None:
             alerts = logdir.alerts(kinds=list(options.rules), parameters=parameters, run_id=recording.run_id).alerts
     where = ("logdir", str(recording.logdir))
     blocks: list[Block] = [] if first is None or reasons is None else [*nonfinite_in_brief(first, reasons, where)]
-    for each in alerts[:_MAX_ALERTS]:
-        blocks += alert(each)
+    for found_alert in alerts[:_MAX_ALERTS]:
+        blocks += alert(found_alert)
     if len(alerts) > _MAX_ALERTS:
         blocks.append(Line(f"and {len(alerts) - _MAX_ALERTS:,} more alerts"))
     if first is None and blocks:

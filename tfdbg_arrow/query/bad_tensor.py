@@ -292,10 +292,10 @@ class BadTensorReader:
             return None
         # Each component shows which samples are bad in it alone.
         is_alike = all(
-            (each.health.first_bad_place or (None,))[0] == samples.first
-            and each.health.num_bad_slices == samples.num_bad
-            for each in samples.inputs
-            if each.health.has_inf_or_nan
+            (taken.health.first_bad_place or (None,))[0] == samples.first
+            and taken.health.num_bad_slices == samples.num_bad
+            for taken in samples.inputs
+            if taken.health.has_inf_or_nan
         )
         return replace(samples, name=None, inputs=(), num_bad=samples.num_bad if is_alike else None)
 

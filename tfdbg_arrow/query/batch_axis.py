@@ -116,27 +116,31 @@ class BatchAxis:
         if row.op_type in _REORDERING or row.op_type == READER or not row.shape:
             return []
         size = row.shape[0]
-        taken = [(index, each) for index, _, each in self._flow.taken_by(row) if each.shape]
-        inputs = [each for _, each in taken]
+        taken = [(index, source) for index, _, source in self._flow.taken_by(row) if source.shape]
+        inputs = [source for _, source in taken]
         if row.op_type in _ELEMENTWISE:
             # Axes are matched from the last one on, so the first axes of tensors with as many axes correspond.
             alike = [one for one in inputs if _num_axes(one) == len(row.shape) and (one.shape or ())[0] == size]
             return [*alike, *self._behind_integers(row, row.graph_tensor, num_axes=_num_axes(row))]
         if row.op_type in _MATRIX_PRODUCTS and len(row.shape) > 2:
             # An input with fewer axes is multiplied by each slice of the other one.
-            return [each for each in inputs if _num_axes(each) == len(row.shape) and (each.shape or ())[0] == size]
+            return [
+                source for source in inputs if _num_axes(source) == len(row.shape) and (source.shape or ())[0] == size
+            ]
         if row.op_type == "Einsum" and (labelled := self._labelled_inputs(row)):
-            return [each for index, each in taken if index in labelled and (each.shape or ())[0] == size]
+            return [source for index, source in taken if index in labelled and (source.shape or ())[0] == size]
         if row.op_type in _RESHAPING and (carrier := self._behind_product(row)) is not None:
             return [carrier]
         if self._keeps_slices(row):
-            return [each for index, each in taken if index == 0 and (each.shape or ())[0] == size]
-        others = [(each, axis) for each in inputs for axis, length in enumerate(each.shape or ()) if length == size]
+            return [source for index, source in taken if index == 0 and (source.shape or ())[0] == size]
+        others = [
+            (source, axis) for source in inputs for axis, length in enumerate(source.shape or ()) if length == size
+        ]
         if row.scope == "graph" and self._is_open(row, 0):
-            others = [(each, axis) for each, axis in others if self._is_open(each, axis)]
+            others = [(source, axis) for source, axis in others if self._is_open(source, axis)]
         elif size in row.shape[1:]:
             return []
-        return [] if any(axis != 0 for _, axis in others) else [each for each, _ in others]
+        return [] if any(axis != 0 for _, axis in others) else [source for source, _ in others]
 
     def _behind_product(self, row: TensorEvent) -> TensorEvent | None:
         """Returns the first input of a product of tensors with three axes or more, as a Dense layer computes it.

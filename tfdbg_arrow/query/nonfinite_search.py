@@ -148,9 +148,9 @@ def _best(
 ) -> _Candidate | None:
     """Returns the first culprit of the lowest rank. The search ends at a culprit of the least rank."""
     best: _Candidate | None = None
-    for each in candidates:
-        if each is not None and (best is None or rank(each) < rank(best)):
-            best = each
+    for candidate in candidates:
+        if candidate is not None and (best is None or rank(candidate) < rank(best)):
+            best = candidate
         if best is not None and rank(best) == least:
             break
     return best
@@ -160,7 +160,7 @@ def most_harmful(tensors: Iterable[NonFinite]) -> NonFinite | None:
     """Returns the first bad tensor of the highest rank, ranked as by `first_nonfinite`, or None if there are none."""
     ranks = {effect: rank for rank, effect in enumerate(EFFECTS)}
     return min(
-        tensors, key=lambda each: (each.is_expected, ranks.get(each.effect or "", len(EFFECTS) - 1)), default=None
+        tensors, key=lambda tensor: (tensor.is_expected, ranks.get(tensor.effect or "", len(EFFECTS) - 1)), default=None
     )
 
 

@@ -168,7 +168,9 @@ class SourceArrays:
         """Returns the executions that used an iterator before a given one did; none if it used none or several."""
         events = self._flow.events
         inputs = events.execution_inputs(taken_in).values()
-        iterators = [each for each in inputs if (events.eager(each).op_type or "").startswith("AnonymousIterator")]
+        iterators = [
+            tensor_id for tensor_id in inputs if (events.eager(tensor_id).op_type or "").startswith("AnonymousIterator")
+        ]
         if len(iterators) != 1:
             return []
         return [use.execution for use in events.uses(iterators[0]) if use.execution.execution_index < taken_in]

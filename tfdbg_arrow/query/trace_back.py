@@ -308,15 +308,15 @@ class _Search:
     def run(self, event_index: int, *, limit: int) -> Provenance:
         event = bad_start(self.flow, event_index, run_id=self._run_id)
         self._add(event, user=None, input_index=None, how="start", role="unfollowed")
-        waiting = [(event_index, event)]
+        to_follow = [(event_index, event)]
         is_cut = False
-        while waiting:
+        while to_follow:
             if len(self._hops) >= limit:
                 is_cut = True
                 break
-            _, row = heapq.heappop(waiting)
+            _, row = heapq.heappop(to_follow)
             for source in self._expand(row):
-                heapq.heappush(waiting, (source.event_index, source))
+                heapq.heappush(to_follow, (source.event_index, source))
         provenance = Provenance(run_id=self._run_id, hops=self._hop_reader.with_sources(self._marked()), is_cut=is_cut)
         effect = self._reader.own_effect(event)
         provenance = replace(provenance, effect=effect.name, expected_reason=effect.expected_reason)
@@ -424,14 +424,14 @@ class _Search:
 
     def _nearest_literal(self, start: Hop, written: set[int]) -> Hop | None:
         """Returns the nearest origin, from an infinite hop back, if it is one of those that the program wrote."""
-        waiting, seen = deque([start.hop_index]), {start.hop_index}
-        while waiting:
-            hop = self._hops[waiting.popleft()]
+        to_follow, seen = deque([start.hop_index]), {start.hop_index}
+        while to_follow:
+            hop = self._hops[to_follow.popleft()]
             if hop.role == "origin":
                 return hop if hop.hop_index in written else None
             new = sorted(self._sources.get(hop.hop_index, set()) - seen)
             seen.update(new)
-            waiting += new
+            to_follow += new
         return None
 
     def _written(self, origins: list[Hop]) -> set[int]:
@@ -448,12 +448,12 @@ class _Search:
         indexes = {hop.hop_index for hop in ends}
         for end in sorted(ends, key=lambda hop: hop.event_index):
             seen = {end.hop_index}
-            waiting = [end.hop_index]
-            while waiting:
-                for source in self._sources.get(waiting.pop(), ()):
+            to_follow = [end.hop_index]
+            while to_follow:
+                for source in self._sources.get(to_follow.pop(), ()):
                     if source not in seen:
                         seen.add(source)
-                        waiting.append(source)
+                        to_follow.append(source)
             if not (seen - {end.hop_index}) & indexes:
                 return end
         return min(ends, key=lambda hop: hop.event_index)

@@ -99,8 +99,8 @@ class CallJoin:
             if execution_index in self._in_flight
         ]
         undecided = [
-            [step, each.first, sorted(each.graphs)]
-            for step, each in islice(reversed(self._undecided.items()), _MAX_STATE_STEPS)
+            [step, undecided_step.first, sorted(undecided_step.graphs)]
+            for step, undecided_step in islice(reversed(self._undecided.items()), _MAX_STATE_STEPS)
         ]
         return {"calls": calls, "decided": decided[::-1], "undecided": undecided[::-1]}
 

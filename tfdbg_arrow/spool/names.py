@@ -294,10 +294,10 @@ class GraphLinks:
 
     def _closure(self, graph_id: int) -> frozenset[int]:
         seen = {graph_id}
-        waiting = [graph_id]
-        while waiting:
-            for callee in self._callees.get(waiting.pop(), ()):
+        to_follow = [graph_id]
+        while to_follow:
+            for callee in self._callees.get(to_follow.pop(), ()):
                 if callee not in seen:
                     seen.add(callee)
-                    waiting.append(callee)
+                    to_follow.append(callee)
         return frozenset(seen)

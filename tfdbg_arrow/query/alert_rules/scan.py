@@ -202,7 +202,8 @@ def _wanted(runs: OpenLogdir, rules: Sequence[Rule], run_ids: Sequence[str]) -> 
     if any(is_eager and op_type is None for _, op_type, is_eager in names):
         conditions.append("h.op_type IS NULL")
     selects = [
-        f"SELECT {columns} FROM tensor_health AS h JOIN {outputs} AS c ON {match} WHERE {each}" for each in conditions
+        f"SELECT {columns} FROM tensor_health AS h JOIN {outputs} AS c ON {match} WHERE {condition}"
+        for condition in conditions
     ]
     return " UNION ALL ".join(selects) or f"SELECT {columns} FROM tensor_health AS h WHERE false"
 

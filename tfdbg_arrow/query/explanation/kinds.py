@@ -284,17 +284,17 @@ def underflow(computed: Computed, zero: TensorEvent) -> str | None:
         terms = computed.made_from(zero).get(0)
         if terms is not None and terms.num_zero and is_finite_exponential(computed, terms):
             return "The divisor sums exponentials, and where it is 0, all of them underflowed."
-    waiting, seen = [zero], {zero.event_index}
-    while waiting and len(seen) <= _MAX_STEPS:
-        row = waiting.pop(0)
+    to_follow, seen = [zero], {zero.event_index}
+    while to_follow and len(seen) <= _MAX_STEPS:
+        row = to_follow.pop(0)
         if not row.size or row.num_zero != row.size:
             continue
         if is_finite_exponential(computed, row):
             return f"The divisor is 0 because Exp underflowed: {elements_are(row.num_zero, row)} 0 in its result."
         if computed.made_by(row) in _KEEPS_ZEROS:
-            taken = [each for each in computed.made_from(row).values() if each.event_index not in seen]
-            seen.update(each.event_index for each in taken)
-            waiting += taken
+            taken = [source for source in computed.made_from(row).values() if source.event_index not in seen]
+            seen.update(source.event_index for source in taken)
+            to_follow += taken
     return _underflow_of_products(computed, zero)
 
 

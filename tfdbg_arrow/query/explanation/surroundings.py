@@ -78,9 +78,9 @@ class Surroundings:
         Small tensors end the search, and ops whose result is small for a large input.
         """
         seen = {self.event.event_index}
-        waiting = [*self.inputs_of(self.event).values()]
-        while waiting and len(seen) < _MAX_BEHIND:
-            row = waiting.pop(0)
+        to_follow = [*self.inputs_of(self.event).values()]
+        while to_follow and len(seen) < _MAX_BEHIND:
+            row = to_follow.pop(0)
             is_near = row.execution_index == self.event.execution_index or self.event.scope == row.scope == "execution"
             if row.event_index in seen or not is_near or row.op_type in _BOUNDED or self._is_small(row):
                 continue
@@ -88,7 +88,7 @@ class Surroundings:
             inputs = self.inputs_of(row)
             forward = self.flow.labels.forward_op(self.flow.labels.of(row))
             yield Computed(output=row, inputs=inputs, forward_type=None if forward is None else forward.op_type)
-            waiting += inputs.values()
+            to_follow += inputs.values()
 
     def infinities_behind(self) -> Iterator[TensorEvent]:
         """Yields the infinite tensors whose exponentials are zeros of the op's healthy inputs, as exp(-Inf) is 0.
@@ -154,7 +154,8 @@ class Surroundings:
             if term is not None and self.made_by(term) == "Sqrt":
                 term = self.inputs_of(term).get(0)
         return term is not None and all(
-            each.has_inf_or_nan is False and bool(each.num_zero) and each.num_neg_finite == 0 for each in (row, term)
+            tensor.has_inf_or_nan is False and bool(tensor.num_zero) and tensor.num_neg_finite == 0
+            for tensor in (row, term)
         )
 
     def constant(self, row: TensorEvent) -> str | None:
@@ -173,7 +174,9 @@ class Surroundings:
         reader = self._integers_of(row) if self.made_by(row) == "Cast" else row
         if reader is None or reader.op_type not in _READERS:
             return None
-        read = next((each for each in self.flow.inputs_of(reader) if each.trace.dtype == "resource"), None)
+        read = next(
+            (taken_input for taken_input in self.flow.inputs_of(reader) if taken_input.trace.dtype == "resource"), None
+        )
         if read is None or read.trace.is_lost or read.write is None:
             return None
         write, place, is_of_call = read.write, read.trace.place, False
@@ -321,15 +324,15 @@ class Surroundings:
 
         The inner steps of a training, if they are unrolled, make such updates before the first call ends.
         """
-        seen, waiting = {self.event.event_index}, [self.event]
-        while waiting and len(seen) < _MAX_BEHIND:
-            row = waiting.pop(0)
+        seen, to_follow = {self.event.event_index}, [self.event]
+        while to_follow and len(seen) < _MAX_BEHIND:
+            row = to_follow.pop(0)
             inputs = self.inputs_of(row)
             if self._is_update(row, inputs):
                 return True
-            near = [each for each in inputs.values() if each.execution_index == self.event.execution_index]
-            waiting += [each for each in near if each.event_index not in seen]
-            seen.update(each.event_index for each in near)
+            near = [source for source in inputs.values() if source.execution_index == self.event.execution_index]
+            to_follow += [source for source in near if source.event_index not in seen]
+            seen.update(source.event_index for source in near)
         return False
 
     def _is_update(self, row: TensorEvent, inputs: Inputs) -> bool:
@@ -447,22 +450,22 @@ class Surroundings:
         if self.flow.labels.of(row).role == "gradient":
             return True
         return depth < _MAX_UNSCALING and any(
-            self._is_of_gradient(each, depth=depth + 1) for each in self.inputs_of(row).values()
+            self._is_of_gradient(source, depth=depth + 1) for source in self.inputs_of(row).values()
         )
 
     def _has_root_behind_sum(self) -> bool:
         """Returns whether a root is taken of a sum of the tensor's elements."""
         start = self.event.op_type in ("Sum", "L2Loss")
         seen: set[tuple[str | int, bool]] = set()
-        waiting = [(user, start) for user in self._users(self._own())]
-        while waiting and len(seen) < _MAX_NORM_OPS:
-            (key, op_type), is_summed = waiting.pop()
+        to_follow = [(user, start) for user in self._users(self._own())]
+        while to_follow and len(seen) < _MAX_NORM_OPS:
+            (key, op_type), is_summed = to_follow.pop()
             if op_type == "Sqrt" and is_summed:
                 return True
             is_summed = is_summed or op_type == "Sum"
             if op_type in _NORM_STEPS and (key, is_summed) not in seen:
                 seen.add((key, is_summed))
-                waiting += [(user, is_summed) for user in self._users(key)]
+                to_follow += [(user, is_summed) for user in self._users(key)]
         return False
 
     def _own(self) -> str | int:

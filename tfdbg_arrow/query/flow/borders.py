@@ -162,7 +162,7 @@ class Borders:
         computing = [(at, op) for at, op in ops.values() if op is start or (op.inputs and op.op_type not in HANDING_ON)]
         if not computing or (len(computing) == 1 and start.op_type == node_type):
             return ()
-        return tuple(sorted(computing, key=lambda each: self._order(*each)))
+        return tuple(sorted(computing, key=lambda computed: self._order(*computed)))
 
     def bad_constant_taken_by(self, place: GraphTensor, op: Op) -> tuple[int, str] | None:
         """Returns the graph and name of a constant with an infinity or a NaN that an op takes, or None."""
@@ -209,15 +209,15 @@ class Borders:
 
     def _is_computed_from(self, place: GraphTensor, op: Op, other: GraphTensor) -> bool:
         """Returns whether an absorbed op takes what the op at a place made, at most through other absorbed ops."""
-        waiting, seen = [op], {op.op_name}
-        while waiting and len(seen) < _MAX_FUSED:
-            for name, _ in waiting.pop().inputs:
+        to_follow, seen = [op], {op.op_name}
+        while to_follow and len(seen) < _MAX_FUSED:
+            for name, _ in to_follow.pop().inputs:
                 if name == other.op_name:
                     return True
                 source = self._graphs.op(place.graph_id, name)
                 if source is not None and name not in seen and self.executed.is_absorbed(replace(place, op_name=name)):
                     seen.add(name)
-                    waiting.append(source)
+                    to_follow.append(source)
         return False
 
     def _order(self, place: GraphTensor, op: Op) -> tuple[int, int]:
@@ -508,7 +508,7 @@ class Sessions:
             targets = parse_json(self._graphs.session_targets[function_name])
         except ValueError:
             targets = []
-        names = [each for each in targets if isinstance(each, str)] if isinstance(targets, list) else []
+        names = [target for target in targets if isinstance(target, str)] if isinstance(targets, list) else []
         return [op_name for op_name, _ in self._graphs.results_of(function_name)] + names
 
 

@@ -193,7 +193,7 @@ class TensorLists:
 
     def _list(self, place: GraphTensor) -> _List | None:
         """Returns a list. Loops make long lists, so the search does not recurse and visits each place once."""
-        waiting: list[tuple[_Key, Place | None]] = []
+        to_follow: list[tuple[_Key, Place | None]] = []
         content: _List | None = None
         at = self._resolve(place)
         while isinstance(at, GraphTensor) and None not in (
@@ -210,9 +210,9 @@ class TensorLists:
             if op is None or not (op.op_type == PUSHES or (op.op_type == POPS and at.output_slot != ELEMENT)):
                 break
             inputs = self._executed.aligned_inputs(at, op)
-            waiting.append((key, inputs[1] if op.op_type == PUSHES else None))
+            to_follow.append((key, inputs[1] if op.op_type == PUSHES else None))
             at = self._resolve(inputs[0])
-        for key, pushed in reversed(waiting):
+        for key, pushed in reversed(to_follow):
             if pushed is not None:
                 content = _List(pushed, content)
             elif content is not None:

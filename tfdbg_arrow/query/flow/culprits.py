@@ -325,9 +325,9 @@ class Culprits:
         self, behind: list[TensorEvent], root: TensorEvent, *, is_literal_skipped: bool = False
     ) -> TensorEvent:
         """Returns the first origin of the tensors behind a root, or the root itself if they have no other origin."""
-        others = [each for each in self._origins.roots(behind, set()) if each.event_index != root.event_index]
+        others = [other for other in self._origins.roots(behind, set()) if other.event_index != root.event_index]
         if is_literal_skipped:
-            others = [each for each in others if not self._origins.is_literal(each)]
+            others = [other for other in others if not self._origins.is_literal(other)]
         return min(others, key=self._place, default=root)
 
     def _after_forward_op(self, root: TensorEvent) -> list[TensorEvent]:
@@ -368,12 +368,12 @@ class Culprits:
             without_bad: Whether bad tensors are left out, with what they were computed from.
         """
         seen = {event.event_index}
-        waiting = [event]
-        while waiting and len(seen) < _MAX_BEHIND:
-            for source in self._flow.recent_sources_of(waiting.pop(0)):
+        to_follow = [event]
+        while to_follow and len(seen) < _MAX_BEHIND:
+            for source in self._flow.recent_sources_of(to_follow.pop(0)):
                 if source.event_index not in seen and not (without_bad and source.has_inf_or_nan):
                     seen.add(source.event_index)
-                    waiting.append(source)
+                    to_follow.append(source)
                     yield source
 
     def _in_pipeline(self, root: TensorEvent) -> list[TensorEvent]:
@@ -501,7 +501,7 @@ class Culprits:
             [self._run_id, root.execution_index],
         )
         roots = self._origins.roots(bad, set())
-        return [each for each in roots if each.op_type != "Const" and self._origins.verdict(each).is_origin]
+        return [root for root in roots if root.op_type != "Const" and self._origins.verdict(root).is_origin]
 
     def _called_graphs(self) -> set[int]:
         """Returns the graphs that run within calls from eager code or runs of sessions, at any depth."""

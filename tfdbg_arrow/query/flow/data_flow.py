@@ -136,7 +136,7 @@ class DataFlow:
             if trace.dtype == "resource":
                 content = self._contents.content(trace, event, since=self._bad_since if is_recent else 0)
                 traces = [self.trace(value, how=how, near=2**63 - 1) for value, how in content.values]
-                rows = [each.row for each in traces] + [content.old_value]
+                rows = [value.row for value in traces] + [content.old_value]
                 taken += [(index, "variable", row) for row in rows if row is not None]
             elif (row := trace.row) is not None:
                 taken.append((index, trace.how, row))
@@ -360,14 +360,14 @@ class DataFlow:
             return Sources(elements, is_complete=False)
         by_event: dict[int, TensorEvent] = {}
         is_complete = self._is_made_known(event)
-        waiting = list(self._input_places(event))
+        to_follow = list(self._input_places(event))
         if event.op_type is not None and event.op_type.startswith(COLLECTIVES):
             # The recording does not say which replicas take part.
             is_complete = False
-            waiting += self._other_replicas(event)
+            to_follow += self._other_replicas(event)
         seen: set[Place] = set()
-        while waiting:
-            place, how = waiting.pop()
+        while to_follow:
+            place, how = to_follow.pop()
             if place in seen:
                 continue
             seen.add(place)
@@ -390,7 +390,7 @@ class DataFlow:
                 # not determine any other unrecorded tensor.
                 is_known = not trace.is_lost and self._is_known_by_inputs(trace)
             is_complete = is_complete and is_known
-            waiting.extend(more)
+            to_follow.extend(more)
         return Sources(tuple(by_event[index] for index in sorted(by_event)), is_complete)
 
     def _other_replicas(self, event: TensorEvent) -> Iterator[tuple[Place, str]]:

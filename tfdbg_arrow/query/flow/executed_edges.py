@@ -293,14 +293,14 @@ class ExecutedEdges:
         node = None if graph is None or site is None else graph.node(place.graph_id, site, place.op_name)
         if graph is None or node is None:
             return
-        waiting = [(node.node_name, place.output_slot)]
-        seen = set(waiting)
-        while waiting and len(seen) < _MAX_USERS:
-            for user, index, slot in graph.users(*waiting.pop()):
+        to_follow = [(node.node_name, place.output_slot)]
+        seen = set(to_follow)
+        while to_follow and len(seen) < _MAX_USERS:
+            for user, index, slot in graph.users(*to_follow.pop()):
                 for tensor in handed_on(user, index, slot):
                     if tensor not in seen:
                         seen.add(tensor)
-                        waiting.append(tensor)
+                        to_follow.append(tensor)
                 yield user, index
 
     def node_type(self, place: GraphTensor) -> str | None:
@@ -461,7 +461,7 @@ class ExecutedEdges:
             self._last_inside[key] = self._find_last_inside(at, graph, merge, step)
         by_entry = self._last_inside[key]
         entry = (at.context.frame_id, at.context.iteration)
-        entries = [entry] if entry in by_entry else [each for each in by_entry if _may_be_same(each, entry)]
+        entries = [entry] if entry in by_entry else [possible for possible in by_entry if _may_be_same(possible, entry)]
         if len(entries) == 1:
             return replace(by_entry[entries[0]], near=at.near), *step.inputs[0]
         if entries or None in by_entry:  # the iteration of the outer loop that entered it is unknown

@@ -220,10 +220,10 @@ def all_passed_on(graph: ExecutedGraph, name: str, slot: int) -> Iterator[Passed
     A loop variable comes from outside the loop or from its body, and the result of a branch from any of the branches.
     What a branch only hands on is left out.
     """
-    waiting = [(name, slot, False)]
-    seen = set(waiting)
-    while waiting and len(seen) < MAX_PASSED:
-        name, slot, is_carried = waiting.pop()
+    to_follow = [(name, slot, False)]
+    seen = set(to_follow)
+    while to_follow and len(seen) < MAX_PASSED:
+        name, slot, is_carried = to_follow.pop()
         node, more = graph.nodes.get(name), []
         if node is None:
             continue
@@ -235,12 +235,12 @@ def all_passed_on(graph: ExecutedGraph, name: str, slot: int) -> Iterator[Passed
         elif node.op_type in MERGES and not graph.steps(node):
             inside = (passed_on(graph, *edge) for edge in node.inputs)
             yield from (
-                replace(each, is_carried=is_carried)
-                for each in inside
-                if each is not None and each.node.call_site not in (None, node.call_site)
+                replace(inner, is_carried=is_carried)
+                for inner in inside
+                if inner is not None and inner.node.call_site not in (None, node.call_site)
             )
         elif is_border(node) and node.op_type in HANDING_ON | SWITCHES | ENTERS | NEXT_ITERATIONS:
             index = slot if node.op_type == "IdentityN" else 0
             more = [(*edge, is_carried) for edge in node.inputs[index : index + 1]]
-        waiting += [each for each in more if each not in seen]
+        to_follow += [edge for edge in more if edge not in seen]
         seen.update(more)

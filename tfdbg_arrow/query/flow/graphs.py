@@ -300,12 +300,12 @@ class GraphReader:
     def _connected(self, graph_id: int) -> list[int]:
         """Returns a graph and the unread graphs that call it or are called by it, at any depth."""
         connected = {graph_id}
-        waiting = [graph_id]
-        while waiting and len(connected) < _MAX_GRAPHS_AT_ONCE:
-            for other in self._neighbours.get(waiting.pop(), ()):
+        to_follow = [graph_id]
+        while to_follow and len(connected) < _MAX_GRAPHS_AT_ONCE:
+            for other in self._neighbours.get(to_follow.pop(), ()):
                 if other not in connected and other not in self._graphs:
                     connected.add(other)
-                    waiting.append(other)
+                    to_follow.append(other)
         return sorted(connected)
 
     def _read_graphs(self, graph_ids: list[int]) -> None:

@@ -230,14 +230,14 @@ class Origins:
         """
         roots: list[TensorEvent] = []
         start = [event for event in events if event.event_index not in seen]
-        waiting = list(start)
-        while waiting:
-            row = waiting.pop()
+        to_follow = list(start)
+        while to_follow:
+            row = to_follow.pop()
             if row.event_index in seen:
                 continue
             seen.add(row.event_index)
             causes = self._followed(row)
-            waiting += causes
+            to_follow += causes
             if not causes:
                 roots.append(row)
         # Without a root, the rows seem to cause each other in a cycle. This happens only for rows without context.
@@ -315,9 +315,9 @@ class Origins:
             verdicts: The results for other tensors, by event_index. Those that are found are added.
         """
         takers: dict[int, int | None] = {event.event_index: None}
-        waiting = [event]
-        while waiting:
-            row = waiting.pop()
+        to_follow = [event]
+        while to_follow:
+            row = to_follow.pop()
             result = verdicts.get(row.event_index)
             causes = () if result is not None else causes_of(row)
             if result is False or (result is None and not causes and not is_base(row)):
@@ -329,7 +329,7 @@ class Origins:
                 return False
             new = [cause for cause in causes if cause.event_index not in takers]
             takers.update((cause.event_index, row.event_index) for cause in new)
-            waiting += new
+            to_follow += new
         verdicts.update(dict.fromkeys(takers, True))
         return True
 
@@ -656,17 +656,21 @@ class Effects:
     def _follow(self, walk: Walk, event: TensorEvent) -> None:
         """Follows a bad tensor, and the bad tensors that the gradients of the ops on its way created."""
         seen = {event.event_index}
-        waiting = [event]
-        while waiting and walk.harm != "variable" and len(seen) < _MAX_STARTS:
-            start = waiting.pop()
+        to_follow = [event]
+        while to_follow and walk.harm != "variable" and len(seen) < _MAX_STARTS:
+            start = to_follow.pop()
             before = len(walk.met)
             walk.follow(self._start(start))
             for row in (start, *islice(walk.met.values(), before, None)):
-                created = (each for each in self._gradients.created_by(row) if each.event_index not in seen)
-                new = [each for each in created if not self._origins.is_literal(each)]
-                seen.update(each.event_index for each in new)
-                waiting += new
-            walk.met.update((each.event_index, each) for each in waiting)
+                created = (
+                    of_gradient
+                    for of_gradient in self._gradients.created_by(row)
+                    if of_gradient.event_index not in seen
+                )
+                new = [of_gradient for of_gradient in created if not self._origins.is_literal(of_gradient)]
+                seen.update(of_gradient.event_index for of_gradient in new)
+                to_follow += new
+            walk.met.update((unfollowed.event_index, unfollowed) for unfollowed in to_follow)
 
     def _reason_out_of_sight(self, walk: Walk, event: TensorEvent) -> str:
         """Returns why a value that went out of reach did no harm. What a data set returned of it is followed."""
@@ -729,7 +733,7 @@ class Effects:
 
     def _is_at_pole(self, origin: TensorEvent) -> bool:
         index = POLES.get(origin.op_type or "")
-        health = next((each.trace.health for each in self._flow.inputs_of(origin) if each.index == index), None)
+        health = next((taken.trace.health for taken in self._flow.inputs_of(origin) if taken.index == index), None)
         return health is not None and bool(health.num_zero)
 
     def _start(self, event: TensorEvent) -> WalkedTensor:

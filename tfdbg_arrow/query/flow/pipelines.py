@@ -73,9 +73,9 @@ class Pipelines:
             return ()
         for graph_id in functions:
             results = self._bad_results(graph_id, component or 0)
-            if results := tuple(each for each in results if _may_become(each, event)):
+            if results := tuple(result for result in results if _may_become(result, event)):
                 return results
-        return tuple(each for each in self._bad_arrays if _may_become(each, event) and _has_rows_of(each, event))
+        return tuple(array for array in self._bad_arrays if _may_become(array, event) and _has_rows_of(array, event))
 
     @cached_property
     def _functions(self) -> Sequence[int]:

@@ -130,12 +130,12 @@ class ProgramOps:
         if any((at.graph_id, at.context) != (place.graph_id, place.context) for at, _ in computed):
             return None
         ops = {other.op_name: other for _, other in computed}
-        before, waiting = {op.op_name}, [op]
-        while waiting:
-            sources = (name for name, _ in waiting.pop().inputs if name in ops and name not in before)
+        before, to_follow = {op.op_name}, [op]
+        while to_follow:
+            sources = (name for name, _ in to_follow.pop().inputs if name in ops and name not in before)
             for name in list(sources):
                 before.add(name)
-                waiting.append(ops[name])
+                to_follow.append(ops[name])
         return [other for _, other in computed if other.op_name not in before]
 
     def _most_likely(

@@ -336,9 +336,9 @@ class Sinks:
             graph: The graph of the metric.
             op: An op of the metric. The tensor comes to it through other ops of the metric.
         """
-        waiting, seen = [*op.inputs], set(op.inputs)
-        while waiting and len(seen) < _MAX_KEPT:
-            source = waiting.pop()
+        to_follow, seen = [*op.inputs], set(op.inputs)
+        while to_follow and len(seen) < _MAX_KEPT:
+            source = to_follow.pop()
             for name in graph.users.get(source[0], ()):
                 user = graph.ops[name]
                 if source in user.inputs and is_check(user.op_type, user.inputs) and self._is_of_metric(graph, name):
@@ -346,7 +346,7 @@ class Sinks:
             maker = graph.ops.get(source[0])
             if maker is not None and self._is_of_metric(graph, maker.op_name):
                 new = [edge for edge in maker.inputs if edge not in seen]
-                waiting += new
+                to_follow += new
                 seen.update(new)
         return False
 
@@ -358,9 +358,9 @@ class Sinks:
         executed = self._flow.graphs.executed(graph.graph_id)
         if executed:
             return any(
-                each.users(node.node_name, slot)
-                for each in executed
-                for node in each.nodes_of(graph.graph_id, op.op_name)
+                executed_graph.users(node.node_name, slot)
+                for executed_graph in executed
+                for node in executed_graph.nodes_of(graph.graph_id, op.op_name)
             )
         users = (graph.ops[name] for name in graph.users.get(op.op_name, ()))
         is_taken = any((op.op_name, slot) in user.inputs for user in users)
@@ -404,15 +404,15 @@ class Sinks:
         return self._moved[row.event_index]
 
     def _find_whether_moved(self, row: TensorEvent) -> bool:
-        seen, waiting = {row.event_index}, [row]
-        while waiting:
-            computed = self._flow.computed(waiting.pop())
+        seen, to_follow = {row.event_index}, [row]
+        while to_follow:
+            computed = self._flow.computed(to_follow.pop())
             if computed.scope == "external":
                 continue
             bad = [source for source in self._flow.recent_sources_of(computed) if source.has_inf_or_nan]
             if computed.op_type not in MOVING or not bad or len(seen) > _MAX_KEPT:
                 return False
-            waiting += [source for source in bad if source.event_index not in seen]
+            to_follow += [source for source in bad if source.event_index not in seen]
             seen.update(source.event_index for source in bad)
         return True
 
@@ -508,16 +508,16 @@ class Sinks:
         """Returns the bad tensors that were stored, if a tensor comes from a variable or a list, or else the tensor."""
         makers: list[TensorEvent] = []
         seen: set[int] = set()
-        waiting = [row]
-        while waiting:
-            computed = self._flow.computed(waiting.pop())
+        to_follow = [row]
+        while to_follow:
+            computed = self._flow.computed(to_follow.pop())
             if computed.event_index in seen:
                 continue
             seen.add(computed.event_index)
             is_kept = (computed.op_type or "").startswith((*CONTAINERS, READER))
             put_in = [source for source in self._flow.recent_sources_of(computed) if source.has_inf_or_nan]
             if is_kept and put_in and len(seen) < _MAX_KEPT:
-                waiting += put_in
+                to_follow += put_in
             else:
                 makers.append(computed)
         return makers

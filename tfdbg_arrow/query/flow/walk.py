@@ -145,14 +145,14 @@ class Walk:
     def follow(self, start: WalkedTensor) -> None:
         """Follows the tensor until all its paths end, or until it reaches a variable."""
         seen = {start}
-        waiting = [start]
-        while waiting and "variable" not in self._harms:
-            tensor = waiting.pop()
+        to_follow = [start]
+        while to_follow and "variable" not in self._harms:
+            tensor = to_follow.pop()
             users = self._eager_users(tensor) if tensor.frame is None else self._graph_users(tensor, tensor.frame)
             for user in users:
                 if user not in seen and (user.is_verdict or self._is_bad(user)):
                     seen.add(user)
-                    waiting.append(user)
+                    to_follow.append(user)
             if len(seen) > _MAX_STEPS:
                 raise CannotTellError
         if self._is_unclear and self.harm is None:

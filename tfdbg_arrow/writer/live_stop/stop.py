@@ -116,7 +116,7 @@ class Stop:
         if self._thread.is_inside:
             return
         self.after_call()
-        idle = [each.event_index for each in self._watch.take_idle()]
+        idle = [watched.event_index for watched in self._watch.take_idle()]
         if idle and self._callable is None:
             raise self._error(idle[0])
         if idle:
@@ -282,24 +282,24 @@ class EagerWatch:
         """
         with self._lock:
             fresh = self._add(op_type, bad)
-            taken = [each for each in map(self._watched.get, map(self._tensor_id, inputs)) if each is not None]
-            for each in taken:
-                each.is_taken = True
+            taken = [watched for watched in map(self._watched.get, map(self._tensor_id, inputs)) if watched is not None]
+            for watched in taken:
+                watched.is_taken = True
             is_computed_with = computes(op_type) and not self._is_function(op_type)
-            if is_computed_with or any(each.is_told for each in taken):
-                for each in fresh if taken else ():
-                    each.is_told = True
+            if is_computed_with or any(watched.is_told for watched in taken):
+                for watched in fresh if taken else ():
+                    watched.is_told = True
         if taken and not is_computed_with:
             self._note(f"the input of {op_type}", f"{op_type} does not compute with it: the next ops decide")
-        return sorted(each.event_index for each in taken if is_computed_with and not each.is_told)
+        return sorted(watched.event_index for watched in taken if is_computed_with and not watched.is_told)
 
     def take_idle(self) -> list[_Watched]:
         """Returns the bad tensors that no op has taken so far, each once, ordered by event."""
         with self._lock:
-            idle = [each for each in self._watched.values() if not each.is_taken and not each.is_told]
-            for each in idle:
-                each.is_taken = True
-        return sorted(idle, key=lambda each: each.event_index)
+            idle = [watched for watched in self._watched.values() if not watched.is_taken and not watched.is_told]
+            for watched in idle:
+                watched.is_taken = True
+        return sorted(idle, key=lambda watched: watched.event_index)
 
     def _add(self, op_type: str, bad: Sequence[tuple[int, int, int]]) -> list[_Watched]:
         """Adds new bad tensors; returns those that are outputs of the op."""

@@ -211,7 +211,7 @@ def find_bad(array: Array) -> BadPlace | None:
     is_bad = ~_Kinds.of(array).finite
     if not is_bad.any():
         return None
-    num_slices = sum(bool(each.any()) for each in is_bad.reshape(len(array), -1)) if array.ndim else None
+    num_slices = sum(bool(slice_.any()) for slice_ in is_bad.reshape(len(array), -1)) if array.ndim else None
     return BadPlace(int(is_bad.argmax()), num_slices)
 
 
