@@ -182,6 +182,8 @@ class TestAgain:
         with pytest.raises(LogdirError, match="No space left on device"):
             tfdbg_arrow.enable(tmp_path)
         monkeypatch.undo()
+        for started in set(threading.enumerate()) - set(threads):
+            started.join(timeout=20)
         assert set(threading.enumerate()) <= set(threads)
         assert list((tmp_path / "spool").iterdir()) == []
         with tfdbg_arrow.capture(tmp_path):
