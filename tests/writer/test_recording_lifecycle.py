@@ -25,6 +25,13 @@ from .tables import rows
 pytestmark = pytest.mark.usefixtures("not_recording")
 
 
+def check_no_more_threads(before: list[threading.Thread]) -> None:
+    """Waits for the threads of a recording, which end soon after it, and checks that no others were started."""
+    for thread in set(threading.enumerate()) - set(before):
+        thread.join(timeout=20)
+    assert set(threading.enumerate()) <= set(before)
+
+
 class TestOff:
     def test_a_function_runs_on_after_disable(self, tmp_path: Path) -> None:
         f = doubling()
@@ -76,7 +83,7 @@ class TestOff:
                 doubling()(X)
             assert [getattr(*place) for place in places] == before
             assert eager_context.context().op_callbacks == []
-        assert set(threading.enumerate()) <= set(threads)
+        check_no_more_threads(threads)
         assert list((tmp_path / "spool").iterdir()) == []
         assert len({row["run_id"] for row in rows(tmp_path, "run")}) == 5
 
@@ -182,9 +189,7 @@ class TestAgain:
         with pytest.raises(LogdirError, match="No space left on device"):
             tfdbg_arrow.enable(tmp_path)
         monkeypatch.undo()
-        for started in set(threading.enumerate()) - set(threads):
-            started.join(timeout=20)
-        assert set(threading.enumerate()) <= set(threads)
+        check_no_more_threads(threads)
         assert list((tmp_path / "spool").iterdir()) == []
         with tfdbg_arrow.capture(tmp_path):
             doubling()(X)
