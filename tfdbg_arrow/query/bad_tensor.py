@@ -15,7 +15,9 @@ from tfdbg_arrow.query.capture_stats import gap_sentences, read_capture_stats
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.culprits import Culprits
 from tfdbg_arrow.query.flow.data_flow import DataFlow, Input
-from tfdbg_arrow.query.flow.origins import Effect, Effects, Gradients, Origins
+from tfdbg_arrow.query.flow.effects import Effect, Effects
+from tfdbg_arrow.query.flow.gradients import Gradients
+from tfdbg_arrow.query.flow.origins import Origins
 from tfdbg_arrow.query.flow.program_ops import ProgramOp
 from tfdbg_arrow.query.flow.sinks import Sinks
 from tfdbg_arrow.query.headline import headline_of

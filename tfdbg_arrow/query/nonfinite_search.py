@@ -14,7 +14,7 @@ from tfdbg_arrow.query.bad_tensor import BadTensorReader
 from tfdbg_arrow.query.displayed import Rows
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.culprits import Culprit
-from tfdbg_arrow.query.flow.origins import Effect
+from tfdbg_arrow.query.flow.effects import Effect
 from tfdbg_arrow.query.flow.sinks import EFFECTS
 from tfdbg_arrow.query.logdir.opening import opened
 from tfdbg_arrow.query.nonfinite_tensor import NonFinite, TensorContext

@@ -11,9 +11,11 @@ from typing import NamedTuple
 
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow
+from tfdbg_arrow.query.flow.effects import Effect, Effects
 from tfdbg_arrow.query.flow.extremes import POOLS, holds_extreme
+from tfdbg_arrow.query.flow.gradients import Gradients
 from tfdbg_arrow.query.flow.graphs import reachable
-from tfdbg_arrow.query.flow.origins import Effect, Effects, Gradients, OrderKey, Origins
+from tfdbg_arrow.query.flow.origins import OrderKey, Origins
 from tfdbg_arrow.query.flow.sinks import EFFECTS, LAST_EXECUTION, Sinks
 from tfdbg_arrow.query.recorded import Execution, TensorEvent, bad_condition, read_events
 from tfdbg_arrow.schema.op_traits import PIPELINE_ENDS, PUTS_INTO_STORE, TAKES_FROM_STORE

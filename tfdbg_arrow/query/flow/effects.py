@@ -1,0 +1,333 @@
+"""Effects: where the badness of a tensor ends.
+
+It can end in these places, the most harmful first:
+
+* in a variable (`variable`) that an op writes it to;
+* in a result (`result`): a function or an eager op returns it to the program, or an op passes it out of TensorFlow, and
+  nothing computes with it any more;
+* in a metric (`metric`): only ops of metrics take it;
+* nowhere (`absorbed`): the bad values that are computed from it end in none of these, or there are none.
+
+A result of a layer that a statement threw away before the program trained, as `model(example)` does, is none.
+
+A NaN of which an op makes an integer or a boolean counts as a result if that is used: the class that ArgMax picks, an
+index, a comparison. Only an op that asks whether a value is bad (IsNan, IsInf, IsFinite, `x != x`) knows the answer.
+A call that raised an error before it used a bad value returned the error instead of a result. The value did no harm if
+the program caught the error: the same line of code called the function again later, and this raised no error. An update
+in such a call counts only if a variable was bad afterwards.
+
+The gradient of an op may create bad values where the op itself did: the gradient of a logarithm of 0 is infinite, even
+if the logarithm was left out. These belong to the bad value of the op. Its effect is also theirs.
+
+An absorbed value is expected, as it did no harm. There is one exception. An optimizer that scales the loss provokes
+overflows, looks for them and skips the step. If the step is skipped because of a division by zero, or of a NaN that no
+overflow caused, a smaller scale would not help and the step is lost for good. Such a value is absorbed but not
+expected. A scalar that such a step returns, and that was computed from the gradients alone, is no result either.
+
+If the recording does not show where a value went (no call sites, an unrecorded function, too many tensors to follow),
+the value counts as absorbed if everything that was written, returned or counted by a metric since then is finite.
+Otherwise the effect is None and the value is not expected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+
+from tfdbg_arrow.query.engine import Engine
+from tfdbg_arrow.query.flow.data_flow import DataFlow
+from tfdbg_arrow.query.flow.gradients import Gradients
+from tfdbg_arrow.query.flow.graphs import BRANCHES
+from tfdbg_arrow.query.flow.origins import FROM_OUTSIDE, Origins, looks_like_mask
+from tfdbg_arrow.query.flow.sinks import Sinks, is_writer
+from tfdbg_arrow.query.flow.walk import (
+    ABSORBED,
+    CAUGHT_ERROR,
+    RETURNED_SCALAR,
+    SKIPPED_BY_LOSS_SCALING,
+    SKIPPED_STEP,
+    UNREACHED,
+    CannotTellError,
+    Frame,
+    OutOfSightError,
+    UnrecordedEndError,
+    Walk,
+    WalkedTensor,
+)
+from tfdbg_arrow.query.recorded import KINDS, Context, TensorEvent, read_events
+from tfdbg_arrow.schema.op_traits import PIPELINE_ENDS, POLES
+
+LITERAL = "the program wrote this infinity itself"
+LOG_OF_MASK = "it is the logarithm of a mask of zeros and ones, which the program adds to other values"
+LITERAL_FROM_OUTSIDE = "it holds only infinities, or infinities and zeros, as a mask or a start value does"
+"""The reason for a tensor that came from outside. Nothing shows who wrote its infinities."""
+_MAX_STARTS = 1000
+"""Maximum number of bad tensors created by gradients that are followed for one bad tensor."""
+_LOSS_SCALING = "loss_scale_optimizer"
+"""The module of Keras with the optimizer that scales the loss, in any version."""
+_MAX_ELEMENTS = 500
+"""Bad elements of data sets are followed if the run has fewer than this number."""
+
+
+@dataclass(frozen=True)
+class Effect:
+    """Where the badness of a tensor ends.
+
+    Attributes:
+        name: `variable`, `result`, `metric` or `absorbed`; None if the recording does not determine it.
+        expected_reason: Why the value is expected; None if it is not.
+    """
+
+    name: str | None
+    expected_reason: str | None
+
+
+_UNKNOWN = Effect(None, None)
+
+
+class Effects:
+    """Determines where bad values end within one run."""
+
+    def __init__(
+        self,
+        logdir: Engine,
+        flow: DataFlow,
+        origins: Origins,
+        sinks: Sinks,
+        gradients: Gradients,
+        *,
+        blamed: Callable[[], Mapping[int, str]],
+        is_followed_by_harm: Callable[[TensorEvent], bool],
+        run_id: str,
+    ) -> None:
+        self._flow = flow
+        self._labels = flow.labels
+        self._origins = origins
+        self._sinks = sinks
+        self._gradients = gradients
+        self._find_blamed = blamed
+        self._is_followed_by_harm = is_followed_by_harm
+        self._effects: dict[int, Effect] = {}
+        self._is_overflow: dict[int, bool] = {}
+        self._skipped_updates: dict[int, str | None] = {}
+        self._logdir = logdir
+        self._run_id = run_id
+
+    @cached_property
+    def _blamed(self) -> Mapping[int, str]:
+        return self._find_blamed()
+
+    def of(self, event: TensorEvent) -> Effect:
+        """Returns where the badness of a tensor ends."""
+        effect = self._effects.get(event.event_index)
+        if effect is None:
+            effect = self._effects[event.event_index] = self._find(event)
+        return effect
+
+    def _find(self, event: TensorEvent) -> Effect:
+        computed = self._flow.computed(event)
+        if computed.event_index in self._blamed:
+            return Effect(self._blamed[computed.event_index], None)
+        if self._origins.is_literal(computed):
+            if self._origins.is_log_of_mask(computed):
+                return Effect("absorbed", LOG_OF_MASK)
+            is_from_outside = computed.op_type in FROM_OUTSIDE and looks_like_mask(computed)
+            return Effect("absorbed", LITERAL_FROM_OUTSIDE if is_from_outside else LITERAL)
+        walk = Walk(self._flow, self._sinks)
+        try:
+            self._follow(walk, computed)
+        except CannotTellError:
+            is_all_known = self._flow.records_all and computed.execution_index is not None and walk.harm is None
+            is_harmless = is_all_known and not self._is_followed_by_harm(computed)
+            return Effect("absorbed", UNREACHED) if is_harmless else _UNKNOWN
+        except UnrecordedEndError:
+            return _UNKNOWN
+        except OutOfSightError:
+            index = event.execution_index
+            is_caught = self._sinks.is_caught(index)
+            is_failed = index is not None and self._sinks.has_failed(index) and not is_caught
+            if is_failed or self._sinks.is_stopped:
+                return Effect("result", None)  # the program got an error instead
+            is_harmless = walk.harm is None and not self._is_followed_by_harm(computed)
+            if not is_harmless:
+                return _UNKNOWN
+            return Effect("absorbed", CAUGHT_ERROR if is_caught else self._reason_out_of_sight(walk, computed))
+        if walk.harm == "result" and self._branches_of_optimizer:
+            reasons = {self.skipped_update(beginning) for beginning in self._beginnings(computed)}
+            reason = reasons.pop() if len(reasons) == 1 else None
+            return Effect("absorbed" if reason else "result", reason)
+        if walk.harm is not None:
+            return Effect(walk.harm, None)
+        if walk.reason != SKIPPED_STEP:
+            return Effect("absorbed", walk.reason)
+        is_lost = self._is_lost(event, walk.skipped_graphs)
+        return Effect("absorbed", None if is_lost else self._reason_of_skipped_step(walk.skipped_graphs))
+
+    def skipped_update(self, origin: TensorEvent) -> str | None:
+        """Returns why an overflow of a gradient did no harm although the call returned a scalar of it, or None.
+
+        An example is the norm of the gradients in a step that an optimizer with a dynamic loss scale skipped. A later
+        step must not have been skipped: the program trained on. The scalar must not belong to the loss, as that of a
+        gradient penalty does: such an overflow does not depend on the scale. So the origin is of a gradient, and no
+        gradient is taken of what is computed from it.
+        """
+        if origin.event_index not in self._skipped_updates:
+            self._skipped_updates[origin.event_index] = self._find_skipped_update(origin)
+        return self._skipped_updates[origin.event_index]
+
+    def _find_skipped_update(self, origin: TensorEvent) -> str | None:
+        is_of_gradient = self._labels.of(origin).role == "gradient" and origin.execution_index is not None
+        if not is_of_gradient or not self._branches_of_optimizer or not self._overflowed(origin):
+            return None
+        walk = Walk(self._flow, self._sinks)
+        try:
+            self._follow(walk, origin)
+        except (CannotTellError, OutOfSightError, UnrecordedEndError):
+            return None
+        if not walk.is_skipped_but_returned:
+            return None
+        of_call = all(row.shape == () and row.execution_index == origin.execution_index for row in walk.returned)
+        branches = walk.skipped_graphs & self._branches_of_optimizer
+        if not of_call or not self._is_run(branches, after=origin):
+            return None
+        if any(map(self._labels.is_of_loss, (origin, *walk.met.values()))):
+            return None
+        return self._reason_of_skipped_step(branches) + RETURNED_SCALAR
+
+    @cached_property
+    def _branches_of_optimizer(self) -> frozenset[int]:
+        """The graphs of branches in which an optimizer writes to variables."""
+        rows = self._logdir.rows(
+            "SELECT DISTINCT graph_id, op_type FROM graph_op WHERE run_id = ? AND role = 'optimizer'", [self._run_id]
+        )
+        writing = {graph_id for graph_id, op_type in rows if is_writer(op_type)}
+        branches = self._logdir.rows(
+            "SELECT DISTINCT callee_graph_id FROM graph_call WHERE run_id = ? AND callee_graph_id IS NOT NULL "
+            f"AND attribute IN ({', '.join('?' * len(BRANCHES))})",
+            [self._run_id, *BRANCHES],
+        )
+        return frozenset(branch for (branch,) in branches if not writing.isdisjoint(self._flow.graphs.parts(branch)))
+
+    def _reason_of_skipped_step(self, branches: Iterable[int]) -> str:
+        """Returns the reason for a value that a check found, so that branches did not run: that of loss scaling."""
+        ids = sorted(branches)
+        is_of_loss_scaling = self._logdir.rows(
+            "SELECT 1 FROM graph_call AS c JOIN graph_op AS o USING (run_id, graph_id, op_name) "
+            "JOIN stack_trace AS t USING (run_id, stack_trace_id) JOIN stack_frame AS f USING (run_id, stack_frame_id) "
+            f"WHERE run_id = ? AND c.callee_graph_id IN ({', '.join('?' * len(ids))}) AND f.owner <> 'user' "
+            f"AND contains(f.file_path, '{_LOSS_SCALING}') LIMIT 1",
+            [self._run_id, *ids],
+        )
+        return SKIPPED_BY_LOSS_SCALING if is_of_loss_scaling else SKIPPED_STEP
+
+    def _follow(self, walk: Walk, event: TensorEvent) -> None:
+        """Follows a bad tensor, and the bad tensors that the gradients of the ops on its way created."""
+        seen = {event.event_index}
+        to_follow = [event]
+        while to_follow and walk.harm != "variable" and len(seen) < _MAX_STARTS:
+            start = to_follow.pop()
+            before = len(walk.met)
+            walk.follow(self._start(start))
+            for row in (start, *islice(walk.met.values(), before, None)):
+                created = (
+                    of_gradient
+                    for of_gradient in self._gradients.created_by(row)
+                    if of_gradient.event_index not in seen
+                )
+                new = [of_gradient for of_gradient in created if not self._origins.is_literal(of_gradient)]
+                seen.update(of_gradient.event_index for of_gradient in new)
+                to_follow += new
+            walk.met.update((unfollowed.event_index, unfollowed) for unfollowed in to_follow)
+
+    def _reason_out_of_sight(self, walk: Walk, event: TensorEvent) -> str:
+        """Returns why a value that went out of reach did no harm. What a data set returned of it is followed."""
+        if len(self._flow.events.bad_events(KINDS, limit=2)) == 1:
+            return ABSORBED
+        elements = self._elements_of(event)
+        walk.met.update((element.event_index, element) for element in elements)
+        try:
+            for element in elements:
+                walk.follow(self._start(element))
+        except (CannotTellError, OutOfSightError, UnrecordedEndError):
+            return UNREACHED
+        return walk.reason if elements and walk.harm is None else UNREACHED
+
+    def _elements_of(self, event: TensorEvent) -> list[TensorEvent]:
+        """Returns what data sets returned of a bad tensor; none if the run has very many bad elements of data sets."""
+        ends = " OR ".join("starts_with(op_type, ?)" for _ in PIPELINE_ENDS)
+        elements = read_events(
+            self._logdir,
+            f"has_inf_or_nan AND ({ends}) ORDER BY event_index LIMIT {_MAX_ELEMENTS}",
+            [self._run_id, *PIPELINE_ENDS],
+        )
+        if len(elements) == _MAX_ELEMENTS:
+            return []
+        return [element for element in elements if event in self._origins.roots([element], set())]
+
+    def _is_lost(self, event: TensorEvent, skipped_graphs: set[int]) -> bool:
+        """Returns whether steps are lost for good: none was ever applied, and a smaller loss scale would not help."""
+        return not self._is_run(skipped_graphs) and not all(map(self._overflowed, self._beginnings(event)))
+
+    def _is_run(self, graph_ids: Iterable[int], *, after: TensorEvent | None = None) -> bool:
+        """Returns whether one of some graphs ran in any call, or in a call after that of a tensor."""
+        ids = sorted(graph_ids)
+        if not ids:
+            return False
+        last = -1 if after is None else after.execution_index
+        rows = self._logdir.rows(
+            f"SELECT 1 FROM tensor_health WHERE run_id = ? AND graph_id IN ({', '.join('?' * len(ids))}) "
+            "AND coalesce(execution_index, 0) > ? LIMIT 1",
+            [self._run_id, *ids, last],
+        )
+        return bool(rows)
+
+    def _beginnings(self, event: TensorEvent) -> list[TensorEvent]:
+        """Returns the bad tensors at the start of the chains of bad tensors that lead to a bad tensor."""
+        beginnings, seen, unexpanded = [], {event.event_index}, [event]
+        while unexpanded:
+            row = unexpanded.pop()
+            causes = [source for source in self._flow.recent_sources_of(row) if source.has_inf_or_nan]
+            if not causes:
+                beginnings.append(row)
+            unexpanded += [cause for cause in causes if cause.event_index not in seen]
+            seen.update(cause.event_index for cause in causes)
+        return beginnings
+
+    def _overflowed(self, origin: TensorEvent) -> bool:
+        if origin.event_index not in self._is_overflow:
+            self._is_overflow[origin.event_index] = not origin.num_nan and not self._is_at_pole(origin)
+        return self._is_overflow[origin.event_index]
+
+    def _is_at_pole(self, origin: TensorEvent) -> bool:
+        index = POLES.get(origin.op_type or "")
+        health = next((taken.trace.health for taken in self._flow.inputs_of(origin) if taken.index == index), None)
+        return health is not None and bool(health.num_zero)
+
+    def _start(self, event: TensorEvent) -> WalkedTensor:
+        if event.scope != "graph":
+            if event.tensor_id is None:
+                raise CannotTellError
+            return WalkedTensor(None, "", event.tensor_id, is_metric=self._is_metric(event))
+        if event.graph_id is None or event.op_name is None or event.output_slot is None:
+            raise CannotTellError
+        levels = self._flow.borders.levels(event.context, event.graph_id)
+        if self._flow.borders.sessions.is_session_graph(event.graph_id) or self._labels.of(event).role == "input":
+            raise OutOfSightError
+        if levels is None:
+            raise CannotTellError
+        root_id = levels[0].call.graph_id if levels else event.graph_id
+        outermost = Context(event.step_id, event.execution_index, "", 0, 0)
+        frame = Frame(root_id, outermost if levels else event.context, None, None)
+        for depth, level in enumerate(levels, start=1):
+            if level.call.callee_graph_id is None:
+                raise CannotTellError
+            context = event.context
+            for inner in range(len(levels), depth, -1):
+                context = self._flow.borders.outer_context(context, levels[:inner])
+            frame = Frame(level.call.callee_graph_id, context, level.call, frame)
+        return WalkedTensor(frame, event.op_name, event.output_slot, is_metric=self._is_metric(event))
+
+    def _is_metric(self, event: TensorEvent) -> bool:
+        return self._labels.of(event).role == "metric"
