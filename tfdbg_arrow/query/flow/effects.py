@@ -146,9 +146,9 @@ class Effects:
             return _UNKNOWN
         except OutOfSightError:
             index = event.execution_index
-            is_caught = self._sinks.is_caught(index)
-            is_failed = index is not None and self._sinks.has_failed(index) and not is_caught
-            if is_failed or self._sinks.is_stopped:
+            is_caught = self._sinks.failed_calls.is_caught(index)
+            is_failed = index is not None and self._sinks.failed_calls.has_failed(index) and not is_caught
+            if is_failed or self._sinks.failed_calls.is_stopped:
                 return Effect("result", None)  # the program got an error instead
             is_harmless = walk.harm is None and not self._is_followed_by_harm(computed)
             if not is_harmless:

@@ -22,6 +22,7 @@ from tfdbg_arrow.query.flow.borders import PASSING_OPS, is_in
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.flow.discarded import DiscardedResults
 from tfdbg_arrow.query.flow.executed_edges import TakenTensor
+from tfdbg_arrow.query.flow.failed_calls import FailedCalls
 from tfdbg_arrow.query.flow.graphs import CHECKS, DISCRETE, NEVER_BAD, NEVER_BAD_IN_SQL, Graph
 from tfdbg_arrow.query.flow.skipped import SkippedUses
 from tfdbg_arrow.query.recorded import Execution, GraphTensor, Op, TensorEvent, bad_condition, read_events
@@ -42,13 +43,8 @@ _IGNORES_VALUES = re.compile(
     rf"{'|'.join(sorted(types_with(Trait.OF_SHAPE)))}|TensorArraySize(V\d)?|Ragged(?!Range)\w+|Sparse\w+"
 )
 """Types of ops whose integers and booleans do not depend on the values of floating-point inputs."""
-_END_OF_DATA = "OutOfRangeError"
-"""The error that tells a program that a pipeline has no more elements."""
 EFFECTS = ("variable", "result", "metric", "absorbed")
 """Where the badness of a tensor can end, the most harmful first."""
-_READS_IN_SQL = ", ".join(
-    f"'{op_type}'" for op_type in sorted(types_with(Trait.READS | Trait.READS_PART | Trait.HOLDS_REFERENCE))
-)
 _DISCRETE_DTYPES = ", ".join(f"'{dtype}'" for dtype in sorted(DISCRETE))
 _MAX_UNITS = 256
 """Maximum number of executions or steps whose sinks are read at once."""
@@ -123,9 +119,6 @@ class Sinks:
         self.discarded = DiscardedResults(logdir, flow, run_id=run_id)
         self._moved: dict[int, bool] = {}
         self._num_outputs = lru_cache(maxsize=4096)(self._read_num_outputs)
-        self._recorded_outputs = lru_cache(maxsize=64)(self._read_recorded_outputs)
-        self._next_call = lru_cache(maxsize=4096)(self._find_next_call)
-        self._is_undone = lru_cache(maxsize=4096)(self._find_whether_undone)
 
     def batches(self, effect: str, *, upto: int = LAST_EXECUTION) -> Iterator[list[TensorEvent]]:
         """Yields the sinks of an effect by execution, in the order in which the executions started.
@@ -152,6 +145,14 @@ class Sinks:
     def skipped_uses(self) -> SkippedUses:
         """Finds the results that the program usually uses, and skipped once."""
         return SkippedUses(self._logdir, self._flow, eager_writers=self._eager_writers, run_id=self._run_id)
+
+    @cached_property
+    def failed_calls(self) -> FailedCalls:
+        """Finds the calls that raised an error."""
+        return FailedCalls(self._logdir, self._flow, next_call=self._next_call, run_id=self._run_id)
+
+    def _next_call(self, execution_index: int) -> int | None:
+        return self.skipped_uses.next_call(execution_index)
 
     def skipped(self, first: int, last: int) -> Iterator[TensorEvent]:
         """Yields the results of some executions that the program skipped this one time.
@@ -236,7 +237,7 @@ class Sinks:
 
     def _is_written(self, row: TensorEvent) -> bool:
         """Returns whether an op that writes a bad tensor to a variable does harm by it."""
-        return not self.is_moved(row) and not self.is_undone(row.execution_index)
+        return not self.is_moved(row) and not self.failed_calls.is_undone(row.execution_index)
 
     def updates(self, row: TensorEvent) -> bool:
         """Returns whether an op takes a tensor to change a variable by it: an infinity is not intended there."""
@@ -526,7 +527,7 @@ class Sinks:
 
     def _cut_off(self) -> Iterator[TensorEvent]:
         """Yields the bad tensors that an op would have taken if its call had not raised an error that did harm."""
-        harmful = itertools.filterfalse(self.is_caught, sorted(self._failed))
+        harmful = itertools.filterfalse(self.failed_calls.is_caught, sorted(self.failed_calls.executions))
         for execution_index in itertools.islice(harmful, _MAX_FAILED):
             rows = read_events(
                 self._logdir,
@@ -544,83 +545,9 @@ class Sinks:
         else:
             users = [place.of_op(name) for name in self._flow.graphs.graph(row.graph_id).users.get(row.op_name, ())]
         return any(
-            self.is_cut_off(user) and self._ran(user.graph_id, user.context.call_site, row, is_next=False)
+            self.failed_calls.is_cut_off(user) and self._ran(user.graph_id, user.context.call_site, row, is_next=False)
             for user in users
         )
-
-    def is_cut_off(self, place: GraphTensor) -> bool:
-        """Returns whether a tensor would have been recorded, but was not computed because its call raised an error."""
-        return (
-            place.context.execution_index in self._failed
-            and (place.op_name, place.output_slot) in self._recorded_outputs(place.graph_id)
-            and not self._flow.borders.executed.is_absorbed(place)
-            and self._flow.events.graph_tensor(place) is None
-        )
-
-    def is_caught(self, execution_index: int | None) -> bool:
-        """Returns whether an execution raised an error, and the program caught it and continued.
-
-        The error with which `on_nonfinite` stops a program does not show what the program does without it.
-        """
-        return execution_index is not None and self._next_call(execution_index) is not None
-
-    def _find_next_call(self, execution_index: int) -> int | None:
-        """Returns the execution by which the error of another one is caught, or None if there is none."""
-        if self.is_stopped or execution_index not in self._failed:
-            return None
-        return self.skipped_uses.next_call(execution_index)
-
-    def is_undone(self, execution_index: int | None) -> bool:
-        """Returns whether the program caught the error of an execution, and no variable was bad because of it.
-
-        Until the program called the function again, an op read a bad value only if it already did in the execution.
-        """
-        return execution_index is not None and self._is_undone(execution_index)
-
-    def _find_whether_undone(self, execution_index: int) -> bool:
-        following = self._next_call(execution_index)
-        if following is None:
-            return False
-        bad_reads = (
-            "SELECT op_type, op_name FROM tensor_health WHERE run_id = ? AND has_inf_or_nan "
-            f"AND op_type IN ({_READS_IN_SQL}) AND execution_index BETWEEN ? AND ?"
-        )
-        new = self._logdir.rows(
-            f"{bad_reads} EXCEPT {bad_reads}",
-            [self._run_id, execution_index + 1, following, self._run_id, execution_index, execution_index],
-        )
-        return not new
-
-    @cached_property
-    def is_stopped(self) -> bool:
-        """Whether `on_nonfinite` stopped the program, so that nothing was computed from a bad value any more."""
-        rows = self._logdir.rows(
-            "SELECT 1 FROM execution_error WHERE run_id = ? AND error_type = 'NonFiniteError' LIMIT 1", [self._run_id]
-        )
-        return bool(rows)
-
-    @cached_property
-    def _failed(self) -> frozenset[int]:
-        """The executions that raised an error, other than the end of the data."""
-        rows = self._logdir.rows(
-            "SELECT execution_index FROM execution_error WHERE run_id = ? AND error_type <> ?",
-            [self._run_id, _END_OF_DATA],
-        )
-        return frozenset(index for (index,) in rows)
-
-    def _read_recorded_outputs(self, graph_id: int) -> frozenset[tuple[str, int]]:
-        rows = self._logdir.rows(
-            "SELECT op_name, output_slot FROM graph_op_output WHERE run_id = ? AND graph_id = ? AND is_recorded",
-            [self._run_id, graph_id],
-        )
-        return frozenset((op_name, slot) for op_name, slot in rows)
-
-    def has_failed(self, execution_index: int) -> bool:
-        """Returns whether an execution raised an error."""
-        rows = self._logdir.rows(
-            "SELECT 1 FROM execution_error WHERE run_id = ? AND execution_index = ?", [self._run_id, execution_index]
-        )
-        return bool(rows)
 
 
 def _event_index(batch: list[TensorEvent]) -> int:

@@ -171,7 +171,7 @@ class Walk:
         if tensor.frame is None:
             return True
         place = _place(tensor.frame, tensor.name, tensor.slot)
-        if self._sinks.is_cut_off(place):
+        if self._sinks.failed_calls.is_cut_off(place):
             self._note_failure(place.context.execution_index)
             return False
         crossing = self._flow.borders.crossing(place)
@@ -314,7 +314,7 @@ class Walk:
             self._harms.add("result")
 
     def _note_write(self, tensor: WalkedTensor, role: str | None) -> None:
-        if tensor.frame is not None and self._sinks.is_undone(tensor.frame.context.execution_index):
+        if tensor.frame is not None and self._sinks.failed_calls.is_undone(tensor.frame.context.execution_index):
             self._is_caught = True
         else:
             self._harms.add(effect_of_write(role))
@@ -412,7 +412,7 @@ class Walk:
         }
         for result in sorted(results):
             if result not in outputs:
-                if not self._sinks.has_failed(execution.execution_index):
+                if not self._sinks.failed_calls.has_failed(execution.execution_index):
                     raise UnrecordedEndError
                 self._note_failure(execution.execution_index)
                 return
@@ -420,7 +420,7 @@ class Walk:
 
     def _note_failure(self, execution_index: int | None) -> None:
         """Notes that a call did not compute or return a tensor because it raised an error."""
-        if self._sinks.is_caught(execution_index):
+        if self._sinks.failed_calls.is_caught(execution_index):
             self._is_caught = True
         else:
             self._harms.add("result")
