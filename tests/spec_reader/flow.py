@@ -522,6 +522,8 @@ class Flow:
             if not callees and call["attribute"] not in _LOOP | _BRANCHES:  # it ran and left no rows
                 callees = [self._silent_callee(context, call)]
             if body and not callees:
+                if call["callee_graph_id"] is None:
+                    return []  # the body was not recorded, so nothing shows whether it ran
                 if any(self._is_lost(self._caller(other)) for other in self._callees(context, call)):
                     return []  # one of these frames may have been entered here
                 return self._edge_inputs(context, op)[slot : slot + 1] if slot is not None else []

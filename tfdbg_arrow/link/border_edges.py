@@ -138,6 +138,8 @@ class BorderEdges:
             for call in sites.calls_of_graph[place.graph_id]:
                 if (site, call.op_name) in self.calling_ops:
                     self.is_border[self.calling_ops[site, call.op_name][0]] = True
+        for op, _ in call_inputs:  # also those of functions that were not recorded
+            self.is_border[op] = True
         self.results = self._outermost_results()
 
     def _add_feeds(self, site: int) -> None:

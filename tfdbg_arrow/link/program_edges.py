@@ -37,7 +37,8 @@ JOIN linked_node AS y
 ON y.executed_graph_id = i.executed_graph_id AND y.node_name = i.source_node_name AND NOT y.is_border
 {_OP_OF_NODE.format(op="a", node="x")}
 {_OP_OF_NODE.format(op="b", node="y")} AND b.root = a.root
-WHERE NOT i.is_control AND coalesce(i.source_output_slot, 0) BETWEEN 0 AND b.num_outputs - 1"""
+WHERE NOT i.is_control AND coalesce(i.source_output_slot, 0) BETWEEN 0 AND b.num_outputs - 1
+AND (a.is_made OR (a.graph_id, a.op_name) NOT IN (SELECT graph_id, op_name FROM graph_call WHERE is_inline))"""
 _UNCLEAR = f"""
 SELECT DISTINCT a.op, i.executed_graph_id AS executed
 FROM executed_op_input AS i
