@@ -57,13 +57,13 @@ def difference(logdir: Path, *, is_ranked: bool = False) -> str | None:
     firsts = _origins(runs, found.event_index) if is_ranked and found is not None else _firsts(runs)
     if found is None or not firsts:
         return None if found is None and not firsts else f"{logdir}: {found} is not {firsts}"
-    frame = next((frame for frame in found.stack if frame.owner == "user"), None)
-    line = None if frame is None else f"{frame.file_path}:{frame.lineno}"
-    if found.outside_name == CAPTURED:
-        line = firsts[0].line  # the answer has the line of the op that uses the tensor, not of the call
+    first = firsts[0]
+    lines = [f"{frame.file_path}:{frame.lineno}" for frame in found.stack if frame.owner == "user"]
+    line = lines[0] if lines else None
+    if found.outside_name == CAPTURED and found.event_index == first.event_index and first.line in lines:
+        line = first.line  # the answer begins with the op that uses the tensor, and the call is further out
     held = {"nan"} if found.num_nan else set()
     held |= {"inf"} if found.num_neg_inf or found.num_pos_inf else set()
-    first = firsts[0]
     expected = (found.op_name, found.op_type, found.output_slot, line)
     answer = (first.op_name, first.op_type, first.output_slot, first.line)
     # If TensorFlow did not run the program's op as it is, first_nonfinite names the op that most likely made the value.

@@ -294,10 +294,10 @@ class BadTensorReader:
             return None
         # Each component shows which samples are bad in it alone.
         is_alike = all(
-            (taken.health.first_bad_place or (None,))[0] == samples.first
-            and taken.health.num_bad_slices == samples.num_bad
-            for taken in samples.inputs
-            if taken.health.has_inf_or_nan
+            (beside.health.first_bad_place or (None,))[0] == samples.first
+            and beside.health.num_bad_slices == samples.num_bad
+            for beside in samples.inputs
+            if beside.health.has_inf_or_nan
         )
         return replace(samples, name=None, inputs=(), num_bad=samples.num_bad if is_alike else None)
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import isinf
+from typing import TypeVar
 
 from tfdbg_arrow.query.displayed import Displayed
 from tfdbg_arrow.query.flow.extremes import largest_of
@@ -15,6 +16,7 @@ from tfdbg_arrow.safe_text import number_of
 Inputs = Mapping[int, TensorEvent]
 """The recorded inputs of an op, by index."""
 
+_T = TypeVar("_T")
 MAX_CHAIN = 20
 """Number of ops one after another that are followed. The ops of a damaged graph can form a cycle."""
 _VERSION = re.compile(r"V\d$")
@@ -209,13 +211,7 @@ class Computed:
 
     def chain(self, row: TensorEvent, op_types: Container[str | None]) -> list[TensorEvent]:
         """Returns a tensor and those behind it, the nearest first: the first inputs of ops of some types."""
-        rows = [row]
-        while len(rows) < MAX_CHAIN and self.made_by(rows[-1]) in op_types:
-            source = self.made_from(rows[-1]).get(0)
-            if source is None:
-                break
-            rows.append(source)
-        return rows
+        return chain_of(row, lambda taker: self.made_from(taker).get(0) if self.made_by(taker) in op_types else None)
 
     @property
     def has_finite_inputs(self) -> bool:
@@ -257,6 +253,14 @@ def infs(event: TensorEvent) -> int:
 def zeros(event: TensorEvent) -> int:
     """Returns the number of zeros."""
     return event.num_zero or 0
+
+
+def chain_of(start: _T, source_of: Callable[[_T], _T | None]) -> list[_T]:
+    """Returns a start, its source, the source of that, and so on, at most MAX_CHAIN of them."""
+    chain = [start]
+    while len(chain) < MAX_CHAIN and (source := source_of(chain[-1])) is not None:
+        chain.append(source)
+    return chain
 
 
 def holds_only_neg_inf(row: TensorEvent) -> bool:

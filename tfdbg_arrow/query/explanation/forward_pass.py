@@ -3,41 +3,27 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property
 
 from tfdbg_arrow.query.bad_tensor import BadTensorReader
-from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.explanation.computed import holds_only_neg_inf
 from tfdbg_arrow.query.explanation.library import IN_LOGSUMEXP, library_functions
+from tfdbg_arrow.query.explanation.surroundings import BadTensorFacts
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.flow.extremes import POOLS, holds_extreme
 from tfdbg_arrow.query.flow.origins import NORMALIZATIONS, Origins
 from tfdbg_arrow.query.flow.sinks import Sinks
 from tfdbg_arrow.query.flow.walk import CannotTellError, OutOfSightError, UnrecordedEndError, Walk, WalkedTensor
 from tfdbg_arrow.query.recorded import KINDS, GraphTensor, Op, TensorEvent, bad_condition, read_events
-from tfdbg_arrow.query.stacks import StackReader, short_place, user_source
+from tfdbg_arrow.query.stacks import short_place, user_source
 from tfdbg_arrow.schema.op_traits import Trait, types_with
 
 _GETS_ELEMENT = f"{tuple(sorted(types_with(Trait.GETS_ELEMENT)))}"
 _SELECTS = ("Select", "SelectV2")
 
 
-@dataclass(frozen=True)
-class ForwardPass:
-    """The forward pass that a bad tensor goes through. It is followed when asked for.
-
-    Attributes:
-        logdir: The logdir.
-        flow: The run's data flow. The caller must hold its lock.
-        event: The bad tensor.
-        run_id: The run.
-    """
-
-    logdir: Engine
-    flow: DataFlow
-    event: TensorEvent
-    run_id: str
+class ForwardPass(BadTensorFacts):
+    """The forward pass that a bad tensor goes through."""
 
     def bad_gradient_of_masked(self) -> TensorEvent | None:
         """Returns a bad tensor of the gradient if a `tf.where` replaces the bad value everywhere in the forward pass.
@@ -93,10 +79,6 @@ class ForwardPass:
         """Returns the user's line of a stack, such as `train.py:9`; None if it is not known."""
         frame = user_source(self._stacks.stack(stack_trace_id))
         return None if frame is None else short_place(frame)
-
-    @cached_property
-    def _stacks(self) -> StackReader:
-        return StackReader(self.logdir, run_id=self.run_id)
 
     @cached_property
     def _forward_walk(self) -> _ForwardWalk:

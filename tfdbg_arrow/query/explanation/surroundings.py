@@ -10,7 +10,7 @@ from itertools import islice
 
 from tfdbg_arrow.query.bad_samples import BadSamples, SampleFinder
 from tfdbg_arrow.query.engine import Engine
-from tfdbg_arrow.query.explanation.computed import MAX_CHAIN, Computed, Inputs, VariableWrite, holds_only_neg_inf
+from tfdbg_arrow.query.explanation.computed import Computed, Inputs, VariableWrite, chain_of, holds_only_neg_inf
 from tfdbg_arrow.query.explanation.kinds import ADDS, PLUS_CONSTANT, RESHAPES
 from tfdbg_arrow.query.explanation.program_results import ProgramResults
 from tfdbg_arrow.query.flow.data_flow import DataFlow
@@ -53,8 +53,8 @@ _MAX_UNSCALING = 3
 
 
 @dataclass(frozen=True)
-class Surroundings:
-    """The facts about the op of a bad tensor for which the recording is followed. They are read when asked for.
+class BadTensorFacts:
+    """What is read about a bad tensor when it is asked for.
 
     Attributes:
         logdir: The logdir.
@@ -67,6 +67,14 @@ class Surroundings:
     flow: DataFlow
     event: TensorEvent
     run_id: str
+
+    @cached_property
+    def _stacks(self) -> StackReader:
+        return StackReader(self.logdir, run_id=self.run_id)
+
+
+class Surroundings(BadTensorFacts):
+    """The facts about the op of a bad tensor for which the recording is followed."""
 
     def inputs_of(self, event: TensorEvent) -> Inputs:
         """Returns the recorded inputs of the op that made a tensor."""
@@ -137,26 +145,28 @@ class Surroundings:
         where that term is 0. TensorFlow's optimizer removes the sum, so that neither it nor the constant has a row.
         """
         ops = {} if row.graph_id is None else self.flow.graphs.graph(row.graph_id).ops
-        op = ops.get(row.op_name or "")
-        for _ in range(MAX_CHAIN):
-            if op is not None and op.op_type in _ROOTS and op.inputs:
-                op = ops.get(op.inputs[0][0])
+        op = _op_behind(ops, row.op_name or "", _ROOTS)
         if op is None or op.op_type not in ADDS:
             return False
         terms = [name for name, _ in op.inputs if name in ops and not _is_constant(ops, name)]
         if len(terms) != 1:
             return False
-        term: TensorEvent | None = row
-        for _ in range(MAX_CHAIN):
-            if term is not None and term.op_name != terms[0]:
-                term = self.inputs_of(term).get(0) if self.made_by(term) in (*_ROOTS, *ADDS) else None
-        for _ in range(MAX_CHAIN):
-            if term is not None and self.made_by(term) == "Sqrt":
-                term = self.inputs_of(term).get(0)
-        return term is not None and all(
-            tensor.has_inf_or_nan is False and bool(tensor.num_zero) and tensor.num_neg_finite == 0
-            for tensor in (row, term)
+        term = chain_of(row, lambda taker: None if taker.op_name == terms[0] else self._behind(taker, *_ROOTS, *ADDS))[
+            -1
+        ]
+        argument = chain_of(term, lambda taker: self._behind(taker, "Sqrt"))[-1]
+        return (
+            term.op_name == terms[0]
+            and self.made_by(argument) != "Sqrt"
+            and all(
+                tensor.has_inf_or_nan is False and bool(tensor.num_zero) and tensor.num_neg_finite == 0
+                for tensor in (row, argument)
+            )
         )
+
+    def _behind(self, row: TensorEvent, *op_types: str) -> TensorEvent | None:
+        """Returns the first input of the op that made a tensor, if the op has one of some types and it has a row."""
+        return self.inputs_of(row).get(0) if self.made_by(row) in op_types else None
 
     def constant(self, row: TensorEvent) -> str | None:
         """Returns the code of a constant, perhaps cast; an empty text if its line has no part of its own, or None."""
@@ -541,17 +551,20 @@ class Surroundings:
         frame = user_source(self._stacks.stack(self.flow.stack_trace_id(row)))
         return "" if frame is None else short_place(frame)
 
-    @cached_property
-    def _stacks(self) -> StackReader:
-        return StackReader(self.logdir, run_id=self.run_id)
+
+def _op_behind(ops: Mapping[str, Op], name: str, op_types: tuple[str, ...]) -> Op | None:
+    """Returns an op; for one of some types, the first op of another type behind it. None if it was not recorded."""
+
+    def source_of(taker: str) -> str | None:
+        op = ops.get(taker)
+        return op.inputs[0][0] if op is not None and op.op_type in op_types and op.inputs else None
+
+    return ops.get(chain_of(name, source_of)[-1])
 
 
 def _is_constant(ops: Mapping[str, Op], name: str) -> bool:
     """Returns whether an op returns a constant, perhaps cast."""
-    op = ops.get(name)
-    for _ in range(MAX_CHAIN):
-        if op is not None and op.op_type == "Cast" and op.inputs:
-            op = ops.get(op.inputs[0][0])
+    op = _op_behind(ops, name, ("Cast",))
     return op is not None and op.op_type == "Const"
 
 
