@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import tempfile
 import threading
 import time
 from collections import OrderedDict
@@ -15,7 +14,6 @@ from typing import Any, TypeVar
 from tfdbg_arrow.errors import TimeLimitError
 from tfdbg_arrow.query import Logdir, open_logdir
 from tfdbg_arrow.query.asked_runs import ALL_RUNS, find_run
-from tfdbg_arrow.query.engine import sql_literal
 from tfdbg_arrow.query.integrity.damage import damage_told
 from tfdbg_arrow.query.logdir.statements import memory_limit_bytes
 from tfdbg_arrow.storage.layout import MANIFEST_DIRECTORY
@@ -59,19 +57,14 @@ class Reader:
         self._timeout_s = timeout_s
         self._memory_limit = memory_limit_bytes(memory_limit) // _NUM_CONNECTIONS
         self._storage_options = storage_options
-        self._spill = tempfile.TemporaryDirectory(prefix="tfdbg_arrow_view_")
         self._slots = threading.BoundedSemaphore(_NUM_CONNECTIONS)
         self._lock = threading.Lock()
         self._cache: OrderedDict[Hashable, Any] = OrderedDict()
         self._cached_state: Hashable = None
         self._is_closed = False
         self.background = Background(self.read, self.state)
-        try:
-            # Open the logdir now, so that errors are raised before the server starts.
-            self._idle: list[tuple[Logdir, Hashable]] = [(self._open(), self._state())]
-        except BaseException:
-            self._spill.cleanup()
-            raise
+        # Open the logdir now, so that errors are raised before the server starts.
+        self._idle: list[tuple[Logdir, Hashable]] = [(self._open(), self._state())]
 
     def close(self) -> None:
         """Closes the logdir. Requests that are still running end with an error."""
@@ -81,7 +74,6 @@ class Reader:
             idle, self._idle = self._idle, []
         for logdir, _ in idle:
             logdir.close()
-        self._spill.cleanup()
 
     def read(self, key: Hashable, compute: Callable[[Logdir], _Result]) -> _Result:
         """Returns what a function reads from the current logdir.
@@ -147,15 +139,12 @@ class Reader:
             self._slots.release()
 
     def _open(self) -> Logdir:
-        logdir = open_logdir(
+        return open_logdir(
             self.path,
             storage_options=self._storage_options,
             skip_broken=self._skip_broken,
             memory_limit=self._memory_limit,
         )
-        # Spill to a private directory; the default is in the directory in which the program was started.
-        logdir.sql(f"SET temp_directory = {sql_literal(self._spill.name)}")
-        return logdir
 
     def _state(self) -> Hashable:
         return state_of(self.path)

@@ -217,8 +217,10 @@ class DataFlow:
         """
         if event.op_type not in _READERS or not event.has_inf_or_nan:
             return event
-        sources = self.sources_of(event)
-        if not sources.is_complete or any(source.has_inf_or_nan for source in sources.events):
+        if any(source.has_inf_or_nan for source in self.recent_sources_of(event)):
+            return event
+        sources = self.sources_of(event)  # asked last, because it goes through all writes since the start of the run
+        if not sources.is_complete:
             return event
         writes = [input_.write for input_ in self.inputs_of(event) if input_.write is not None]
         if len(writes) != 1 or not writes[0].op_type.startswith(OPTIMIZERS):

@@ -111,19 +111,23 @@ class SkippedUses:
         """
         writers = self._eager_writers or ["AssignVariableOp"]
         stacks = self._stacks_of_line((op_type,), stack_trace_id)
-        ((last,),) = self._logdir.rows(
-            "SELECT max(e.execution_index) FROM execution AS e "
+        # Without the aggregate in it, DuckDB may join the line's executions with all executions that can be a user.
+        taken = (
+            "SELECT i.execution_index AS user_index, coalesce(e.role, '') = 'gradient' AS is_gradient, "
+            "max(e.execution_index) AS last FROM execution AS e "
             "JOIN execution_output AS o ON o.run_id = e.run_id AND o.execution_index = e.execution_index "
             "JOIN execution_input AS i ON i.run_id = o.run_id AND i.tensor_id = o.tensor_id "
-            "JOIN execution AS u ON u.run_id = i.run_id AND u.execution_index = i.execution_index "
-            "LEFT JOIN execution_output AS m ON m.run_id = u.run_id AND m.execution_index = u.execution_index "
             f"WHERE e.run_id = ? AND e.op_type = ? AND e.stack_trace_id IN ({', '.join('?' * len(stacks))}) "
-            "AND o.output_slot = ? "
-            "AND NOT (coalesce(e.role, '') = 'gradient' AND coalesce(u.role, '') = 'gradient') "
+            "AND o.output_slot = ? GROUP BY i.execution_index, coalesce(e.role, '') = 'gradient'"
+        )
+        ((last,),) = self._logdir.rows(
+            f"SELECT max(t.last) FROM ({taken}) AS t JOIN execution AS u ON u.execution_index = t.user_index "
+            "LEFT JOIN execution_output AS m ON m.run_id = u.run_id AND m.execution_index = u.execution_index "
+            "WHERE u.run_id = ? AND NOT (t.is_gradient AND coalesce(u.role, '') = 'gradient') "
             f"AND (u.graph_id IS NOT NULL OR u.op_type IN ({', '.join('?' * len(writers))}) "
             f"OR (m.output_slot IS NOT NULL AND coalesce(m.dtype, '') NOT IN ({NEVER_BAD_IN_SQL}))) "
             f"AND u.op_type NOT IN (''{', ?' * len(other_users)})",
-            [self._run_id, op_type, *stacks, output_slot, *writers, *sorted(other_users)],
+            [self._run_id, op_type, *stacks, output_slot, self._run_id, *writers, *sorted(other_users)],
         )
         return None if last is None else int(last)
 
