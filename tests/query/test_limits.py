@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -62,6 +64,14 @@ class TestMemoryLimit:
             with pytest.raises(MemoryLimitError, match=r"the limit of 61 MiB.*--memory-limit"):
                 opened.sql(_SPILLS_TOO_MUCH).fetchall()
             assert opened.rows("SELECT count(*) FROM tensor_health") == [(1,)]
+
+    @pytest.mark.parametrize(("free", "limit"), [(10**12, "610.3 MiB"), (10**9, "476.8 MiB")])
+    def test_temporary_files_take_ten_times_the_limit_or_half_of_the_free_disk(
+        self, logdir: Path, monkeypatch: pytest.MonkeyPatch, free: int, limit: str
+    ) -> None:
+        monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
+        with open_logdir(logdir, memory_limit="64MB") as opened:
+            assert opened.rows("SELECT current_setting('max_temp_directory_size')") == [(limit,)]
 
     def test_an_alert_rule_that_exceeds_the_limit_is_reported_and_the_others_run(
         self, logdir: Path, tmp_path: Path

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
+
 import duckdb
+
+_SPILL_PER_MEMORY = 10
+"""How many times the memory limit the temporary files of a database may take: enough to sort a table of 100 M rows
+within the default limit."""
 
 
 def open_database(path: str = ":memory:", **settings: str | bool) -> duckdb.DuckDBPyConnection:
@@ -17,6 +23,19 @@ def open_database(path: str = ":memory:", **settings: str | bool) -> duckdb.Duck
     )
     hide_progress_bar(connection)
     return connection
+
+
+def temporary_files(directory: str, *, memory_limit: int) -> dict[str, str]:
+    """Returns the settings for the temporary files of large queries.
+
+    The files take at most half of the free disk. DuckDB would fill the disk, on which a training may write, too.
+
+    Args:
+        directory: Where they are.
+        memory_limit: The memory limit of the queries, in bytes.
+    """
+    limit = min(_SPILL_PER_MEMORY * memory_limit, shutil.disk_usage(directory).free // 2)
+    return {"temp_directory": directory, "max_temp_directory_size": f"{limit}B"}
 
 
 def hide_progress_bar(connection: duckdb.DuckDBPyConnection) -> None:

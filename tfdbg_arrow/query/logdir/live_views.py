@@ -6,7 +6,6 @@ Creating a view binds all its parts, of which a logdir with many runs has thousa
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -14,7 +13,7 @@ from pathlib import Path
 import duckdb
 
 from tfdbg_arrow.errors import BrokenPartError
-from tfdbg_arrow.query.database import hide_progress_bar, open_database
+from tfdbg_arrow.query.database import hide_progress_bar, open_database, temporary_files
 from tfdbg_arrow.query.engine import sql_literal
 from tfdbg_arrow.query.logdir.public_views import COMPUTED, View, public_views
 from tfdbg_arrow.schema import TABLES, Column, Table
@@ -28,9 +27,6 @@ _MAX_LOADED_ROWS = 500_000
 """Maximum number of rows of a run's table that is read into memory."""
 _PERCENT_OF_LIMIT = 75
 """DuckDB's share of the memory limit; the rest is for the rows that Python holds."""
-_SPILL_PER_MEMORY = 10
-"""How many times the memory limit the temporary files of a connection may take: enough to sort a table of 100 M rows
-within the default limit."""
 
 
 class LiveViews:
@@ -313,17 +309,12 @@ def _unfetched_view(table: Table) -> str:
 def connect(spill: str, *, memory_limit: int) -> duckdb.DuckDBPyConnection:
     """Opens a database in memory.
 
-    Temporary files take at most half of the free disk. DuckDB would fill the disk, on which a training may write, too.
-
     Args:
         spill: The directory for temporary files of large queries. DuckDB's default is the working directory.
         memory_limit: How many bytes the queries may use in total.
     """
-    spill_limit = min(_SPILL_PER_MEMORY * memory_limit, shutil.disk_usage(spill).free // 2)
     return open_database(
-        memory_limit=f"{duckdb_share(memory_limit)}B",
-        temp_directory=spill,
-        max_temp_directory_size=f"{spill_limit}B",
+        memory_limit=f"{duckdb_share(memory_limit)}B", **temporary_files(spill, memory_limit=memory_limit)
     )
 
 

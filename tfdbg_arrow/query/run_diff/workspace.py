@@ -12,7 +12,7 @@ import duckdb
 import pyarrow as pa
 
 from tfdbg_arrow.errors import QueryError
-from tfdbg_arrow.query.database import open_database
+from tfdbg_arrow.query.database import open_database, temporary_files
 from tfdbg_arrow.query.engine import sql_literal
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.logdir.live_views import duckdb_share
@@ -119,12 +119,11 @@ class Workspace:
 
     def __init__(self, *, memory_limit: int) -> None:
         self._directory = tempfile.TemporaryDirectory(prefix="tfdbg_arrow_diff_")
-        path = Path(self._directory.name)
         # In memory, because a database file would be flushed to disk for nothing.
         self.connection = open_database(
             memory_limit=f"{duckdb_share(memory_limit)}B",
-            temp_directory=str(path / "spill"),
             preserve_insertion_order=False,
+            **temporary_files(self._directory.name, memory_limit=memory_limit),
         )
 
     def __enter__(self) -> Workspace:
