@@ -1,8 +1,8 @@
 """Writes a run as the records of a Debugger V2 dump.
 
 The dump has an execution for each row of `execution`, and a trace for each row of `tensor_health` of scope `graph`,
-including tensors that Debugger V2 does not record itself. Its ids are those of our tables, in decimal. The traces of a
-call are in the order of data flow (`export_order`), those of an imported run in the order of the imported dump.
+including tensors that Debugger V2 does not record itself. Its ids are those of our tables, in decimal. The traces are
+in the order of `event_index`, which is that of their arrival, as in a dump that Debugger V2 writes.
 
 Source: tensorflow/python/debug/lib/dumping_callback.py, debug_events_reader.py.
 """
@@ -10,14 +10,11 @@ Source: tensorflow/python/debug/lib/dumping_callback.py, debug_events_reader.py.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import pyarrow as pa
-
 from tfdbg_arrow.debugger_v2.export_graphs import Graphs, Messages, Stacks
-from tfdbg_arrow.debugger_v2.export_order import CALL_COLUMNS, CallOrder, ordered_calls
 from tfdbg_arrow.debugger_v2.export_tables import RunRow, RunTables, listed, to_rows
 from tfdbg_arrow.debugger_v2.file_sets import DumpFiles
 from tfdbg_arrow.debugger_v2.protos.debug_event_pb2 import DebugEvent, TensorDebugMode
@@ -30,7 +27,7 @@ PROGRESS_TABLES = ("graph_op", "execution", "tensor_health")
 _UNKNOWN_DEVICE_ID = 0
 """Id of an unrecorded device; recorded devices are numbered from 1, as in Debugger V2."""
 _EXECUTION_WINDOW = 4096
-_TRACE_BATCH = 4096
+_TRACE_WINDOW = 4096
 _NO_SUMMARY = "The mode's summary needs values that were not measured, for example of strings, which have no health."
 _NO_OP = "The run has no row of the op that made the tensor, which Debugger V2's reader needs for a trace."
 _EXTERNAL = "Debugger V2 does not support tensors that come from outside all recorded ops."
@@ -205,17 +202,10 @@ class RunWriter:
         columns = (
             "graph_id", "op_name", "output_slot", "wall_time_ns", "event_index", "device_id", *self._summaries.columns,
         )  # fmt: skip
-        rows = self._tables.keyed(
-            "tensor_health", "event_index", tuple(dict.fromkeys([*CALL_COLUMNS, *columns])), where=("scope", "graph")
-        )
+        traces = self._tables.keyed("tensor_health", "event_index", columns, where=("scope", "graph"))
         num_other = self._tables.num_rows("tensor_health")
-        # Without frames and iterations, which an imported run does not have, the ops of a loop cannot be ordered.
-        in_order = (window for _, _, window in rows.windows(_TRACE_BATCH))
-        calls = in_order if self._run.is_imported else ordered_calls(rows, CallOrder(self._tables))
-        for window in _in_batches(calls):
-            for graph_id, op_name, slot, wall_time_ns, event_index, device_id, *health in to_rows(
-                window.select(columns)
-            ):
+        for _, _, window in traces.windows(_TRACE_WINDOW):
+            for graph_id, op_name, slot, wall_time_ns, event_index, device_id, *health in to_rows(window):
                 tensor_id = graphs.tensor_id(graph_id, op_name, slot)
                 if tensor_id is None:
                     self._leave_out("tensor_health", _NO_OP)
@@ -242,13 +232,6 @@ class RunWriter:
             return self._summaries.summary(measured.health, tensor_id=tensor_id)
         value = self._values.get(measured.event_index)
         return TensorProto() if value is None else whole_tensor(*value)
-
-
-def _in_batches(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
-    """Yields the rows of large tables in smaller ones, because as Python objects they take more memory."""
-    for table in tables:
-        for start in range(0, table.num_rows, _TRACE_BATCH):
-            yield table.slice(start, _TRACE_BATCH)
 
 
 class _ExecutionTensors:
