@@ -33,24 +33,6 @@ _Tensor = tuple[str, int]
 """The name of a node and the index of its output."""
 
 
-class Messages:
-    """Writes messages so that the wall times of a file never fall, as its readers expect.
-
-    Args:
-        files: The dump.
-    """
-
-    def __init__(self, files: DumpFiles) -> None:
-        self._files = files
-        self._lasts: dict[str, int] = {}
-
-    def write(self, file: str, event: DebugEvent, wall_time_ns: int) -> None:
-        """Writes a message with a time, in nanoseconds since 1970-01-01T00:00:00Z, or that of the one before it."""
-        self._lasts[file] = max(self._lasts.get(file, wall_time_ns), wall_time_ns)
-        event.wall_time = self._lasts[file] / 1_000_000_000
-        self._files.write(file, event.SerializeToString())
-
-
 @dataclass(frozen=True, slots=True)
 class _GraphRow:
     """One row of graph."""
@@ -83,7 +65,7 @@ class Graphs:
 
     Args:
         tables: The run's tables.
-        messages: The dump.
+        files: The dump.
         stacks: The run's stacks.
         leave_out: Called for each row that the reader could not accept.
         advance: Called with the number of rows of graph_op that were written.
@@ -92,13 +74,13 @@ class Graphs:
     def __init__(
         self,
         tables: RunTables,
-        messages: Messages,
+        files: DumpFiles,
         *,
         stacks: Stacks,
         leave_out: LeaveOut,
         advance: Callable[[int], None],
     ) -> None:
-        self._messages, self._stacks, self._leave_out = messages, stacks, leave_out
+        self._files, self._stacks, self._leave_out = files, stacks, leave_out
         self._graphs = {
             row.graph_id: row
             for row in itertools.starmap(
@@ -212,7 +194,7 @@ class Graphs:
             event.debugged_graph.graph_name = row.name
             if row.outer_graph_id in self._written:
                 event.debugged_graph.outer_context_id = str(row.outer_graph_id)
-            self._messages.write("graphs", event, wall_time_ns)
+            self._files.write("graphs", event, wall_time_ns)
             self._written.add(row.graph_id)
 
     def _read_inputs(self, graph_id: int) -> dict[str, list[str]]:
@@ -247,7 +229,7 @@ class Graphs:
         op.num_outputs = row.num_outputs
         op.output_tensor_ids.extend(range(self._num_tensors + 1, self._num_tensors + row.num_outputs + 1))
         op.code_location.CopyFrom(self._stacks.location(row.stack_trace_id, needs_frame=False))
-        self._messages.write("graphs", event, row.wall_time_ns)
+        self._files.write("graphs", event, row.wall_time_ns)
         self._tensor_ids[row.graph_id, row.op_name] = self._num_tensors + 1, row.num_outputs
         self._num_tensors += row.num_outputs
 
@@ -259,13 +241,13 @@ class Stacks:
 
     Args:
         tables: The run's tables.
-        messages: The dump.
+        files: The dump.
         host_name: Host name of the run.
         wall_time_ns: The time for the records, in nanoseconds since 1970-01-01T00:00:00Z.
     """
 
-    def __init__(self, tables: RunTables, messages: Messages, *, host_name: str, wall_time_ns: int) -> None:
-        self._messages, self._host_name, self._wall_time_ns = messages, host_name, wall_time_ns
+    def __init__(self, tables: RunTables, files: DumpFiles, *, host_name: str, wall_time_ns: int) -> None:
+        self._files, self._host_name, self._wall_time_ns = files, host_name, wall_time_ns
         self._paths: set[str] = set()
         self._num_files = 0
         file_indexes: dict[int, int] = {}
@@ -319,7 +301,7 @@ class Stacks:
         event.source_file.host_name = self._host_name
         if text is not None:
             event.source_file.lines.extend(text.split("\n"))
-        self._messages.write("source_files", event, self._wall_time_ns)
+        self._files.write("source_files", event, self._wall_time_ns)
         self._num_files += 1
         return self._num_files - 1
 
@@ -330,7 +312,7 @@ class Stacks:
         frame.file_line_col.file_index = file_index
         frame.file_line_col.line = lineno
         frame.file_line_col.func = func
-        self._messages.write("stack_frames", event, self._wall_time_ns)
+        self._files.write("stack_frames", event, self._wall_time_ns)
 
 
 @dataclass(frozen=True, kw_only=True)

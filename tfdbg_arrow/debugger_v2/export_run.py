@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tfdbg_arrow.debugger_v2.export_graphs import Graphs, Messages, Stacks
+from tfdbg_arrow.debugger_v2.export_graphs import Graphs, Stacks
 from tfdbg_arrow.debugger_v2.export_tables import RunRow, RunTables, listed, to_rows
 from tfdbg_arrow.debugger_v2.file_sets import DumpFiles
 from tfdbg_arrow.debugger_v2.protos.debug_event_pb2 import DebugEvent, TensorDebugMode
@@ -88,8 +88,7 @@ class RunWriter:
     def __init__(
         self, tables: RunTables, run: RunRow, *, mode: str, files: DumpFiles, advance: Callable[[int], None]
     ) -> None:
-        self._tables, self._run, self._advance = tables, run, advance
-        self._messages = Messages(files)
+        self._tables, self._run, self._files, self._advance = tables, run, files, advance
         self._mode = TensorDebugMode.Value(mode)
         self._device_names: dict[int | None, str] = dict(sorted(tables.rows("device", ("device_id", "device_name"))))
         self._device_ids: dict[int | None, int] = {}
@@ -108,11 +107,11 @@ class RunWriter:
         """
         self._write_metadata()
         stacks = Stacks(
-            self._tables, self._messages, host_name=self._run.host_name or "", wall_time_ns=self._run.wall_time_ns
+            self._tables, self._files, host_name=self._run.host_name or "", wall_time_ns=self._run.wall_time_ns
         )
         for device_id in self._device_names:
             self._write_device(device_id)
-        graphs = Graphs(self._tables, self._messages, stacks=stacks, leave_out=self._leave_out, advance=self._advance)
+        graphs = Graphs(self._tables, self._files, stacks=stacks, leave_out=self._leave_out, advance=self._advance)
         self._write_executions(graphs, stacks)
         self._write_traces(graphs)
         for table, reason in _NO_PLACE.items():
@@ -132,7 +131,7 @@ class RunWriter:
         event.debug_metadata.tensorflow_version = self._run.tensorflow_version or ""
         event.debug_metadata.file_version = FILE_VERSION
         event.debug_metadata.tfdbg_run_id = self._run.run_id
-        self._messages.write("metadata", event, self._run.wall_time_ns)
+        self._files.write("metadata", event, self._run.wall_time_ns)
 
     def _write_device(self, device_id: int | None) -> int:
         """Writes a device (None for an unknown one) and returns its id in the dump."""
@@ -141,7 +140,7 @@ class RunWriter:
         event = DebugEvent()
         event.debugged_device.device_id = number
         event.debugged_device.device_name = "unknown" if name is None else name
-        self._messages.write("graphs", event, self._run.wall_time_ns)
+        self._files.write("graphs", event, self._run.wall_time_ns)
         return number
 
     def _write_executions(self, graphs: Graphs, stacks: Stacks) -> None:
@@ -166,7 +165,7 @@ class RunWriter:
                 execution.output_tensor_ids.extend(tensor_id for tensor_id, _ in outputs)
                 execution.output_tensor_device_ids.extend(self._device_ids_of([measured for _, measured in outputs]))
                 execution.tensor_protos.extend(self._execution_protos([measured for _, measured in outputs]))
-                self._messages.write("execution", event, wall_time_ns)
+                self._files.write("execution", event, wall_time_ns)
             self._advance(window.num_rows)
 
     def _device_ids_of(self, outputs: list[_Measured | None]) -> list[int]:
@@ -222,7 +221,7 @@ class RunWriter:
                 trace.tensor_debug_mode = self._mode
                 trace.tensor_proto.CopyFrom(proto)
                 trace.device_name = self._device_names.get(device_id, "")
-                self._messages.write("graph_execution_traces", event, wall_time_ns)
+                self._files.write("graph_execution_traces", event, wall_time_ns)
             num_other -= window.num_rows
             self._advance(window.num_rows)
         self._advance(num_other)

@@ -22,6 +22,7 @@ from typing import BinaryIO
 
 from google_crc32c import value as crc32c
 
+from tfdbg_arrow.debugger_v2.protos.debug_event_pb2 import DebugEvent
 from tfdbg_arrow.errors import DumpError, LogdirError
 from tfdbg_arrow.storage.layout import MARKER_NAME, OwnFiles
 
@@ -289,6 +290,7 @@ class DumpFiles:
         self._paths = {suffix: directory / f"{prefix}.{suffix}" for suffix in FILES}
         self._files: dict[str, BinaryIO] = {}
         self._created: list[Path] = []
+        self._last_times_ns: dict[str, int] = {}
         self.num_records = dict.fromkeys(FILES, 0)
         self.size_bytes = 0
 
@@ -306,13 +308,21 @@ class DumpFiles:
             raise
         return self
 
-    def write(self, suffix: str, record: bytes) -> None:
-        """Appends a record to one of the files.
+    def write(self, suffix: str, event: DebugEvent, wall_time_ns: int) -> None:
+        """Appends a record to one of the files. The wall times of a file never fall, as its readers expect.
+
+        Args:
+            suffix: The file.
+            event: The record. Its time is set.
+            wall_time_ns: Its time, in nanoseconds since 1970-01-01T00:00:00Z. If the record before it is later, it gets
+                the time of that record.
 
         Raises:
             OSError: The record cannot be written.
         """
-        self._files[suffix].write(frame(record))
+        self._last_times_ns[suffix] = max(self._last_times_ns.get(suffix, wall_time_ns), wall_time_ns)
+        event.wall_time = self._last_times_ns[suffix] / 1_000_000_000
+        self._files[suffix].write(frame(event.SerializeToString()))
         self.num_records[suffix] += 1
 
     def __exit__(
