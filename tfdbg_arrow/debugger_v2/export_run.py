@@ -26,8 +26,8 @@ PROGRESS_TABLES = ("graph_op", "execution", "tensor_health")
 """The tables whose rows count for the progress."""
 _UNKNOWN_DEVICE_ID = 0
 """Id of an unrecorded device; recorded devices are numbered from 1, as in Debugger V2."""
-_EXECUTION_WINDOW = 4096
-_TRACE_WINDOW = 4096
+_WINDOW = 4096
+"""Number of executions or events whose rows are in memory at a time."""
 _NO_SUMMARY = "The mode's summary needs values that were not measured, for example of strings, which have no health."
 _NO_OP = "The run has no row of the op that made the tensor, which Debugger V2's reader needs for a trace."
 _EXTERNAL = "Debugger V2 does not support tensors that come from outside all recorded ops."
@@ -147,7 +147,7 @@ class RunWriter:
         columns = ("execution_index", "wall_time_ns", "op_type", "graph_id", "stack_trace_id")
         executions = self._tables.keyed("execution", "execution_index", columns)
         tensors = _ExecutionTensors(self._tables, self._summaries.columns)
-        for first, end, window in executions.windows(_EXECUTION_WINDOW):
+        for first, end, window in executions.windows(_WINDOW):
             tensors.load(first, end)
             for index, wall_time_ns, op_type, graph_id, stack_trace_id in to_rows(window):
                 event = DebugEvent()
@@ -203,7 +203,7 @@ class RunWriter:
         )  # fmt: skip
         traces = self._tables.keyed("tensor_health", "event_index", columns, where=("scope", "graph"))
         num_other = self._tables.num_rows("tensor_health")
-        for _, _, window in traces.windows(_TRACE_WINDOW):
+        for _, _, window in traces.windows(_WINDOW):
             for graph_id, op_name, slot, wall_time_ns, event_index, device_id, *health in to_rows(window):
                 tensor_id = graphs.tensor_id(graph_id, op_name, slot)
                 if tensor_id is None:
