@@ -11,6 +11,7 @@ import pytest
 from tfdbg_arrow.debugger_v2.export import export_logdir
 from tfdbg_arrow.debugger_v2.export_tables import PartGoneError, RunTables
 from tfdbg_arrow.debugger_v2.file_sets import DumpFiles
+from tfdbg_arrow.debugger_v2.protos.debug_event_pb2 import DebugEvent
 from tfdbg_arrow.errors import BrokenPartError, DumpError, LogdirError, SettingError
 
 from .query.builder import CLEAN, CPU, INF, NAN, RunBuilder
@@ -195,7 +196,7 @@ def test_a_failed_export_leaves_no_files(tmp_path: Path, monkeypatch: pytest.Mon
     run.execution("Add")
     logdir = run.write(tmp_path / "logdir")
 
-    def full(self: DumpFiles, suffix: str, record: bytes) -> None:
+    def full(self: DumpFiles, suffix: str, event: DebugEvent, wall_time_ns: int) -> None:
         if suffix == "execution":
             raise OSError(28, "No space left on device")
 

@@ -116,10 +116,6 @@ class Definitions:
                 self._rows.add_row("stack_trace", row)
         return stack_id
 
-    def graph_id(self, name: str) -> int | None:
-        """Returns the id for a graph id of the dump; None if that is empty or unknown."""
-        return self.graph_ids.get(name)
-
     def outermost(self, graph_id: int) -> int:
         """Returns the graph of the outermost function that contains a graph.
 

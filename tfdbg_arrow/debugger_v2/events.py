@@ -8,7 +8,7 @@ outputs come after them, as in a recorded run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,12 +81,11 @@ class EventImporter:
         health = self._health(scan, tensor=tensor, content=np.where(has_content, first_content, NONE))
         time_ns = self._time_ns(scan.wall_time_s[rows])
         execution, inferred = self._calls(step, template, is_trace)
-        facts = self._of_tensors(tensor, P.dtype)
         event_index = step.trace_event[is_trace]
         columns = {
             "event_index": pa.array(event_index),
             "wall_time_ns": pa.array(time_ns),
-            "scope": _repeat("graph", len(rows)),
+            "scope": pa.repeat("graph", len(rows)),
             "execution_index": _nullable(execution),
             "is_call_inferred": pa.array(inferred, mask=~inferred),
             "graph_id": _nullable(self._of(template, T.graph)),
@@ -94,7 +93,7 @@ class EventImporter:
             "op_type": self._texts(self._of(template, T.op_type)),
             "output_slot": _nullable(self._of(template, T.num_outputs)),
             "device_id": _nullable(self._of(template, T.device)),
-            "dtype": self._texts(facts),
+            "dtype": self._texts(self._of_tensors(tensor, P.dtype)),
             **health.columns,
         }
         self._rows.add("tensor_health", columns, num_rows=len(rows))
@@ -178,7 +177,7 @@ class EventImporter:
         columns = {
             "event_index": pa.array(event_index),
             "wall_time_ns": pa.array(time_ns[owner]),
-            "scope": _repeat("execution", len(owner)),
+            "scope": pa.repeat("execution", len(owner)),
             "execution_index": pa.array(index[owner]),
             "op_type": self._texts(self._of(template, T.op_type)[owner]),
             "output_slot": _nullable(slot),
@@ -261,7 +260,7 @@ class EventImporter:
         return np.where(is_time, micros, 0).astype(np.int64) * 1000
 
     def _texts(self, numbers: Ints) -> pa.Array:
-        return _texts(numbers, self.templates.texts.texts)
+        return pa.array(list(self.templates.texts), pa.string()).take(_nullable(numbers))
 
 
 class Block:
@@ -398,16 +397,6 @@ def in_order(
         next_event += int(sizes.sum())
         calls.place += num_closed
         tensors.place += num_traces
-
-
-def _texts(numbers: Ints, texts: Sequence[str]) -> pa.Array:
-    used, indexes = np.unique(numbers, return_inverse=True)
-    dictionary = pa.array([texts[number] if number >= 0 else None for number in used.tolist()], pa.string())
-    return dictionary.take(pa.array(indexes))
-
-
-def _repeat(text: str, count: int) -> pa.Array:
-    return pa.repeat(pa.scalar(text, pa.string()), count)
 
 
 def _nullable(values: Ints) -> pa.Array:

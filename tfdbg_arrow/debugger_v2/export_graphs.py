@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -33,24 +33,6 @@ _Tensor = tuple[str, int]
 """The name of a node and the index of its output."""
 
 
-class Messages:
-    """Writes messages so that the wall times of a file never fall, as its readers expect.
-
-    Args:
-        files: The dump.
-    """
-
-    def __init__(self, files: DumpFiles) -> None:
-        self._files = files
-        self._lasts: dict[str, int] = {}
-
-    def write(self, file: str, event: DebugEvent, wall_time_ns: int) -> None:
-        """Writes a message with a time, in nanoseconds since 1970-01-01T00:00:00Z, or that of the one before it."""
-        self._lasts[file] = max(self._lasts.get(file, wall_time_ns), wall_time_ns)
-        event.wall_time = self._lasts[file] / 1_000_000_000
-        self._files.write(file, event.SerializeToString())
-
-
 @dataclass(frozen=True, slots=True)
 class _GraphRow:
     """One row of graph."""
@@ -63,7 +45,7 @@ class _GraphRow:
 
 @dataclass(frozen=True, slots=True)
 class _OpRow:
-    """One row of graph_op, or what a dump needs of a made node."""
+    """One row of graph_op, or what a dump needs of a made node; only a made node has sources, its input tensors."""
 
     graph_id: int
     op_index: int
@@ -73,7 +55,7 @@ class _OpRow:
     device_name: str | None
     stack_trace_id: int | None
     wall_time_ns: int
-    made: MadeNode | None = None
+    sources: tuple[_Source, ...] | None = None
 
 
 class Graphs:
@@ -83,7 +65,7 @@ class Graphs:
 
     Args:
         tables: The run's tables.
-        messages: The dump.
+        files: The dump.
         stacks: The run's stacks.
         leave_out: Called for each row that the reader could not accept.
         advance: Called with the number of rows of graph_op that were written.
@@ -92,13 +74,13 @@ class Graphs:
     def __init__(
         self,
         tables: RunTables,
-        messages: Messages,
+        files: DumpFiles,
         *,
         stacks: Stacks,
         leave_out: LeaveOut,
         advance: Callable[[int], None],
     ) -> None:
-        self._messages, self._stacks, self._leave_out = messages, stacks, leave_out
+        self._files, self._stacks, self._leave_out = files, stacks, leave_out
         self._graphs = {
             row.graph_id: row
             for row in itertools.starmap(
@@ -155,24 +137,10 @@ class Graphs:
                     row_of_op[key] = replace(
                         row, num_outputs=max(row.num_outputs, slots[key]), wall_time_ns=lasts[row.graph_id]
                     )
-        for node in read_made_nodes(tables):
-            graph = self._graphs.get(node.graph_id)
-            if graph is not None and (node.graph_id, node.node_name) not in row_of_op:
-                made_for = row_of_op.get((node.graph_id, node.made_for or ""))
-                row_of_op[node.graph_id, node.node_name] = _OpRow(
-                    node.graph_id,
-                    _LAST_INDEX if made_for is None else made_for.op_index,
-                    node.node_name,
-                    node.op_type,
-                    node.num_outputs,
-                    node.device_name,
-                    None if made_for is None else made_for.stack_trace_id,
-                    graph.wall_time_ns if made_for is None else made_for.wall_time_ns,
-                    made=node,
-                )
+        made_nodes = _read_made_nodes(tables, row_of_op, self._graphs)
         return sorted(
-            row_of_op.values(),
-            key=lambda op: (op.wall_time_ns, op.graph_id, op.op_index, op.made is not None, op.op_name),
+            (*row_of_op.values(), *made_nodes),
+            key=lambda op: (op.wall_time_ns, op.graph_id, op.op_index, op.sources is not None, op.op_name),
         )
 
     def _can_write(self, op: _OpRow, others: Mapping[tuple[int, str], _OpRow]) -> bool:
@@ -212,7 +180,7 @@ class Graphs:
             event.debugged_graph.graph_name = row.name
             if row.outer_graph_id in self._written:
                 event.debugged_graph.outer_context_id = str(row.outer_graph_id)
-            self._messages.write("graphs", event, wall_time_ns)
+            self._files.write("graphs", event, wall_time_ns)
             self._written.add(row.graph_id)
 
     def _read_inputs(self, graph_id: int) -> dict[str, list[str]]:
@@ -223,7 +191,7 @@ class Graphs:
                 inputs_of_op[op_name].append((index, f"{source}:{slot}"))
         return {op_name: [name for _, name in sorted(inputs)] for op_name, inputs in inputs_of_op.items()}
 
-    def _input_name(self, graph_id: int, source: Source) -> str:
+    def _input_name(self, graph_id: int, source: _Source) -> str:
         """Returns the name of a tensor.
 
         The name of a tensor of another graph begins with the name of that graph, to distinguish it from this graph's.
@@ -240,14 +208,14 @@ class Graphs:
         op.op_type, op.op_name = row.op_type, row.op_name
         op.graph_name, op.graph_id = self._graphs[row.graph_id].name, str(row.graph_id)
         op.device_name = row.device_name or ""
-        if row.made is None:
+        if row.sources is None:
             op.input_names.extend(self._inputs_of(row.graph_id).get(row.op_name, ()))
         else:
-            op.input_names.extend(self._input_name(row.graph_id, source) for source in row.made.sources)
+            op.input_names.extend(self._input_name(row.graph_id, source) for source in row.sources)
         op.num_outputs = row.num_outputs
         op.output_tensor_ids.extend(range(self._num_tensors + 1, self._num_tensors + row.num_outputs + 1))
         op.code_location.CopyFrom(self._stacks.location(row.stack_trace_id, needs_frame=False))
-        self._messages.write("graphs", event, row.wall_time_ns)
+        self._files.write("graphs", event, row.wall_time_ns)
         self._tensor_ids[row.graph_id, row.op_name] = self._num_tensors + 1, row.num_outputs
         self._num_tensors += row.num_outputs
 
@@ -259,13 +227,13 @@ class Stacks:
 
     Args:
         tables: The run's tables.
-        messages: The dump.
+        files: The dump.
         host_name: Host name of the run.
         wall_time_ns: The time for the records, in nanoseconds since 1970-01-01T00:00:00Z.
     """
 
-    def __init__(self, tables: RunTables, messages: Messages, *, host_name: str, wall_time_ns: int) -> None:
-        self._messages, self._host_name, self._wall_time_ns = messages, host_name, wall_time_ns
+    def __init__(self, tables: RunTables, files: DumpFiles, *, host_name: str, wall_time_ns: int) -> None:
+        self._files, self._host_name, self._wall_time_ns = files, host_name, wall_time_ns
         self._paths: set[str] = set()
         self._num_files = 0
         file_indexes: dict[int, int] = {}
@@ -319,7 +287,7 @@ class Stacks:
         event.source_file.host_name = self._host_name
         if text is not None:
             event.source_file.lines.extend(text.split("\n"))
-        self._messages.write("source_files", event, self._wall_time_ns)
+        self._files.write("source_files", event, self._wall_time_ns)
         self._num_files += 1
         return self._num_files - 1
 
@@ -330,11 +298,11 @@ class Stacks:
         frame.file_line_col.file_index = file_index
         frame.file_line_col.line = lineno
         frame.file_line_col.func = func
-        self._messages.write("stack_frames", event, self._wall_time_ns)
+        self._files.write("stack_frames", event, self._wall_time_ns)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class _Source:
     """An input tensor of a node.
 
     Attributes:
@@ -348,29 +316,6 @@ class Source:
     op_name: str
     output_slot: int
     is_near: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class MadeNode:
-    """A node that the optimizer made.
-
-    Attributes:
-        graph_id: The program's graph that the node comes from.
-        node_name: Its name.
-        op_type: An op type that ran under that name.
-        made_for: The op of the graph that the node was made for, or None.
-        device_name: The device that TensorFlow chose, or None.
-        num_outputs: Number of output tensors.
-        sources: The input tensors, in order.
-    """
-
-    graph_id: int
-    node_name: str
-    op_type: str
-    made_for: str | None
-    device_name: str | None
-    num_outputs: int
-    sources: tuple[Source, ...]
 
 
 @dataclass(frozen=True)
@@ -387,37 +332,44 @@ class _Node:
     output_dtypes: str | None
 
 
-def read_made_nodes(tables: RunTables) -> list[MadeNode]:
-    """Returns the made nodes with rows in tensor_health, one for each graph and name, in the order of their graphs.
+def _read_made_nodes(
+    tables: RunTables, ops: Mapping[tuple[int, str], _OpRow], graphs: Mapping[int, _GraphRow]
+) -> Collection[_OpRow]:
+    """Returns the nodes that the optimizer made and that have rows in tensor_health, one for each graph and name.
 
-    Raises:
-        BrokenPartError: A part cannot be read.
-        PartGoneError: A part was replaced in the meantime.
+    Args:
+        tables: The run's tables.
+        ops: The ops of the program, by graph and name. A made node with the name of an op is left out.
+        graphs: The graphs by id.
     """
     if not tables.num_rows("executed_op"):
-        return []
-    key = ("graph_id", "op_name", "op_type")
-    recorded = tables.greatest("tensor_health", "output_slot", by=key, where=("scope", "graph"))
+        return ()
+    by = ("graph_id", "op_name", "op_type")
+    recorded = tables.greatest("tensor_health", "output_slot", by=by, where=("scope", "graph"))
     num_slots: dict[tuple[int, str], int] = defaultdict(int)
     for (graph_id, op_name, _), slot in recorded.items():
         num_slots[graph_id, op_name] = max(num_slots[graph_id, op_name], slot + 1)
-    made_nodes: dict[tuple[int, str], MadeNode] = {}
+    made_nodes: dict[tuple[int, str], _OpRow] = {}
     for nodes, inputs in _executed_graphs(tables):
         for (executed_graph_id, name), node in sorted(nodes.items()):
-            graph_id = node.graph_id
-            if node.op_name is not None or graph_id is None or (graph_id, name, node.op_type) not in recorded:
+            graph = None if node.graph_id is None else graphs.get(node.graph_id)
+            if graph is None or node.op_name is not None or (graph.graph_id, name, node.op_type) not in recorded:
                 continue
-            if (graph_id, name) not in made_nodes:
-                made_nodes[graph_id, name] = MadeNode(
-                    graph_id=graph_id,
-                    node_name=name,
+            key = graph.graph_id, name
+            if key not in ops and key not in made_nodes:
+                made_for = ops.get((graph.graph_id, node.made_for or ""))
+                made_nodes[key] = _OpRow(
+                    graph_id=graph.graph_id,
+                    op_index=_LAST_INDEX if made_for is None else made_for.op_index,
+                    op_name=name,
                     op_type=node.op_type,
-                    made_for=node.made_for,
+                    num_outputs=max(_num_dtypes(node.output_dtypes), num_slots[key]),
                     device_name=node.device_name,
-                    num_outputs=max(_num_dtypes(node.output_dtypes), num_slots[graph_id, name]),
+                    stack_trace_id=None if made_for is None else made_for.stack_trace_id,
+                    wall_time_ns=graph.wall_time_ns if made_for is None else made_for.wall_time_ns,
                     sources=tuple(_sources(executed_graph_id, node, nodes, inputs)),
                 )
-    return [made_nodes[node_key] for node_key in sorted(made_nodes)]
+    return made_nodes.values()
 
 
 def _executed_graphs(
@@ -460,15 +412,15 @@ def _sources(
     node: _Node,
     nodes: Mapping[_NodeKey, _Node],
     inputs: Mapping[_NodeKey, Mapping[int, _Tensor]],
-) -> Iterator[Source]:
+) -> Iterator[_Source]:
     """Yields the input tensors of a node, traced back through nodes that only forward them."""
     for _, tensor in sorted(inputs.get((executed_graph_id, node.node_name), {}).items()):
         name, slot = _handed_on(executed_graph_id, tensor, nodes, inputs)
         source = nodes.get((executed_graph_id, name))
         if source is None:
-            yield Source(graph_id=None, op_name=name, output_slot=slot, is_near=False)
+            yield _Source(graph_id=None, op_name=name, output_slot=slot, is_near=False)
         else:
-            yield Source(
+            yield _Source(
                 graph_id=source.graph_id,
                 op_name=source.op_name or name,
                 output_slot=slot,

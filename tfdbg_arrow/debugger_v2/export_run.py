@@ -1,8 +1,8 @@
 """Writes a run as the records of a Debugger V2 dump.
 
 The dump has an execution for each row of `execution`, and a trace for each row of `tensor_health` of scope `graph`,
-including tensors that Debugger V2 does not record itself. Its ids are those of our tables, in decimal. The traces of a
-call are in the order of data flow (`export_order`), those of an imported run in the order of the imported dump.
+including tensors that Debugger V2 does not record itself. Its ids are those of our tables, in decimal. The traces are
+in the order of `event_index`, which is that of their arrival, as in a dump that Debugger V2 writes.
 
 Source: tensorflow/python/debug/lib/dumping_callback.py, debug_events_reader.py.
 """
@@ -10,14 +10,11 @@ Source: tensorflow/python/debug/lib/dumping_callback.py, debug_events_reader.py.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import pyarrow as pa
-
-from tfdbg_arrow.debugger_v2.export_graphs import Graphs, Messages, Stacks
-from tfdbg_arrow.debugger_v2.export_order import CALL_COLUMNS, CallOrder, ordered_calls
+from tfdbg_arrow.debugger_v2.export_graphs import Graphs, Stacks
 from tfdbg_arrow.debugger_v2.export_tables import RunRow, RunTables, listed, to_rows
 from tfdbg_arrow.debugger_v2.file_sets import DumpFiles
 from tfdbg_arrow.debugger_v2.protos.debug_event_pb2 import DebugEvent, TensorDebugMode
@@ -29,8 +26,8 @@ PROGRESS_TABLES = ("graph_op", "execution", "tensor_health")
 """The tables whose rows count for the progress."""
 _UNKNOWN_DEVICE_ID = 0
 """Id of an unrecorded device; recorded devices are numbered from 1, as in Debugger V2."""
-_EXECUTION_WINDOW = 4096
-_TRACE_BATCH = 4096
+_WINDOW = 4096
+"""Number of executions or events whose rows are in memory at a time."""
 _NO_SUMMARY = "The mode's summary needs values that were not measured, for example of strings, which have no health."
 _NO_OP = "The run has no row of the op that made the tensor, which Debugger V2's reader needs for a trace."
 _EXTERNAL = "Debugger V2 does not support tensors that come from outside all recorded ops."
@@ -91,8 +88,7 @@ class RunWriter:
     def __init__(
         self, tables: RunTables, run: RunRow, *, mode: str, files: DumpFiles, advance: Callable[[int], None]
     ) -> None:
-        self._tables, self._run, self._advance = tables, run, advance
-        self._messages = Messages(files)
+        self._tables, self._run, self._files, self._advance = tables, run, files, advance
         self._mode = TensorDebugMode.Value(mode)
         self._device_names: dict[int | None, str] = dict(sorted(tables.rows("device", ("device_id", "device_name"))))
         self._device_ids: dict[int | None, int] = {}
@@ -111,11 +107,11 @@ class RunWriter:
         """
         self._write_metadata()
         stacks = Stacks(
-            self._tables, self._messages, host_name=self._run.host_name or "", wall_time_ns=self._run.wall_time_ns
+            self._tables, self._files, host_name=self._run.host_name or "", wall_time_ns=self._run.wall_time_ns
         )
         for device_id in self._device_names:
             self._write_device(device_id)
-        graphs = Graphs(self._tables, self._messages, stacks=stacks, leave_out=self._leave_out, advance=self._advance)
+        graphs = Graphs(self._tables, self._files, stacks=stacks, leave_out=self._leave_out, advance=self._advance)
         self._write_executions(graphs, stacks)
         self._write_traces(graphs)
         for table, reason in _NO_PLACE.items():
@@ -135,7 +131,7 @@ class RunWriter:
         event.debug_metadata.tensorflow_version = self._run.tensorflow_version or ""
         event.debug_metadata.file_version = FILE_VERSION
         event.debug_metadata.tfdbg_run_id = self._run.run_id
-        self._messages.write("metadata", event, self._run.wall_time_ns)
+        self._files.write("metadata", event, self._run.wall_time_ns)
 
     def _write_device(self, device_id: int | None) -> int:
         """Writes a device (None for an unknown one) and returns its id in the dump."""
@@ -144,14 +140,14 @@ class RunWriter:
         event = DebugEvent()
         event.debugged_device.device_id = number
         event.debugged_device.device_name = "unknown" if name is None else name
-        self._messages.write("graphs", event, self._run.wall_time_ns)
+        self._files.write("graphs", event, self._run.wall_time_ns)
         return number
 
     def _write_executions(self, graphs: Graphs, stacks: Stacks) -> None:
         columns = ("execution_index", "wall_time_ns", "op_type", "graph_id", "stack_trace_id")
         executions = self._tables.keyed("execution", "execution_index", columns)
         tensors = _ExecutionTensors(self._tables, self._summaries.columns)
-        for first, end, window in executions.windows(_EXECUTION_WINDOW):
+        for first, end, window in executions.windows(_WINDOW):
             tensors.load(first, end)
             for index, wall_time_ns, op_type, graph_id, stack_trace_id in to_rows(window):
                 event = DebugEvent()
@@ -169,7 +165,7 @@ class RunWriter:
                 execution.output_tensor_ids.extend(tensor_id for tensor_id, _ in outputs)
                 execution.output_tensor_device_ids.extend(self._device_ids_of([measured for _, measured in outputs]))
                 execution.tensor_protos.extend(self._execution_protos([measured for _, measured in outputs]))
-                self._messages.write("execution", event, wall_time_ns)
+                self._files.write("execution", event, wall_time_ns)
             self._advance(window.num_rows)
 
     def _device_ids_of(self, outputs: list[_Measured | None]) -> list[int]:
@@ -205,17 +201,10 @@ class RunWriter:
         columns = (
             "graph_id", "op_name", "output_slot", "wall_time_ns", "event_index", "device_id", *self._summaries.columns,
         )  # fmt: skip
-        rows = self._tables.keyed(
-            "tensor_health", "event_index", tuple(dict.fromkeys([*CALL_COLUMNS, *columns])), where=("scope", "graph")
-        )
+        traces = self._tables.keyed("tensor_health", "event_index", columns, where=("scope", "graph"))
         num_other = self._tables.num_rows("tensor_health")
-        # Without frames and iterations, which an imported run does not have, the ops of a loop cannot be ordered.
-        in_order = (window for _, _, window in rows.windows(_TRACE_BATCH))
-        calls = in_order if self._run.is_imported else ordered_calls(rows, CallOrder(self._tables))
-        for window in _in_batches(calls):
-            for graph_id, op_name, slot, wall_time_ns, event_index, device_id, *health in to_rows(
-                window.select(columns)
-            ):
+        for _, _, window in traces.windows(_WINDOW):
+            for graph_id, op_name, slot, wall_time_ns, event_index, device_id, *health in to_rows(window):
                 tensor_id = graphs.tensor_id(graph_id, op_name, slot)
                 if tensor_id is None:
                     self._leave_out("tensor_health", _NO_OP)
@@ -232,7 +221,7 @@ class RunWriter:
                 trace.tensor_debug_mode = self._mode
                 trace.tensor_proto.CopyFrom(proto)
                 trace.device_name = self._device_names.get(device_id, "")
-                self._messages.write("graph_execution_traces", event, wall_time_ns)
+                self._files.write("graph_execution_traces", event, wall_time_ns)
             num_other -= window.num_rows
             self._advance(window.num_rows)
         self._advance(num_other)
@@ -242,13 +231,6 @@ class RunWriter:
             return self._summaries.summary(measured.health, tensor_id=tensor_id)
         value = self._values.get(measured.event_index)
         return TensorProto() if value is None else whole_tensor(*value)
-
-
-def _in_batches(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
-    """Yields the rows of large tables in smaller ones, because as Python objects they take more memory."""
-    for table in tables:
-        for start in range(0, table.num_rows, _TRACE_BATCH):
-            yield table.slice(start, _TRACE_BATCH)
 
 
 class _ExecutionTensors:

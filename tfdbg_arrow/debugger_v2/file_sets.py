@@ -22,6 +22,7 @@ from typing import BinaryIO
 
 from google_crc32c import value as crc32c
 
+from tfdbg_arrow.debugger_v2.protos.debug_event_pb2 import DebugEvent
 from tfdbg_arrow.errors import DumpError, LogdirError
 from tfdbg_arrow.storage.layout import MARKER_NAME, OwnFiles
 
@@ -49,11 +50,15 @@ class FileSet:
 
     Attributes:
         prefix: Common prefix of the file names, without the directory: `tfdbg_events.<seconds>.<host>`.
+        seconds: Start of the recording according to the prefix, in seconds since 1970-01-01T00:00:00Z; 0 if unknown.
+        host_name: Host according to the prefix; None if unknown.
         paths: Paths of the existing files, by suffix.
         sizes: Sizes in bytes, by suffix.
     """
 
     prefix: str
+    seconds: int
+    host_name: str | None
     paths: Mapping[str, Path]
     sizes: Mapping[str, int]
 
@@ -61,18 +66,6 @@ class FileSet:
     def num_bytes(self) -> int:
         """Size of all files in bytes."""
         return sum(self.sizes.values())
-
-    @property
-    def seconds(self) -> int:
-        """Start of the recording according to the prefix, in seconds since 1970-01-01T00:00:00Z; 0 if unknown."""
-        match = _PREFIX.fullmatch(self.prefix)
-        return 0 if match is None else int(match["seconds"])
-
-    @property
-    def host_name(self) -> str | None:
-        """Host according to the prefix; None if unknown."""
-        match = _PREFIX.fullmatch(self.prefix)
-        return None if match is None else match["host"]
 
 
 def find_file_sets(dump: str | os.PathLike[str]) -> tuple[FileSet, ...]:
@@ -91,34 +84,38 @@ def find_file_sets(dump: str | os.PathLike[str]) -> tuple[FileSet, ...]:
         raise DumpError(
             f"{directory} is a logdir of tfdbg_arrow, not a dump of Debugger V2; it can be read without an import"
         )
-    paths_of_prefix: dict[str, dict[str, Path]] = {}
-    sizes: dict[str, dict[str, int]] = {}
+    files_of_prefix: dict[str, dict[str, tuple[Path, int]]] = {}
     own_files = OwnFiles(directory)
     try:
         for entry in sorted(os.scandir(directory), key=lambda entry: entry.name):
             match = _NAME.fullmatch(entry.name)
             if match is not None and entry.is_file():
                 own_files.check([entry.path])
-                paths_of_prefix.setdefault(match["prefix"], {})[match["suffix"]] = Path(entry.path)
-                sizes.setdefault(match["prefix"], {})[match["suffix"]] = entry.stat().st_size
+                file = Path(entry.path), entry.stat().st_size
+                files_of_prefix.setdefault(match["prefix"], {})[match["suffix"]] = file
     except LogdirError as error:
         raise DumpError(str(error)) from error
     except OSError as error:
         raise DumpError(
             f"the dump {directory} cannot be read ({error.strerror or error}); check its permissions"
         ) from error
-    if not paths_of_prefix:
+    if not files_of_prefix:
         raise DumpError(
             f"{directory} holds no dump of Debugger V2, expected files such as tfdbg_events.<seconds>.<host>.metadata; "
             "give the dump_root of the recording"
         )
-    return tuple(
-        FileSet(
-            prefix=prefix,
-            paths={suffix: paths[suffix] for suffix in FILES if suffix in paths},
-            sizes={suffix: sizes[prefix][suffix] for suffix in FILES if suffix in paths},
-        )
-        for prefix, paths in sorted(paths_of_prefix.items())
+    return tuple(_file_set(prefix, files) for prefix, files in sorted(files_of_prefix.items()))
+
+
+def _file_set(prefix: str, files: Mapping[str, tuple[Path, int]]) -> FileSet:
+    """Returns the file set of the path and the size of each of its files."""
+    match = _PREFIX.fullmatch(prefix)
+    return FileSet(
+        prefix=prefix,
+        seconds=0 if match is None else int(match["seconds"]),
+        host_name=None if match is None else match["host"],
+        paths={suffix: files[suffix][0] for suffix in FILES if suffix in files},
+        sizes={suffix: files[suffix][1] for suffix in FILES if suffix in files},
     )
 
 
@@ -289,6 +286,7 @@ class DumpFiles:
         self._paths = {suffix: directory / f"{prefix}.{suffix}" for suffix in FILES}
         self._files: dict[str, BinaryIO] = {}
         self._created: list[Path] = []
+        self._last_times_ns: dict[str, int] = {}
         self.num_records = dict.fromkeys(FILES, 0)
         self.size_bytes = 0
 
@@ -306,13 +304,21 @@ class DumpFiles:
             raise
         return self
 
-    def write(self, suffix: str, record: bytes) -> None:
-        """Appends a record to one of the files.
+    def write(self, suffix: str, event: DebugEvent, wall_time_ns: int) -> None:
+        """Appends a record to one of the files. The wall times of a file never fall, as its readers expect.
+
+        Args:
+            suffix: The file.
+            event: The record. Its time is set.
+            wall_time_ns: Its time, in nanoseconds since 1970-01-01T00:00:00Z. If the record before it is later, it gets
+                the time of that record.
 
         Raises:
             OSError: The record cannot be written.
         """
-        self._files[suffix].write(frame(record))
+        self._last_times_ns[suffix] = max(self._last_times_ns.get(suffix, wall_time_ns), wall_time_ns)
+        event.wall_time = self._last_times_ns[suffix] / 1_000_000_000
+        self._files[suffix].write(frame(event.SerializeToString()))
         self.num_records[suffix] += 1
 
     def __exit__(

@@ -57,7 +57,7 @@ class RowBuffer:
         arrays = []
         for field in arrow_schema(table):
             if field.name == "run_id":
-                array = pa.repeat(pa.scalar(self._run_id, pa.string()), num_rows)
+                array = pa.repeat(self._run_id, num_rows)
             elif field.name == "wall_time":
                 array = pa.array(columns["wall_time_ns"].to_numpy() // 1000).cast(field.type)
             elif field.name in columns:

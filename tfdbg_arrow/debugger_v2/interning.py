@@ -46,24 +46,6 @@ class Growing:
         return self._array
 
 
-class Texts:
-    """Distinct texts by number."""
-
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-        self._ids: dict[str, int] = {}
-
-    def add(self, text: str | None) -> int:
-        """Returns the number of a text, and adds the text if it is new; NONE for None."""
-        if text is None:
-            return NONE
-        number = self._ids.get(text)
-        if number is None:
-            number = self._ids[text] = len(self.texts)
-            self.texts.append(text)
-        return number
-
-
 @dataclass(frozen=True)
 class TemplateColumns:
     """Columns of the table of templates."""
@@ -122,7 +104,8 @@ class Templates:
         self.tensors = Growing(len(TensorColumns.__dataclass_fields__))
         self.output_devices = Growing(1)
         self.facts: list[TensorFacts] = []
-        self.texts = Texts()
+        self.texts: dict[str, int] = {}
+        """The number of each distinct text, counted from 0."""
         self.first_mode: int | None = None
 
     def intern(self, event: Any) -> int:
@@ -138,7 +121,7 @@ class Templates:
         self._note_mode(execution.tensor_debug_mode)
         # The ids are holes; a template stands for records with the same number of output ids.
         facts = execution_facts(execution, num_output_ids=execution.num_outputs)
-        graph_id = definitions.graph_id(execution.graph_id) if execution.graph_id else None
+        graph_id = definitions.graph_ids.get(execution.graph_id) if execution.graph_id else None
         function = _FUNCTION.fullmatch(execution.op_type)
         if graph_id is not None:
             definitions.add_function(execution.op_type, graph_id)
@@ -152,10 +135,10 @@ class Templates:
         is_unnamed = graph_id is None and function is not None
         return self._add(
             kind=EXECUTION,
-            op_type=self.texts.add(execution.op_type),
+            op_type=self._text(execution.op_type),
             graph=NONE if graph_id is None else graph_id,
             root=NONE if graph_id is None else definitions.outermost(graph_id),
-            name=self.texts.add(function["name"] if is_unnamed and function is not None else None),
+            name=self._text(function["name"] if is_unnamed and function is not None else None),
             num_outputs=execution.num_outputs,
             stack=NONE if stack is None else stack,
             device=devices[0] if len(set(devices)) == 1 else NONE,
@@ -167,7 +150,7 @@ class Templates:
     def _trace(self, trace: Any) -> int:
         definitions = self._definitions
         self._note_mode(trace.tensor_debug_mode)
-        graph_id = definitions.graph_id(trace.tfdbg_context_id)
+        graph_id = definitions.graph_ids.get(trace.tfdbg_context_id)
         root = None if graph_id is None else definitions.outermost(graph_id)
         if graph_id is None:
             definitions.problems.add("failed", "graph", "has tensors, but is not among the dump's graphs", None)
@@ -181,12 +164,12 @@ class Templates:
         device = definitions.device_id(trace.device_name)
         return self._add(
             kind=TRACE,
-            op_type=self.texts.add(op_type),
+            op_type=self._text(op_type),
             graph=NONE if graph_id is None else graph_id,
             root=NONE if root is None else root,
-            name=self.texts.add(None if root is None else definitions.graph_names.get(root)),
+            name=self._text(None if root is None else definitions.graph_names.get(root)),
             num_outputs=trace.output_slot,
-            op_name=self.texts.add(trace.op_name),
+            op_name=self._text(trace.op_name),
             device=NONE if device is None else device,
             tensors=facts,
         )
@@ -199,12 +182,13 @@ class Templates:
                 continue
             self.facts.append(facts)
             slot = NONE if facts.output_slot is None else facts.output_slot
-            self.tensors.add(facts.mode, slot, self.texts.add(facts.dtype), len(self.facts) - 1)
-        columns.update(
-            first_tensor=first,
-            num_tensors=len(tensors),
-        )
+            self.tensors.add(facts.mode, slot, self._text(facts.dtype), len(self.facts) - 1)
+        columns.update(first_tensor=first, num_tensors=len(tensors))
         return self.templates.add(*(columns.get(name, NONE) for name in TemplateColumns.__dataclass_fields__))
+
+    def _text(self, text: str | None) -> int:
+        """Returns the number of a text; NONE for None."""
+        return NONE if text is None else self.texts.setdefault(text, len(self.texts))
 
     def _note_mode(self, mode: int) -> None:
         if self.first_mode is None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections import defaultdict
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +16,11 @@ from tensorflow.core.protobuf import debug_event_pb2
 
 import tfdbg_arrow
 from tfdbg_arrow.debugger_v2.export import ExportedRun, export_logdir
-from tfdbg_arrow.debugger_v2.export_order import CallOrder, ordered_calls
 from tfdbg_arrow.debugger_v2.export_tables import RunTables
 from tfdbg_arrow.schema import arrow_schema
 from tfdbg_arrow.schema.dtypes import decode_strings
 
-from .dumps import MODES, MONITORED, Alert, Row, alerts, opened, read_by_tensorboard, rows
+from .dumps import MODES, MONITORED, Alert, Row, alerts, messages, opened, read_by_tensorboard, rows
 from .traced_program import run_program
 
 RECORDED = (*MODES, "FULL_NUMERICS", "TRACED")
@@ -58,10 +59,12 @@ def written_mode(mode: str) -> str:
 
 
 def graph_rows(logdir: Path) -> list[Row]:
-    """Returns the rows that become traces, with their times, in the order that test_export_order checks."""
+    """Returns the rows that become traces, in the order of their arrival, with times that never fall."""
     tables = RunTables(logdir, rows(logdir, "run")[0]["run_id"])
-    found = tables.keyed("tensor_health", "event_index", arrow_schema("tensor_health").names, where=("scope", "graph"))
-    return [row for calls in ordered_calls(found, CallOrder(tables)) for row in calls.to_pylist()]
+    keyed = tables.keyed("tensor_health", "event_index", arrow_schema("tensor_health").names, where=("scope", "graph"))
+    found = keyed.between(0, 2**63).to_pylist()
+    times = accumulate((row["wall_time_ns"] for row in found), max)
+    return [{**row, "wall_time_ns": time} for row, time in zip(found, times, strict=True)]
 
 
 def execution_rows(logdir: Path) -> list[Row]:
@@ -431,3 +434,51 @@ def test_a_run_can_be_exported_while_it_records(tmp_path: Path) -> None:
             assert [alert for alert in found if alert not in expected] == []
     (run,) = export_logdir(logdir, tmp_path / "all")
     assert alerts(run.dump) == expected_alerts(logdir, "FULL_HEALTH") != []
+
+
+def test_wall_times_never_fall_in_a_file(tmp_path: Path) -> None:
+    threads = [threading.Thread(target=run_program) for _ in range(2)]
+    with tfdbg_arrow.capture(tmp_path / "logdir"):
+        run_program()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    (run,) = export_logdir(tmp_path / "logdir", tmp_path / "dump")
+    for name, found in messages(run.dump).items():
+        times = [message.wall_time for message in found]
+        assert times == sorted(times), name
+    recorded = [row["wall_time_ns"] / 1e9 for row in rows(tmp_path / "logdir", "tensor_health")
+                if row["scope"] == "graph"]  # fmt: skip
+    (traces,) = [found for name, found in messages(run.dump).items() if name.endswith("graph_execution_traces")]
+    # A time is changed only where a tensor arrived before one with an earlier time.
+    np.testing.assert_allclose([message.wall_time for message in traces], sorted(recorded), rtol=0, atol=1e-3)
+
+
+def test_ops_are_in_the_order_of_their_creation(tmp_path: Path) -> None:
+    @tf.function
+    def late(x: tf.Tensor) -> tf.Tensor:
+        return tf.sin(x)
+
+    @tf.function
+    def early(x: tf.Tensor) -> tf.Tensor:
+        x = tf.exp(x)
+        return tf.cos(late(x))
+
+    with tfdbg_arrow.capture(tmp_path / "logdir"):
+        early(tf.constant([1.0]))
+    (run,) = export_logdir(tmp_path / "logdir", tmp_path / "dump")
+    (found,) = [found for name, found in messages(run.dump).items() if name.endswith(".graphs")]
+    ops = [each.graph_op_creation.op_type for each in found if each.HasField("graph_op_creation")]
+    assert [op_type for op_type in ops if op_type in ("Exp", "Sin", "Cos")] == ["Exp", "Sin", "Cos"]
+
+
+def test_an_output_that_was_not_measured_has_the_device_of_the_others(tmp_path: Path) -> None:
+    with tfdbg_arrow.capture(tmp_path / "logdir"):
+        tf.nn.top_k(tf.constant([1.0, 2.0]))  # its indices are integers, which have no health
+    (run,) = export_logdir(tmp_path / "logdir", tmp_path / "dump")
+    with opened(run.dump) as reader:
+        (execution,) = [each for each in reader.executions() if each.op_type == "TopKV2"]
+        names = [reader.device_name_by_id(number) for number in execution.output_tensor_device_ids]
+    assert len(names) == 2
+    assert names[0] == names[1] != "unknown"
