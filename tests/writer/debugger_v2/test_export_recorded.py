@@ -430,8 +430,10 @@ def test_a_run_can_be_exported_while_it_records(tmp_path: Path) -> None:
         for number in range(3):
             (run,) = export_logdir(logdir, tmp_path / str(number))
             found = alerts(run.dump)  # its reader fails if something that it needs is missing
-            expected = expected_alerts(logdir, "FULL_HEALTH")
-            assert [alert for alert in found if alert not in expected] == []
+            # A part with tensors can be written before the row of their node. The export leaves these tensors out, so
+            # that the places of later ones differ.
+            expected = {alert[:-2] for alert in expected_alerts(logdir, "FULL_HEALTH")}
+            assert {alert[:-2] for alert in found} <= expected
     (run,) = export_logdir(logdir, tmp_path / "all")
     assert alerts(run.dump) == expected_alerts(logdir, "FULL_HEALTH") != []
 
