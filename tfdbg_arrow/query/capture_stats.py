@@ -50,7 +50,8 @@ STAT_KINDS: Mapping[str, StatKind] = {
     "unobservable": StatKind("could not be observed", "Inspect what runs there by other means.", is_loss=True),
     "failed": StatKind(
         "was not recorded in full because of an error",
-        "Report this reason to the developers of tfdbg_arrow.",
+        "If the reason is the disk or the memory of the machine, free some and record again. Otherwise, report the "
+        "reason to the developers of tfdbg_arrow.",
         is_loss=True,
     ),
     "changed": StatKind(

@@ -39,7 +39,7 @@ class Failures:
                 return
             self._has_told_of_disk = True
         with contextlib.suppress(Exception):
-            self._on_failure(f"tfdbg_arrow could not record everything ({where}): {reason}")
+            self._on_failure(f"could not record everything ({where}): {reason}")
 
     def note(
         self, stat: str, subject: str, reason: str, num_events: int | None, *, reason_code: str | None = None
