@@ -69,7 +69,7 @@ def test_data_that_a_full_disk_refused_is_written_once_there_is_room(
     assert remove_spool_files(recorder.spool, recorder.files, is_all_written=recorder.sink.is_all_written) is None
     counts = dict(zip(COUNTERS, counters.tolist(), strict=True))
     check_whole(disk / "logdir", counts, num_unkept=recorder.num_unkept)
-    assert capfd.readouterr().err.count("tfdbg_arrow: could not record everything") == 1
+    assert capfd.readouterr().err.count("could not record everything") == 1
 
 
 def test_a_spool_that_does_not_fit_raises_an_error_instead_of_a_signal(disk: Path) -> None:
