@@ -212,9 +212,9 @@ def alerts(
     rolled_up = max(limit, MAX_ROLLED_UP)
     with asking(logdir, run_id) as (open_, asked):
         scanned: dict[str, RuleFindings] = {}
-        if asked.is_all and isinstance(open_, OpenLogdir) and is_large(open_):
+        if isinstance(open_, OpenLogdir) and is_large(open_, asked):
             scannable = [rule for rule in rules if rule.candidates is not None]
-            scanned = scan(open_, scannable, given, limit=rolled_up)
+            scanned = scan(open_, asked, scannable, given, limit=rolled_up)
             sources = _sources(open_, [row for of_rule in scanned.values() for row in of_rule.rows])
         for rule in rules:
             try:

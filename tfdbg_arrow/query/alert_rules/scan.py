@@ -1,8 +1,8 @@
-"""Runs built-in rules over many runs, and reads only the op outputs in which they can find something.
+"""Runs built-in rules over runs with many tensors, and reads only the op outputs in which they can find something.
 
 A rule about bad tensors only runs over the runs that have one, which are quick to determine.
 
-For the other rules, digests tell which op outputs a rule can find: its candidates (`op_digests`, candidates/*.sql). The
+For the other rules, digests tell which op outputs a rule can find: its candidates (OpDigests, candidates/*.sql). The
 tensors of the candidates of all rules are read once, some runs at a time, and the rules run over them unchanged. Other
 tensors are missing there, so a rule may find something that it would not find in the whole logdir. Therefore only
 findings among the rule's own candidates are kept.
@@ -14,13 +14,14 @@ read once, and the digests are kept until the parts of the run change.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tfdbg_arrow.errors import MemoryLimitError
 from tfdbg_arrow.query.alert_rules.rules import COLUMNS, Rule
+from tfdbg_arrow.query.asked_runs import AskedRuns
 from tfdbg_arrow.query.bad_runs import BadRuns
 from tfdbg_arrow.query.engine import sql_literal
 from tfdbg_arrow.query.logdir.open_logdir import OpenLogdir
@@ -60,18 +61,27 @@ class RuleFindings:
     error: MemoryLimitError | None = None
 
 
-def is_large(logdir: OpenLogdir) -> bool:
-    """Returns True if a logdir has so many tensors that `scan` is faster than running each rule over all of them."""
-    return sum(part.stat().st_size for part in logdir.parts("tensor_health") if part.exists()) >= _LARGE_BYTES
+def is_large(logdir: OpenLogdir, asked: AskedRuns) -> bool:
+    """Returns True if runs have so many tensors that `scan` is faster than running each rule over all of them."""
+    logdir.fetch("tensor_health")
+    parts = logdir.parts_by_run("tensor_health")
+    paths = (Path(part) for run_id in asked.run_ids for part in parts.get(run_id, ()))
+    return sum(path.stat().st_size for path in paths if path.exists()) >= _LARGE_BYTES
 
 
 def scan(
-    logdir: OpenLogdir, rules: Sequence[Rule], parameters: Mapping[str, Mapping[str, float]], *, limit: int
+    logdir: OpenLogdir,
+    asked: AskedRuns,
+    rules: Sequence[Rule],
+    parameters: Mapping[str, Mapping[str, float]],
+    *,
+    limit: int,
 ) -> dict[str, RuleFindings]:
     """Returns the findings of rules, by kind.
 
     Args:
         logdir: The logdir.
+        asked: The runs.
         rules: Rules whose candidates are known.
         parameters: Values to use instead of a rule's defaults, by rule.
         limit: Maximum number of rows per rule.
@@ -79,7 +89,8 @@ def scan(
     by_rule = {rule.kind: RuleFindings() for rule in rules}
     of_bad = [rule for rule in rules if rule.candidates is not None and rule.candidates.is_of_bad]
     if of_bad:
-        run_ids = logdir.lasting(BadRuns).by_first(KINDS)
+        wanted = frozenset(asked.run_ids)
+        run_ids = [run_id for run_id in logdir.lasting(BadRuns).by_first(KINDS) if run_id in wanted]
         for start in range(0, len(run_ids), _MAX_RUNS):
             with logdir.of_runs(run_ids[start : start + _MAX_RUNS]) as runs:
                 for rule in of_bad:
@@ -87,7 +98,7 @@ def scan(
     others = [rule for rule in rules if rule not in of_bad]
     if others:
         try:
-            _scan_candidates(logdir, others, parameters, by_rule, limit=limit)
+            _scan_candidates(logdir, asked, others, parameters, by_rule, limit=limit)
         except MemoryLimitError as error:
             for rule in others:
                 by_rule[rule.kind].error = error
@@ -98,24 +109,26 @@ def scan(
 
 def _scan_candidates(
     logdir: OpenLogdir,
+    asked: AskedRuns,
     rules: Sequence[Rule],
     parameters: Mapping[str, Mapping[str, float]],
     by_rule: Mapping[str, RuleFindings],
     *,
     limit: int,
 ) -> None:
-    logdir.lasting(OpDigests).update()
+    logdir.lasting(OpDigests).update(asked.run_ids)
+    condition, run_ids = asked.condition()
     candidates = " UNION ALL ".join(
         f"SELECT '{rule.kind}' AS kind, {', '.join(_KEY)} "
         f"FROM (\n{rule.candidates_sql(parameters.get(rule.kind, {}))}\n)"
         for rule in rules
     )
-    logdir.rows(f"CREATE OR REPLACE TABLE derived.candidate AS {candidates}")
+    logdir.rows(f"CREATE OR REPLACE TABLE derived.candidate AS SELECT * FROM ({candidates}) WHERE {condition}", run_ids)
     try:
-        for kinds, run_ids in _batches(logdir):
+        for kinds, batch in _batches(logdir):
             chosen = [rule for rule in rules if rule.kind in kinds]
-            with logdir.of_runs(run_ids) as runs:
-                runs.replace("tensor_health", _wanted(runs, chosen, run_ids))
+            with logdir.of_runs(batch) as runs:
+                runs.replace("tensor_health", _wanted(runs, chosen, batch))
                 for rule in chosen:
                     _run_rule(
                         runs,
@@ -366,8 +379,9 @@ class OpDigests:
         self._parts_of_runs: dict[str, _Parts] = {}
         self._is_made = False
 
-    def update(self) -> None:
-        """Updates the tables to the current live parts."""
+    def update(self, run_ids: Iterable[str]) -> None:
+        """Updates the tables to the current live parts of some runs."""
+        wanted = frozenset(run_ids)
         self._logdir.fetch("tensor_health")
         self._make()
         while True:
@@ -376,7 +390,7 @@ class OpDigests:
             for run_id in outdated:
                 del self._parts_of_runs[run_id]
             self._remove(outdated)
-            unknown = sorted(run_id for run_id in parts if run_id not in self._parts_of_runs)
+            unknown = sorted(run_id for run_id in parts if run_id in wanted and run_id not in self._parts_of_runs)
             for start in range(0, len(unknown), _LARGE_BATCH):
                 batch = {run_id: parts[run_id] for run_id in unknown[start : start + _LARGE_BATCH]}
                 self._digest(batch)
