@@ -152,7 +152,7 @@ def every_page(logdir: Path, expected: Expected) -> dict[str, tuple[str, str]]:
         ((graph_id, slot),) = opened.rows(_PLACE, [run_id, event])
         ((file_path, lineno),) = opened.rows(_SOURCE, [run_id, graph_id, expected.op_name])
     found = {
-        "overview": ("", {}, f"in {expected.op_name}:0"),
+        "overview": ("", {}, f"event={event}"),
         "model": ("model", {}, "began here"),
         "alerts": ("alerts", {}, "nonfinite"),
         "executions": ("executions", {}, "data-item"),
@@ -285,7 +285,7 @@ def measure(logdir: Path) -> dict[str, Any]:
         for name, seconds in took.items():
             times[name].append(seconds)
 
-    holds = f"in {expected.op_name}:0"
+    holds = f"event={expected.event_index}"  # a link to the tensor that it names
     _forget_files(logdir)
     with viewing(logdir) as viewer:
         note("first screen, files not in the cache", viewer.ask(viewer.url, holds=holds))
