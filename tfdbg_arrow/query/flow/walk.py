@@ -104,6 +104,7 @@ class Walk:
         self._is_taken = False
         self._is_checked = False
         self._decides = False
+        self._verdicts: list[WalkedTensor] = []
         self.met: dict[int, TensorEvent] = {}
         self.skipped_graphs: set[int] = set()
         self.returned: list[TensorEvent] = []
@@ -147,16 +148,36 @@ class Walk:
         seen = {start}
         to_follow = [start]
         while to_follow and "variable" not in self._harms:
-            tensor = to_follow.pop()
-            users = self._eager_users(tensor) if tensor.frame is None else self._graph_users(tensor, tensor.frame)
-            for user in users:
-                if user not in seen and (user.is_verdict or self._is_bad(user)):
+            for user in self._users(to_follow.pop()):
+                if user.is_verdict:
+                    self._verdicts.append(user)
+                elif user not in seen and self._is_bad(user):
                     seen.add(user)
                     to_follow.append(user)
             if len(seen) > _MAX_STEPS:
                 raise CannotTellError
+        if self.skipped_graphs and "variable" not in self._harms:
+            self._follow_verdicts()
         if self._is_unclear and self.harm is None:
             raise CannotTellError
+
+    def _follow_verdicts(self) -> None:
+        """Follows the results of checks until one decides which branch runs.
+
+        Only the reason for a branch that did not run depends on it. A mask of what is bad can reach the whole model.
+        """
+        seen: set[WalkedTensor] = set()
+        while self._verdicts and not self._decides:
+            verdict = self._verdicts.pop()
+            if verdict not in seen:
+                seen.add(verdict)
+                self._verdicts += self._users(verdict)
+            if len(seen) > _MAX_STEPS:
+                raise CannotTellError
+
+    def _users(self, tensor: WalkedTensor) -> Iterator[WalkedTensor]:
+        """Yields what is computed from a tensor, bad or not."""
+        return self._eager_users(tensor) if tensor.frame is None else self._graph_users(tensor, tensor.frame)
 
     def _is_bad(self, tensor: WalkedTensor) -> bool:
         """Returns whether a tensor is bad, or may be because it was not recorded.
