@@ -112,6 +112,42 @@ def test_in_a_skipped_step_only_an_overflow_is_expected(
     assert nonfinite(run.write(tmp_path))[0].is_expected == is_expected
 
 
+def _choice(run: RunBuilder, branch_op: str, *, trace: str = "f", is_nan: bool = True) -> None:
+    """Adds a call of a function that returns a constant for a NaN, and otherwise what a branch makes of the value."""
+    graph = run.graph("f").op("x", "Placeholder").op("mean", "Mean", ["x"])
+    graph.op("IsNan", inputs=["mean"], dtypes=("bool",), not_recorded="dtype").op("cond", "If", ["IsNan", "mean"])
+    zero = run.graph("zero").op("m", "Placeholder").op("made", "Const").function(f"__zero_{trace}", ["m"], ["made"])
+    value = run.graph("value").op("m", "Placeholder").op("made", branch_op, ["m"])
+    value.function(f"__value_{trace}", ["m"], ["made"])
+    graph.calls("cond", f"__zero_{trace}", zero, attribute="then_branch")
+    graph.calls("cond", f"__value_{trace}", value, attribute="else_branch").function(f"__{trace}", ["x"], ["cond"])
+    execution = run.execution(f"__{trace}", inputs=[1], graph=graph)
+    run.tensor(graph, "mean", NAN if is_nan else CLEAN, execution=execution)
+    branch, site = (zero, "cond/then/_1") if is_nan else (value, "cond/else/_2")
+    run.tensor(branch, "made", CLEAN, site=site, execution=execution)
+
+
+@pytest.mark.parametrize(
+    ("branch_op", "reason"), [("Identity", SKIPPED_STEP), ("Reshape", SKIPPED_STEP), ("Log", None)]
+)
+def test_a_branch_that_would_only_hand_the_value_on_loses_no_step(
+    branch_op: str, reason: str | None, tmp_path: Path
+) -> None:
+    run = RunBuilder("run-a")
+    _choice(run, branch_op)
+    assert answer(run, tmp_path) == ("mean", "absorbed", reason)
+    result = CliRunner().invoke(app, ["first-nonfinite", str(tmp_path)])
+    assert result.exit_code == (reason is None)
+    assert ("the branch that would have used it never ran" in result.output) == (reason is None)
+
+
+def test_a_step_that_another_trace_of_the_function_made_is_not_lost(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    _choice(run, "Log")
+    _choice(run, "Log", trace="again", is_nan=False)
+    assert answer(run, tmp_path) == ("mean", "absorbed", SKIPPED_STEP)
+
+
 def test_an_infinity_from_a_zero_is_not_expected(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     step = Step(run, gradient_type="SqrtGrad")

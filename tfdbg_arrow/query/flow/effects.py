@@ -21,8 +21,9 @@ if the logarithm was left out. These belong to the bad value of the op. Its effe
 
 An absorbed value is expected, as it did no harm. There is one exception. An optimizer that scales the loss provokes
 overflows, looks for them and skips the step. If the step is skipped because of a division by zero, or of a NaN that no
-overflow caused, a smaller scale would not help and the step is lost for good. Such a value is absorbed but not
-expected. A scalar that such a step returns, and that was computed from the gradients alone, is no result either.
+overflow caused, a smaller scale would not help. If the branch that would have computed or written something with it
+never ran, the step is lost for good: such a value is absorbed but not expected. A scalar that a skipped step returns,
+and that was computed from the gradients alone, is no result either.
 
 If the recording does not show where a value went (no call sites, an unrecorded function, too many tensors to follow),
 the value counts as absorbed if everything that was written, returned or counted by a metric since then is finite.
@@ -57,7 +58,7 @@ from tfdbg_arrow.query.flow.walk import (
     WalkedTensor,
 )
 from tfdbg_arrow.query.recorded import KINDS, Context, TensorEvent, read_events
-from tfdbg_arrow.schema.op_traits import PIPELINE_ENDS, POLES
+from tfdbg_arrow.schema.op_traits import MOVING, PIPELINE_ENDS, POLES
 
 LITERAL = "the program wrote this infinity itself"
 LOG_OF_MASK = "it is the logarithm of a mask of zeros and ones, which the program adds to other values"
@@ -67,6 +68,8 @@ _MAX_STARTS = 1000
 """Maximum number of bad tensors created by gradients that are followed for one bad tensor."""
 _LOSS_SCALING = "loss_scale_optimizer"
 """The module of Keras with the optimizer that scales the loss, in any version."""
+_CHOOSING = MOVING | {"Const", "NoOp", "Placeholder"}
+"""Types of ops in branches that only choose between values."""
 _MAX_ELEMENTS = 500
 """Bad elements of data sets are followed if the run has fewer than this number."""
 
@@ -267,8 +270,17 @@ class Effects:
         return [element for element in elements if event in self._origins.roots([element], set())]
 
     def _is_lost(self, event: TensorEvent, skipped_graphs: set[int]) -> bool:
-        """Returns whether steps are lost for good: none was ever applied, and a smaller loss scale would not help."""
-        return not self._is_run(skipped_graphs) and not all(map(self._overflowed, self._beginnings(event)))
+        """Returns whether steps are lost for good: none was ever applied, and a smaller loss scale would not help.
+
+        If the branches compute and write nothing, the program only chose between values, as `tf.where` does.
+        """
+        if self._is_run(self._flow.graphs.in_all_traces(skipped_graphs)) or all(
+            map(self._overflowed, self._beginnings(event))
+        ):
+            return False
+        parts = {part for branch in skipped_graphs for part in self._flow.graphs.parts(branch)}
+        op_types = {op.op_type for part in parts for op in self._flow.graphs.graph(part).ops.values()}
+        return not op_types <= _CHOOSING
 
     def _is_run(self, graph_ids: Iterable[int], *, after: TensorEvent | None = None) -> bool:
         """Returns whether one of some graphs ran in any call, or in a call after that of a tensor."""
