@@ -549,6 +549,31 @@ def test_an_infinity_from_outside_is_not_said_to_be_of_the_program(start: dict[s
     assert answer(run, tmp_path) == (None, "absorbed", LITERAL_FROM_OUTSIDE)
 
 
+@pytest.mark.parametrize(
+    ("code", "shape", "reason"),
+    [
+        ("best = tf.minimum(np.inf, loss)", [], LITERAL),
+        ('best = tf.minimum(float("inf"), loss)', [], LITERAL),
+        ("best = tf.minimum(start, loss)  # is_inf", [], LITERAL_FROM_OUTSIDE),
+        ("best = tf.minimum(np.full(1, np.inf), loss)", [1], LITERAL_FROM_OUTSIDE),
+    ],
+)
+def test_an_infinite_number_in_the_code_is_of_the_program(
+    code: str, shape: list[int], reason: str, tmp_path: Path
+) -> None:
+    run = RunBuilder("run-a")
+    stack = run.stack(("/home/me/train.py", 9, "<module>", code, "user"))
+    minimum = run.execution("Minimum", inputs=[1, 2], outputs={3: "float32"}, stack=stack)
+    run.external(1, {**counts(pos_inf=1), "shape": shape}, execution=minimum)
+    run.eager(minimum, CLEAN, tensor_id=3)
+    assert answer(run, tmp_path) == (None, "absorbed", reason)
+    found = first_nonfinite(tmp_path)
+    assert found is not None
+    assert (found.headline == "The bad values did no harm: the program wrote +Inf at train.py:9.") == (
+        reason == LITERAL
+    )
+
+
 LOGARITHMS = counts(neg_inf=2, neg=3)
 
 

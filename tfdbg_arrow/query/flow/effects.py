@@ -32,6 +32,7 @@ Otherwise the effect is None and the value is not expected.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -58,12 +59,15 @@ from tfdbg_arrow.query.flow.walk import (
     WalkedTensor,
 )
 from tfdbg_arrow.query.recorded import KINDS, Context, TensorEvent, read_events
+from tfdbg_arrow.query.stacks import StackReader
 from tfdbg_arrow.schema.op_traits import MOVING, PIPELINE_ENDS, POLES
 
 LITERAL = "the program wrote this infinity itself"
 LOG_OF_MASK = "it is the logarithm of a mask of zeros and ones, which the program adds to other values"
 LITERAL_FROM_OUTSIDE = "it holds only infinities, or infinities and zeros, as a mask or a start value does"
 """The reason for a tensor that came from outside. Nothing shows who wrote its infinities."""
+_INFINITY = re.compile(r"\b(N|P)?inf(ty|inity)?\b", re.IGNORECASE)
+"""An infinity in Python code, such as `np.inf` or `float("-inf")`."""
 _MAX_STARTS = 1000
 """Maximum number of bad tensors created by gradients that are followed for one bad tensor."""
 _LOSS_SCALING = "loss_scale_optimizer"
@@ -117,6 +121,7 @@ class Effects:
         self._skipped_updates: dict[int, str | None] = {}
         self._logdir = logdir
         self._run_id = run_id
+        self._stacks = StackReader(logdir, run_id=run_id)
 
     @cached_property
     def _blamed(self) -> Mapping[int, str]:
@@ -137,7 +142,8 @@ class Effects:
             if self._origins.is_log_of_mask(computed):
                 return Effect("absorbed", LOG_OF_MASK)
             is_from_outside = computed.op_type in FROM_OUTSIDE and looks_like_mask(computed)
-            return Effect("absorbed", LITERAL_FROM_OUTSIDE if is_from_outside else LITERAL)
+            is_known = not is_from_outside or self.is_in_code(computed)
+            return Effect("absorbed", LITERAL if is_known else LITERAL_FROM_OUTSIDE)
         walk = Walk(self._flow, self._sinks)
         try:
             self._follow(walk, computed)
@@ -167,6 +173,14 @@ class Effects:
             return Effect("absorbed", walk.reason)
         is_lost = self._is_lost(event, walk.skipped_graphs)
         return Effect("absorbed", None if is_lost else self._reason_of_skipped_step(walk.skipped_graphs))
+
+    def is_in_code(self, event: TensorEvent) -> bool:
+        """Returns whether a number from outside is an infinity in the code of the line that first took it."""
+        execution = self._flow.events.execution(event.execution_index)
+        if event.op_type is not None or event.shape != () or execution is None or execution.stack_trace_id is None:
+            return False
+        source = self._stacks.user_sources([execution.stack_trace_id]).get(execution.stack_trace_id)
+        return source is not None and bool(_INFINITY.search(source.code or ""))
 
     def skipped_update(self, origin: TensorEvent) -> str | None:
         """Returns why an overflow of a gradient did no harm although the call returned a scalar of it, or None.

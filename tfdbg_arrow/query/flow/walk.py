@@ -33,9 +33,10 @@ DISCARDED = "the program threw away what the call returned, and trained later"
 SKIPPED_BRANCH = "only a branch that did not run would have used it"
 UNUSED = "nothing was computed, assigned or returned from it"
 ABSORBED = "everything that was computed from it is finite"
-VANISHED = "ops replaced the bad values that were computed from it, or only compared or checked them"
+VANISHED = "ops replaced or left out the bad values that were computed from it, or only compared or checked them"
 VANISHED_OR_READ = (
-    "ops replaced the bad values that were computed from it, or only comparisons, checks and Python code took them"
+    "ops replaced or left out the bad values that were computed from it, or only comparisons, checks and Python code "
+    "took them"
 )
 UNREACHED = "no bad value that was computed from it reached a variable, a result or a metric"
 
