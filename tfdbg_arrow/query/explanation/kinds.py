@@ -31,7 +31,7 @@ from tfdbg_arrow.schema.op_traits import POLES, Trait, types_with
 
 SOFTMAX = "Use tf.nn.softmax in place of the exponentials, their sum and the division."
 """The fix for a softmax by hand, which overflows or divides by 0."""
-EMPTY = "Check for an empty batch or mask before the reduction, or divide with tf.math.divide_no_nan."
+EMPTY = "Check for an empty batch or mask before the reduction, and leave it out."
 """The fix for a reduction of no elements."""
 _LARGER_EPSILON = {
     "float16": "Add a larger epsilon, such as 1e-3: float16 rounds a number below 3e-08 to 0, and 1 / x is infinite "
