@@ -25,6 +25,7 @@ from tfdbg_arrow.query.flow.effects import LITERAL, LITERAL_FROM_OUTSIDE, LOG_OF
 from tfdbg_arrow.query.flow.walk import (
     ABSORBED,
     CAUGHT_ERROR,
+    REJECTED,
     RETURNED_SCALAR,
     SKIPPED_BRANCH,
     SKIPPED_BY_LOSS_SCALING,
@@ -705,6 +706,36 @@ def test_a_bad_gradient_of_a_single_skipped_update_is_expected(tmp_path: Path) -
     assert answer(training(RunBuilder("a"), CLEAN, INF, CLEAN), tmp_path / "a") == (None, "absorbed", SKIPPED_UPDATE)
     assert answer(training(RunBuilder("b"), CLEAN, INF), tmp_path / "b") == (None, "result", None)
     assert answer(training(RunBuilder("c"), INF, INF), tmp_path / "c") == (None, "result", None)
+
+
+@pytest.mark.parametrize(
+    ("calls", "is_harmless"),
+    [
+        (((INF, "IsFinite"), (CLEAN, "LessEqual"), (NAN, None), (CLEAN, "LessEqual")), True),
+        (((NAN, None), (CLEAN, "LessEqual"), (CLEAN, "LessEqual")), True),
+        (((CLEAN, "LessEqual"), (CLEAN, "LessEqual"), (NAN, None)), False),
+        (((NAN, None), (CLEAN, "LessEqual")), False),
+        (((NAN, None), (CLEAN, "LessEqual"), (CLEAN, None), (CLEAN, "LessEqual")), False),
+        (((NAN, None), (CLEAN, "LessEqual"), (NAN, "LessEqual"), (CLEAN, "LessEqual")), False),
+        (((NAN, None), (CLEAN, None), (CLEAN, None)), False),
+        (((NAN, "IsFinite"), (CLEAN, "IsFinite"), (CLEAN, "IsFinite")), False),
+    ],
+)
+def test_a_search_may_reject_bad_values(
+    calls: Sequence[tuple[dict[str, object], str | None]], is_harmless: bool, tmp_path: Path
+) -> None:
+    """A line search compares each finite objective with the best one, and tries another step for each bad one."""
+    run = RunBuilder("run-a")
+    line = run.stack(("/home/me/train.py", 5, "<module>", "trial = objective(w - step * g)", "user"))
+    graph = run.graph("objective").op("x", "Placeholder").op("exp", "Exp", ["x"], role="forward")
+    graph.function("__objective", ["x"], ["exp"])
+    for index, (health, user) in enumerate(calls):
+        call = run.execution("__objective", inputs=[1], outputs={10 + index: "float32"}, graph=graph, stack=line)
+        run.tensor(graph, "exp", health, execution=call, step=index + 1)
+        run.eager(call, health, tensor_id=10 + index)
+        if user is not None:
+            run.execution(user, inputs=[10 + index, 2], outputs={50 + index: "bool"})
+    assert answer(run, tmp_path) == ("exp", *(("absorbed", REJECTED) if is_harmless else ("result", None)))
 
 
 def test_an_output_that_is_only_for_the_gradient_is_not_a_result(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ class SkippedUses:
         self._last_used = lru_cache(maxsize=4096)(self._read_last_used)
         self._user_frames = lru_cache(maxsize=64)(self._read_user_frames)
         self._calls_without_error = lru_cache(maxsize=64)(self._read_calls_without_error)
+        self._last_of_accepted = lru_cache(maxsize=64)(self._read_last_of_accepted)
 
     def is_skipped(self, row: TensorEvent, *, is_taken: bool = True) -> bool:
         """Returns whether the program skipped its usual use of a tensor, only this time, and continued.
@@ -57,6 +58,41 @@ class SkippedUses:
         if last is not None and max(last, self._last_optimizer_write) > execution.execution_index:
             return True
         return is_taken and self._is_of_skipped(row)
+
+    def is_rejected(self, row: TensorEvent) -> bool:
+        """Returns whether the program used each finite result of a line, but no bad one, and continued.
+
+        An example is a line search: it compares the objective with the best one so far only if it is finite. Ops that
+        only test whether a result is bad are no use. Several finite results must have been used, one of them later.
+        """
+        execution = self._flow.events.execution(row.execution_index)
+        if execution is None or execution.stack_trace_id is None or not self._flow.labels.has_roles:
+            return False
+        functions = self._traces_of_function(execution)
+        last = self._last_of_accepted(functions, execution.stack_trace_id, row.output_slot or 0)
+        return last is not None and last > execution.execution_index
+
+    def _read_last_of_accepted(self, functions: tuple[str, ...], stack_trace_id: int, output_slot: int) -> int | None:
+        """Returns the last execution of a line with a finite result, or None if the line's uses prove no rejection."""
+        stacks = self._stacks_of_line(functions, stack_trace_id)
+        results = (
+            "SELECT max(e.execution_index) AS last, bool_or(coalesce(h.has_inf_or_nan, false)) AS is_bad, "
+            f"coalesce(bool_or(u.op_type NOT IN ({', '.join('?' * len(CHECKS))})), false) AS is_used "
+            "FROM execution AS e "
+            "JOIN execution_output AS o ON o.run_id = e.run_id AND o.execution_index = e.execution_index "
+            "LEFT JOIN tensor_health AS h ON h.run_id = o.run_id AND h.tensor_id = o.tensor_id "
+            "AND h.execution_index = o.execution_index AND h.scope = 'execution' "
+            "LEFT JOIN execution_input AS i ON i.run_id = o.run_id AND i.tensor_id = o.tensor_id "
+            "LEFT JOIN execution AS u ON u.run_id = i.run_id AND u.execution_index = i.execution_index "
+            f"WHERE e.run_id = ? AND e.op_type IN ({', '.join('?' * len(functions))}) "
+            f"AND e.stack_trace_id IN ({', '.join('?' * len(stacks))}) AND o.output_slot = ? GROUP BY o.tensor_id"
+        )
+        ((num_finite, last, is_accepted),) = self._logdir.rows(
+            "SELECT count(*) FILTER (WHERE NOT is_bad), max(last) FILTER (WHERE NOT is_bad), "
+            f"bool_and(is_used <> is_bad) FROM ({results}) AS t",
+            [*sorted(CHECKS), self._run_id, *functions, *stacks, output_slot],
+        )
+        return int(last) if is_accepted and num_finite > 1 else None
 
     def _is_of_skipped(self, row: TensorEvent) -> bool:
         """Returns whether only checks took a tensor, and it was computed from one whose other uses were skipped."""

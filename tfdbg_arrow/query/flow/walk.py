@@ -28,6 +28,7 @@ SKIPPED_BY_LOSS_SCALING = "the loss scaling found it and skipped the update"
 RETURNED_SCALAR = "; the call only returned a scalar that was computed from it"
 """What follows the reason why the update was skipped."""
 SKIPPED_UPDATE = "the program skipped the update that would have used it, and continued"
+REJECTED = "the program used each finite result of this line, but rejected the bad ones, and continued"
 CAUGHT_ERROR = "its call raised an error, and the program caught the error and continued without the value"
 DISCARDED = "the program threw away what the call returned, and trained later"
 SKIPPED_BRANCH = "only a branch that did not run would have used it"
@@ -109,6 +110,7 @@ class Walk:
         self.skipped_graphs: set[int] = set()
         self.returned: list[TensorEvent] = []
         self._is_skipped_eagerly = False
+        self._is_rejected = False
         self._is_caught = False
         self._is_discarded = False
         self._is_given = False
@@ -133,6 +135,8 @@ class Walk:
         """The reason why a harmless value is expected."""
         if self._is_skipped_eagerly:
             return SKIPPED_UPDATE
+        if self._is_rejected:
+            return REJECTED
         if self._is_caught:
             return CAUGHT_ERROR
         if self.skipped_graphs:
@@ -475,6 +479,8 @@ class Walk:
             raise CannotTellError
         if self._sinks.skipped_uses.is_skipped(event):
             self._is_skipped_eagerly = True
+        elif self._sinks.skipped_uses.is_rejected(event):
+            self._is_rejected = True
         elif self._sinks.discarded.is_discarded(event):
             self._is_discarded = True
         elif self._sinks.is_given(event) and not self._sinks.is_moved(event):
