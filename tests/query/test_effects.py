@@ -726,16 +726,67 @@ def test_a_search_may_reject_bad_values(
 ) -> None:
     """A line search compares each finite objective with the best one, and tries another step for each bad one."""
     run = RunBuilder("run-a")
+    _search(run, calls)
+    assert answer(run, tmp_path) == ("exp", *(("absorbed", REJECTED) if is_harmless else ("result", None)))
+
+
+@pytest.mark.parametrize(
+    ("calls", "facts", "is_said"),
+    [
+        (((INF, None), (CLEAN, None)), {}, True),
+        (((CLEAN, None), (INF, "IsFinite"), (CLEAN, "IsFinite")), {}, True),
+        (((CLEAN, None), (INF, None)), {}, False),
+        (((INF, None), (CLEAN, None)), {"shape": [2]}, False),
+        (((INF, None), (CLEAN, None)), {"writes": True}, False),
+        (((INF, None), (CLEAN, None)), {"has_gradient": True}, False),
+        (((INF, None), (NAN, "Less"), (CLEAN, None)), {}, False),
+    ],
+)
+def test_the_fix_says_that_a_search_may_reject_bad_values(
+    calls: Sequence[tuple[dict[str, object], str | None]], facts: dict[str, Any], is_said: bool, tmp_path: Path
+) -> None:
+    run = RunBuilder("run-a")
+    _search(run, calls, **facts)
+    assert answer(run, tmp_path) == ("exp", "result", None)
+    found = first_nonfinite(tmp_path)
+    assert found is not None
+    explanation = read_reasons(tmp_path, found).explanation
+    assert explanation is not None
+    assert explanation.repair is not None
+    assert explanation.repair.startswith("Change nothing if the program rejects such a result, as a search") == is_said
+
+
+def _search(
+    run: RunBuilder,
+    calls: Sequence[tuple[dict[str, object], str | None]],
+    *,
+    shape: Sequence[int] = (),
+    writes: bool = False,
+    has_gradient: bool = False,
+) -> None:
+    """Adds calls of a function from one line.
+
+    Args:
+        run: The run.
+        calls: What the function returned, and the type of the op that took it.
+        shape: The shape of the result.
+        writes: Whether the function writes to a variable.
+        has_gradient: Whether the program takes the gradient of the function.
+    """
     line = run.stack(("/home/me/train.py", 5, "<module>", "trial = objective(w - step * g)", "user"))
     graph = run.graph("objective").op("x", "Placeholder").op("exp", "Exp", ["x"], role="forward")
+    if writes:
+        graph.op("w", "Placeholder", dtypes=("resource",)).op("write", "AssignAddVariableOp", ["w", "x"], dtypes=())
+    if has_gradient:
+        graph.op("gradient", "Mul", ["x"], role="gradient", forward_graph_id=0, forward_op_name="exp")
     graph.function("__objective", ["x"], ["exp"])
     for index, (health, user) in enumerate(calls):
         call = run.execution("__objective", inputs=[1], outputs={10 + index: "float32"}, graph=graph, stack=line)
+        run.tensor(graph, "x", CLEAN, execution=call, step=index + 1)
         run.tensor(graph, "exp", health, execution=call, step=index + 1)
-        run.eager(call, health, tensor_id=10 + index)
+        run.eager(call, {**health, "shape": list(shape)}, tensor_id=10 + index)
         if user is not None:
             run.execution(user, inputs=[10 + index, 2], outputs={50 + index: "bool"})
-    assert answer(run, tmp_path) == ("exp", *(("absorbed", REJECTED) if is_harmless else ("result", None)))
 
 
 def test_an_output_that_is_only_for_the_gradient_is_not_a_result(tmp_path: Path) -> None:

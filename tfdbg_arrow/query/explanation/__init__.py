@@ -49,6 +49,10 @@ _STATE_IN_TRAINING = "If it grew only after some steps of training, lower the le
 _LARGE_LOSS = 1e6
 """A loss of at least this magnitude before training shows that data are large: with numbers near 1, its mean is near 1,
 and its sum over a batch is smaller than this."""
+_REJECTED = (
+    "Change nothing if the program rejects such a result, as a search that tries values does: the last result of the "
+    "line is finite. Otherwise:"
+)
 _MAX_SHARE_OF_OUTLIERS = 0.1
 """The largest share of the samples that counts as few of them."""
 
@@ -169,9 +173,13 @@ def explain_event(
         return explanation
     is_negative = forward is None and bool(event.num_nan) and not infs(event)
     repair = repair_of_call(*around.op_to_change(), is_negative=is_negative)
-    if repair is None and explanation.repair in BEFORE_TRAINING:
-        return _of_overflow(explanation.sentence, explanation.repair, around)
-    return explanation if repair is None else replace(explanation, repair=repair)
+    if repair is not None:
+        explanation = replace(explanation, repair=repair)
+    elif explanation.repair in BEFORE_TRAINING:
+        explanation = _of_overflow(explanation.sentence, explanation.repair, around)
+    if around.is_differentiated() or not forward_pass.may_be_rejected():
+        return explanation
+    return replace(explanation, repair=f"{_REJECTED} {explanation.repair}")
 
 
 def _of_overflow(sentence: str, repair: str, around: Surroundings) -> Explanation:

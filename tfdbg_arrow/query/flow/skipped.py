@@ -4,15 +4,36 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.flow.graphs import CHECKS, NEVER_BAD_IN_SQL
 from tfdbg_arrow.query.recorded import EagerTensor, Execution, TensorEvent
+from tfdbg_arrow.schema.op_traits import WRITER
 
 _MAX_SOURCES = 100
 """At most this many tensors are examined from which a tensor that only checks took was computed."""
+
+
+@dataclass(frozen=True)
+class _ResultsOfLine:
+    """What became of the results of all calls of a function from one line. Checks are no uses.
+
+    Attributes:
+        num_finite: The number of finite results.
+        last_finite: The last execution with a finite result, or -1.
+        last_bad: The last execution with a bad result, or -1.
+        are_finite_used: Whether ops used all finite results.
+        is_bad_used: Whether an op used a bad result.
+    """
+
+    num_finite: int
+    last_finite: int
+    last_bad: int
+    are_finite_used: bool
+    is_bad_used: bool
 
 
 class SkippedUses:
@@ -33,7 +54,7 @@ class SkippedUses:
         self._last_used = lru_cache(maxsize=4096)(self._read_last_used)
         self._user_frames = lru_cache(maxsize=64)(self._read_user_frames)
         self._calls_without_error = lru_cache(maxsize=64)(self._read_calls_without_error)
-        self._last_of_accepted = lru_cache(maxsize=64)(self._read_last_of_accepted)
+        self._results = lru_cache(maxsize=64)(self._read_results)
 
     def is_skipped(self, row: TensorEvent, *, is_taken: bool = True) -> bool:
         """Returns whether the program skipped its usual use of a tensor, only this time, and continued.
@@ -65,15 +86,34 @@ class SkippedUses:
         An example is a line search: it compares the objective with the best one so far only if it is finite. Ops that
         only test whether a result is bad are no use. Several finite results must have been used, one of them later.
         """
+        results = self._results_like(row)
+        if results is None or results.is_bad_used or not results.are_finite_used:
+            return False
+        return results.num_finite > 1 and results.last_finite > (row.execution_index or 0)
+
+    def may_be_rejected(self, row: TensorEvent) -> bool:
+        """Returns whether the program may have rejected a number that a call returned, as a search over values does.
+
+        No op used a bad result of the line, and its last result is finite. The function changes no variable.
+        """
+        execution = self._flow.events.execution(row.execution_index)
+        if execution is None or execution.graph_id is None or row.scope != "execution" or row.shape != ():
+            return False
+        graphs = self._flow.graphs
+        op_types = (op.op_type for part in graphs.parts(execution.graph_id) for op in graphs.graph(part).ops.values())
+        results = self._results_like(row)
+        if results is None or results.is_bad_used or any(map(WRITER.fullmatch, op_types)):
+            return False
+        return results.last_finite > results.last_bad
+
+    def _results_like(self, row: TensorEvent) -> _ResultsOfLine | None:
+        """Returns what is known about the results of the line that returned a tensor, or None if nothing is."""
         execution = self._flow.events.execution(row.execution_index)
         if execution is None or execution.stack_trace_id is None or not self._flow.labels.has_roles:
-            return False
-        functions = self._traces_of_function(execution)
-        last = self._last_of_accepted(functions, execution.stack_trace_id, row.output_slot or 0)
-        return last is not None and last > execution.execution_index
+            return None
+        return self._results(self._traces_of_function(execution), execution.stack_trace_id, row.output_slot or 0)
 
-    def _read_last_of_accepted(self, functions: tuple[str, ...], stack_trace_id: int, output_slot: int) -> int | None:
-        """Returns the last execution of a line with a finite result, or None if the line's uses prove no rejection."""
+    def _read_results(self, functions: tuple[str, ...], stack_trace_id: int, output_slot: int) -> _ResultsOfLine:
         stacks = self._stacks_of_line(functions, stack_trace_id)
         results = (
             "SELECT max(e.execution_index) AS last, bool_or(coalesce(h.has_inf_or_nan, false)) AS is_bad, "
@@ -87,12 +127,14 @@ class SkippedUses:
             f"WHERE e.run_id = ? AND e.op_type IN ({', '.join('?' * len(functions))}) "
             f"AND e.stack_trace_id IN ({', '.join('?' * len(stacks))}) AND o.output_slot = ? GROUP BY o.tensor_id"
         )
-        ((num_finite, last, is_accepted),) = self._logdir.rows(
-            "SELECT count(*) FILTER (WHERE NOT is_bad), max(last) FILTER (WHERE NOT is_bad), "
-            f"bool_and(is_used <> is_bad) FROM ({results}) AS t",
+        (row,) = self._logdir.rows(
+            "SELECT count(*) FILTER (WHERE NOT is_bad), coalesce(max(last) FILTER (WHERE NOT is_bad), -1), "
+            "coalesce(max(last) FILTER (WHERE is_bad), -1), "
+            "coalesce(bool_and(is_used) FILTER (WHERE NOT is_bad), false), "
+            f"coalesce(bool_or(is_used) FILTER (WHERE is_bad), false) FROM ({results}) AS t",
             [*sorted(CHECKS), self._run_id, *functions, *stacks, output_slot],
         )
-        return int(last) if is_accepted and num_finite > 1 else None
+        return _ResultsOfLine(*row)
 
     def _is_of_skipped(self, row: TensorEvent) -> bool:
         """Returns whether only checks took a tensor, and it was computed from one whose other uses were skipped."""
