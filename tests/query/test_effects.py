@@ -726,8 +726,23 @@ def test_a_search_may_reject_bad_values(
 ) -> None:
     """A line search compares each finite objective with the best one, and tries another step for each bad one."""
     run = RunBuilder("run-a")
-    _search(run, calls)
+    _search(run, calls, source="while True:\n    trial = objective(w - step * g)\n    np.isfinite(trial)\n")
     assert answer(run, tmp_path) == ("exp", *(("absorbed", REJECTED) if is_harmless else ("result", None)))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "while True:\n    trial = objective(w - step * g)\n",
+        "np.isfinite(x)\ntrial = objective(w - step * g)\n",
+        "for x in data:\n    trial = objective(w - step * g)\nnp.isfinite(x)\n",
+        "while (\n",
+    ],
+)
+def test_a_loop_that_does_not_ask_for_finite_numbers_rejects_none(source: str, tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    _search(run, [(NAN, None), (CLEAN, "LessEqual"), (CLEAN, "LessEqual")], source=source)
+    assert answer(run, tmp_path) == ("exp", "result", None)
 
 
 @pytest.mark.parametrize(
@@ -763,8 +778,9 @@ def _search(
     shape: Sequence[int] = (),
     writes: bool = False,
     has_gradient: bool = False,
+    source: str = "",
 ) -> None:
-    """Adds calls of a function from one line.
+    """Adds calls of a function from one line, the second one of a file.
 
     Args:
         run: The run.
@@ -772,8 +788,10 @@ def _search(
         shape: The shape of the result.
         writes: Whether the function writes to a variable.
         has_gradient: Whether the program takes the gradient of the function.
+        source: The text of the file.
     """
-    line = run.stack(("/home/me/train.py", 5, "<module>", "trial = objective(w - step * g)", "user"))
+    line = run.stack(("/home/me/train.py", 2, "<module>", "trial = objective(w - step * g)", "user"))
+    run.add("source_file", file_path="/home/me/train.py", source_text=source)
     graph = run.graph("objective").op("x", "Placeholder").op("exp", "Exp", ["x"], role="forward")
     if writes:
         graph.op("w", "Placeholder", dtypes=("resource",)).op("write", "AssignAddVariableOp", ["w", "x"], dtypes=())

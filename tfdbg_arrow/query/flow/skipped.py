@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,8 +12,11 @@ from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.flow.graphs import CHECKS, NEVER_BAD_IN_SQL
 from tfdbg_arrow.query.recorded import EagerTensor, Execution, TensorEvent
+from tfdbg_arrow.query.stacks import StackReader, source_text
 from tfdbg_arrow.schema.op_traits import WRITER
 
+_QUESTIONS = frozenset({"is_finite", "is_inf", "is_nan", "isfinite", "isinf", "isnan"})
+"""The functions of Python, NumPy, TensorFlow and Keras that ask whether numbers are bad."""
 _MAX_SOURCES = 100
 """At most this many tensors are examined from which a tensor that only checks took was computed."""
 
@@ -55,6 +59,8 @@ class SkippedUses:
         self._user_frames = lru_cache(maxsize=64)(self._read_user_frames)
         self._calls_without_error = lru_cache(maxsize=64)(self._read_calls_without_error)
         self._results = lru_cache(maxsize=64)(self._read_results)
+        self._stacks = StackReader(logdir, run_id=run_id)
+        self._asks_in_loop = lru_cache(maxsize=64)(self._find_question)
 
     def is_skipped(self, row: TensorEvent, *, is_taken: bool = True) -> bool:
         """Returns whether the program skipped its usual use of a tensor, only this time, and continued.
@@ -85,11 +91,34 @@ class SkippedUses:
 
         An example is a line search: it compares the objective with the best one so far only if it is finite. Ops that
         only test whether a result is bad are no use. Several finite results must have been used, one of them later.
+        Something else than the result may decide what is used, so the loop around the line must ask for finite numbers.
         """
+        execution = self._flow.events.execution(row.execution_index)
+        if execution is None or execution.graph_id is None:
+            return False  # several ops of a line may have the same stack
         results = self._results_like(row)
         if results is None or results.is_bad_used or not results.are_finite_used:
             return False
-        return results.num_finite > 1 and results.last_finite > (row.execution_index or 0)
+        is_used_later = results.num_finite > 1 and results.last_finite > execution.execution_index
+        return is_used_later and self._asks_in_loop(execution.stack_trace_id)
+
+    def _find_question(self, stack_trace_id: int | None) -> bool:
+        """Returns whether the innermost loop around a line of the program calls a function such as `isfinite`."""
+        frames = [frame for frame in self._stacks.stack(stack_trace_id) if frame.is_user]
+        return any(self._has_question(frame.file_path, frame.lineno) for frame in frames)
+
+    def _has_question(self, file_path: str, lineno: int) -> bool:
+        lines = source_text(self._logdir, file_path, run_id=self._run_id)
+        try:
+            module = ast.parse("\n".join(lines or ()))
+        except (SyntaxError, ValueError, RecursionError, MemoryError):  # the text may come from anybody
+            return False
+        loops = [node for node in ast.walk(module) if isinstance(node, ast.For | ast.While)]
+        around = [loop for loop in loops if loop.lineno <= lineno <= (loop.end_lineno or 0)]
+        innermost = max(around, key=lambda loop: loop.lineno, default=ast.Pass())
+        calls = (node.func for node in ast.walk(innermost) if isinstance(node, ast.Call))
+        names = {getattr(function, "attr", getattr(function, "id", None)) for function in calls}
+        return not names.isdisjoint(_QUESTIONS)
 
     def may_be_rejected(self, row: TensorEvent) -> bool:
         """Returns whether the program may have rejected a number that a call returned, as a search over values does.
