@@ -25,6 +25,7 @@ from tfdbg_arrow.query.flow.effects import LITERAL, LITERAL_FROM_OUTSIDE, LOG_OF
 from tfdbg_arrow.query.flow.walk import (
     ABSORBED,
     CAUGHT_ERROR,
+    REJECTED,
     RETURNED_SCALAR,
     SKIPPED_BRANCH,
     SKIPPED_BY_LOSS_SCALING,
@@ -110,6 +111,42 @@ def test_in_a_skipped_step_only_an_overflow_is_expected(
     run = RunBuilder("run-a")
     Step(run, gradient_type=gradient_type).call(health, is_applied=False)
     assert nonfinite(run.write(tmp_path))[0].is_expected == is_expected
+
+
+def _choice(run: RunBuilder, branch_op: str, *, trace: str = "f", is_nan: bool = True) -> None:
+    """Adds a call of a function that returns a constant for a NaN, and otherwise what a branch makes of the value."""
+    graph = run.graph("f").op("x", "Placeholder").op("mean", "Mean", ["x"])
+    graph.op("IsNan", inputs=["mean"], dtypes=("bool",), not_recorded="dtype").op("cond", "If", ["IsNan", "mean"])
+    zero = run.graph("zero").op("m", "Placeholder").op("made", "Const").function(f"__zero_{trace}", ["m"], ["made"])
+    value = run.graph("value").op("m", "Placeholder").op("made", branch_op, ["m"])
+    value.function(f"__value_{trace}", ["m"], ["made"])
+    graph.calls("cond", f"__zero_{trace}", zero, attribute="then_branch")
+    graph.calls("cond", f"__value_{trace}", value, attribute="else_branch").function(f"__{trace}", ["x"], ["cond"])
+    execution = run.execution(f"__{trace}", inputs=[1], graph=graph)
+    run.tensor(graph, "mean", NAN if is_nan else CLEAN, execution=execution)
+    branch, site = (zero, "cond/then/_1") if is_nan else (value, "cond/else/_2")
+    run.tensor(branch, "made", CLEAN, site=site, execution=execution)
+
+
+@pytest.mark.parametrize(
+    ("branch_op", "reason"), [("Identity", SKIPPED_STEP), ("Reshape", SKIPPED_STEP), ("Log", None)]
+)
+def test_a_branch_that_would_only_hand_the_value_on_loses_no_step(
+    branch_op: str, reason: str | None, tmp_path: Path
+) -> None:
+    run = RunBuilder("run-a")
+    _choice(run, branch_op)
+    assert answer(run, tmp_path) == ("mean", "absorbed", reason)
+    result = CliRunner().invoke(app, ["first-nonfinite", str(tmp_path)])
+    assert result.exit_code == (reason is None)
+    assert ("the branch that would have used it never ran" in result.output) == (reason is None)
+
+
+def test_a_step_that_another_trace_of_the_function_made_is_not_lost(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    _choice(run, "Log")
+    _choice(run, "Log", trace="again", is_nan=False)
+    assert answer(run, tmp_path) == ("mean", "absorbed", SKIPPED_STEP)
 
 
 def test_an_infinity_from_a_zero_is_not_expected(tmp_path: Path) -> None:
@@ -513,6 +550,31 @@ def test_an_infinity_from_outside_is_not_said_to_be_of_the_program(start: dict[s
     assert answer(run, tmp_path) == (None, "absorbed", LITERAL_FROM_OUTSIDE)
 
 
+@pytest.mark.parametrize(
+    ("code", "shape", "reason"),
+    [
+        ("best = tf.minimum(np.inf, loss)", [], LITERAL),
+        ('best = tf.minimum(float("inf"), loss)', [], LITERAL),
+        ("best = tf.minimum(start, loss)  # is_inf", [], LITERAL_FROM_OUTSIDE),
+        ("best = tf.minimum(np.full(1, np.inf), loss)", [1], LITERAL_FROM_OUTSIDE),
+    ],
+)
+def test_an_infinite_number_in_the_code_is_of_the_program(
+    code: str, shape: list[int], reason: str, tmp_path: Path
+) -> None:
+    run = RunBuilder("run-a")
+    stack = run.stack(("/home/me/train.py", 9, "<module>", code, "user"))
+    minimum = run.execution("Minimum", inputs=[1, 2], outputs={3: "float32"}, stack=stack)
+    run.external(1, {**counts(pos_inf=1), "shape": shape}, execution=minimum)
+    run.eager(minimum, CLEAN, tensor_id=3)
+    assert answer(run, tmp_path) == (None, "absorbed", reason)
+    found = first_nonfinite(tmp_path)
+    assert found is not None
+    assert (found.headline == "The bad values did no harm: the program wrote +Inf at train.py:9.") == (
+        reason == LITERAL
+    )
+
+
 LOGARITHMS = counts(neg_inf=2, neg=3)
 
 
@@ -644,6 +706,105 @@ def test_a_bad_gradient_of_a_single_skipped_update_is_expected(tmp_path: Path) -
     assert answer(training(RunBuilder("a"), CLEAN, INF, CLEAN), tmp_path / "a") == (None, "absorbed", SKIPPED_UPDATE)
     assert answer(training(RunBuilder("b"), CLEAN, INF), tmp_path / "b") == (None, "result", None)
     assert answer(training(RunBuilder("c"), INF, INF), tmp_path / "c") == (None, "result", None)
+
+
+@pytest.mark.parametrize(
+    ("calls", "is_harmless"),
+    [
+        (((INF, "IsFinite"), (CLEAN, "LessEqual"), (NAN, None), (CLEAN, "LessEqual")), True),
+        (((NAN, None), (CLEAN, "LessEqual"), (CLEAN, "LessEqual")), True),
+        (((CLEAN, "LessEqual"), (CLEAN, "LessEqual"), (NAN, None)), False),
+        (((NAN, None), (CLEAN, "LessEqual")), False),
+        (((NAN, None), (CLEAN, "LessEqual"), (CLEAN, None), (CLEAN, "LessEqual")), False),
+        (((NAN, None), (CLEAN, "LessEqual"), (NAN, "LessEqual"), (CLEAN, "LessEqual")), False),
+        (((NAN, None), (CLEAN, None), (CLEAN, None)), False),
+        (((NAN, "IsFinite"), (CLEAN, "IsFinite"), (CLEAN, "IsFinite")), False),
+    ],
+)
+def test_a_search_may_reject_bad_values(
+    calls: Sequence[tuple[dict[str, object], str | None]], is_harmless: bool, tmp_path: Path
+) -> None:
+    """A line search compares each finite objective with the best one, and tries another step for each bad one."""
+    run = RunBuilder("run-a")
+    _search(run, calls, source="while True:\n    trial = objective(w - step * g)\n    np.isfinite(trial)\n")
+    assert answer(run, tmp_path) == ("exp", *(("absorbed", REJECTED) if is_harmless else ("result", None)))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "while True:\n    trial = objective(w - step * g)\n",
+        "np.isfinite(x)\ntrial = objective(w - step * g)\n",
+        "for x in data:\n    trial = objective(w - step * g)\nnp.isfinite(x)\n",
+        "while (\n",
+    ],
+)
+def test_a_loop_that_does_not_ask_for_finite_numbers_rejects_none(source: str, tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    _search(run, [(NAN, None), (CLEAN, "LessEqual"), (CLEAN, "LessEqual")], source=source)
+    assert answer(run, tmp_path) == ("exp", "result", None)
+
+
+@pytest.mark.parametrize(
+    ("calls", "facts", "is_said"),
+    [
+        (((INF, None), (CLEAN, None)), {}, True),
+        (((CLEAN, None), (INF, "IsFinite"), (CLEAN, "IsFinite")), {}, True),
+        (((CLEAN, None), (INF, None)), {}, False),
+        (((INF, None), (CLEAN, None)), {"shape": [2]}, False),
+        (((INF, None), (CLEAN, None)), {"writes": True}, False),
+        (((INF, None), (CLEAN, None)), {"has_gradient": True}, False),
+        (((INF, None), (NAN, "Less"), (CLEAN, None)), {}, False),
+    ],
+)
+def test_the_fix_says_that_a_search_may_reject_bad_values(
+    calls: Sequence[tuple[dict[str, object], str | None]], facts: dict[str, Any], is_said: bool, tmp_path: Path
+) -> None:
+    run = RunBuilder("run-a")
+    _search(run, calls, **facts)
+    assert answer(run, tmp_path) == ("exp", "result", None)
+    found = first_nonfinite(tmp_path)
+    assert found is not None
+    explanation = read_reasons(tmp_path, found).explanation
+    assert explanation is not None
+    assert explanation.repair is not None
+    assert explanation.repair.startswith("Change nothing if the program rejects such a result, as a search") == is_said
+
+
+def _search(
+    run: RunBuilder,
+    calls: Sequence[tuple[dict[str, object], str | None]],
+    *,
+    shape: Sequence[int] = (),
+    writes: bool = False,
+    has_gradient: bool = False,
+    source: str = "",
+) -> None:
+    """Adds calls of a function from one line, the second one of a file.
+
+    Args:
+        run: The run.
+        calls: What the function returned, and the type of the op that took it.
+        shape: The shape of the result.
+        writes: Whether the function writes to a variable.
+        has_gradient: Whether the program takes the gradient of the function.
+        source: The text of the file.
+    """
+    line = run.stack(("/home/me/train.py", 2, "<module>", "trial = objective(w - step * g)", "user"))
+    run.add("source_file", file_path="/home/me/train.py", source_text=source)
+    graph = run.graph("objective").op("x", "Placeholder").op("exp", "Exp", ["x"], role="forward")
+    if writes:
+        graph.op("w", "Placeholder", dtypes=("resource",)).op("write", "AssignAddVariableOp", ["w", "x"], dtypes=())
+    if has_gradient:
+        graph.op("gradient", "Mul", ["x"], role="gradient", forward_graph_id=0, forward_op_name="exp")
+    graph.function("__objective", ["x"], ["exp"])
+    for index, (health, user) in enumerate(calls):
+        call = run.execution("__objective", inputs=[1], outputs={10 + index: "float32"}, graph=graph, stack=line)
+        run.tensor(graph, "x", CLEAN, execution=call, step=index + 1)
+        run.tensor(graph, "exp", health, execution=call, step=index + 1)
+        run.eager(call, {**health, "shape": list(shape)}, tensor_id=10 + index)
+        if user is not None:
+            run.execution(user, inputs=[10 + index, 2], outputs={50 + index: "bool"})
 
 
 def test_an_output_that_is_only_for_the_gradient_is_not_a_result(tmp_path: Path) -> None:

@@ -681,6 +681,43 @@ def test_an_overflow_after_a_large_first_loss_asks_for_smaller_data(
     assert (found.repair or "").startswith("Scale the inputs and the targets: ") == is_large
 
 
+@pytest.mark.parametrize(
+    ("loss", "op_type", "health", "is_named"),
+    [
+        (1e37, "UnsortedSegmentMax", counts(neg=1, pos=1), True),
+        (1e37, "SegmentMinV2", counts(neg=1, pos=1), True),
+        (1e7, "UnsortedSegmentMax", counts(neg=1, pos=1), False),
+        (1e37, "UnsortedSegmentMax", counts(pos=2), False),
+        (1e37, "SegmentMinV2", counts(neg=2), False),
+        (1e37, "SegmentMaxV2", NEG_INF, False),
+        (1e37, "MaxPool", counts(neg=1, pos=1), False),
+    ],
+)
+def test_the_maximum_of_an_empty_row_of_the_data_may_have_overflowed(
+    loss: float, op_type: str, health: dict[str, object], is_named: bool, tmp_path: Path
+) -> None:
+    run = RunBuilder("run-a")
+    stack = run.stack(("/home/me/train.py", 5, "rows", "tf.reduce_max(rows, 1)", "user"))
+    rows = run.graph("rows").op("max", op_type, role="input", stack=stack)
+    run.tensor(rows, "max", health, step=9)
+    graph = run.graph("f").op("x", "Placeholder").op("loss", "Mean", ["x"], role="loss")
+    graph.op("slope", "Mul", ["x"], role="gradient", forward_graph_id=graph.graph_id, forward_op_name="loss")
+    graph.op("square", "Square", ["x"]).function("f", ["x"], ["square"])
+    call = run.execution("f", inputs=[1], outputs={2: "float32"}, graph=graph)
+    run.tensor(graph, "loss", {**counts(pos=1), "rank": 0, "shape": [], "scalar_value": loss}, execution=call)
+    run.tensor(graph, "x", CLEAN, execution=call)
+    run.tensor(graph, "square", INF, execution=call)
+    found = reason_of_last(run, tmp_path)
+    assert found is not None
+    extreme = "largest float32, 3" if op_type == "SegmentMinV2" else "lowest float32, -3"
+    said = (
+        f" Numbers of this size may come from {op_type.removesuffix('V2')} at train.py:5, which returns the "
+        f"{extreme}.40282e+38, for a segment or row with no element."
+    )
+    assert found.sentence.endswith(said) == is_named
+    assert (found.repair or "").startswith("If a segment or row can be empty, replace its result, ") == is_named
+
+
 def test_samples_that_overflow_where_nothing_is_trained_are_no_sign_of_the_learning_rate(tmp_path: Path) -> None:
     found = reason_of_batch(tmp_path, num_bad=20, has_gradient=False)
     assert found is not None

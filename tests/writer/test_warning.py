@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 import tensorflow as tf
-from tensorflow.python.framework.function import Defun
-from tensorflow.python.ops import functional_ops
 
 import tfdbg_arrow
 from tfdbg_arrow.writer.recording.capture_stats import warn
@@ -27,14 +25,11 @@ def test_a_warning_is_shown() -> None:
 
 
 def test_a_warning_names_the_line_of_the_program(tmp_path: Path) -> None:
-    # TensorFlow's loops of this older kind are not recorded.
-    is_small = Defun(tf.float32)(lambda x: x < 10.0)
-    double = Defun(tf.float32)(lambda x: 2.0 * x)
-
+    double = tf.function(lambda x: 2.0 * x).get_concrete_function(tf.TensorSpec([]))
     with pytest.warns(RuntimeWarning, match="is not recorded") as warned, tfdbg_arrow.capture(tmp_path):
-        tf.function(lambda x: functional_ops.While([x], is_small, double))(tf.ones([]))
+        double(tf.ones([]))
     lines = {(warning.filename, linecache.getline(__file__, warning.lineno).strip()) for warning in warned}
-    assert lines == {(__file__, "tf.function(lambda x: functional_ops.While([x], is_small, double))(tf.ones([]))")}
+    assert lines == {(__file__, "double(tf.ones([]))")}
 
 
 def warn_in_a_thread() -> None:

@@ -15,7 +15,7 @@ from tfdbg_arrow.query.capture_stats import gap_sentences, read_capture_stats
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.culprits import Culprits
 from tfdbg_arrow.query.flow.data_flow import DataFlow, Input
-from tfdbg_arrow.query.flow.effects import Effect, Effects
+from tfdbg_arrow.query.flow.effects import LITERAL, Effect, Effects
 from tfdbg_arrow.query.flow.gradients import Gradients
 from tfdbg_arrow.query.flow.origins import Origins
 from tfdbg_arrow.query.flow.program_ops import ProgramOp
@@ -23,7 +23,7 @@ from tfdbg_arrow.query.flow.sinks import Sinks
 from tfdbg_arrow.query.headline import headline_of
 from tfdbg_arrow.query.keras_graphs import user_names
 from tfdbg_arrow.query.nonfinite_tensor import FunctionCall, InputTensor, NonFinite, Producer, TensorContext
-from tfdbg_arrow.query.outside_tensors import CAPTURED, OutsideTensors
+from tfdbg_arrow.query.outside_tensors import CAPTURED, WRITTEN, OutsideTensors
 from tfdbg_arrow.query.recorded import EagerValue, Execution, TensorEvent, TensorHealth, health_facts, read_events
 from tfdbg_arrow.query.stacks import Frame, executed_span, source_text
 from tfdbg_arrow.query.user_places import UserPlaces
@@ -179,6 +179,7 @@ class BadTensorReader:
         )
         name = self._outside.name(event) if described.samples is None else described.samples.name
         name = CAPTURED if name is None and self.places.use_of_captured(event) is not None else name
+        name = WRITTEN if effect.expected_reason == LITERAL and self.effects.is_in_code(event) else name
         described = replace(described, outside_name=name)
         later = () if maker is None else maker.later
         return replace(described, headline=headline_of(described, line=self._line(described.source), later=later))

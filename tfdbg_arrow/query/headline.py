@@ -9,7 +9,7 @@ from itertools import accumulate
 
 from tfdbg_arrow.query.bad_samples import BadSamples
 from tfdbg_arrow.query.nonfinite_tensor import NonFinite
-from tfdbg_arrow.query.outside_tensors import ASSIGNED, CAPTURED
+from tfdbg_arrow.query.outside_tensors import ASSIGNED, CAPTURED, WRITTEN
 from tfdbg_arrow.query.recorded import TensorHealth
 from tfdbg_arrow.query.stacks import Frame, executed_span, short_place
 from tfdbg_arrow.safe_text import printable_line
@@ -43,6 +43,8 @@ def headline_of(tensor: NonFinite, *, line: str | None, later: Sequence[str] = (
         text = f"{kinds} came into the program in {name}"
         verb = "assigned" if name.startswith(ASSIGNED) else "used" if name == CAPTURED else "read"
         aside = "" if tensor.source is None else f"{verb} at {_place_text(tensor)}"
+        if name == WRITTEN:
+            text, aside = f"the program wrote {kinds} at {_place_text(tensor)}", ""
     elif tensor.source is None and tensor.forward is None:
         text = f"{kinds} {'was passed on by' if is_passed_on else 'came up in'} {_output_text(tensor)}"
         aside = "" if tensor.graph_name is None else f"in the function {tensor.graph_name}"

@@ -17,6 +17,8 @@ ASSIGNED = "a value for a variable"
 """How the name of a tensor from outside that the program only assigned to a variable begins."""
 CAPTURED = "a captured tensor"
 """The name of a tensor from outside that a function uses without taking it as an argument."""
+WRITTEN = "an infinity that the program wrote"
+"""The name of an infinity in the code of the line that first took it."""
 
 
 class OutsideTensors:

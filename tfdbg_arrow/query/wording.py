@@ -45,7 +45,7 @@ _EFFECTS = {
     "variable": "reached a variable",
     "result": "reached a result of the program",
     "metric": "only a metric took it",
-    "absorbed": "absorbed: it reached no variable and no result",
+    "absorbed": "absorbed: a check found it, but the branch that would have used it never ran",
 }
 
 

@@ -653,3 +653,50 @@ def labels_of_some_tasks_that_a_metric_compares() -> None:
     model.compile("sgd", masked_loss, metrics=[masked_accuracy])
     model.fit(np.ones((12, 4), "float32"), labels, batch_size=4, epochs=1, verbose=0)
     model.evaluate(np.ones((12, 4), "float32"), labels, verbose=0)
+
+
+@harmless
+def mean_of_nothing_replaced_in_a_branch() -> None:
+    """`tf.cond` returns 0 in place of the mean of an empty batch."""
+
+    @tf.function
+    def safe_mean(values: Any) -> Any:
+        mean = tf.reduce_mean(values)
+        return tf.cond(tf.math.is_nan(mean), lambda: tf.constant(0.0), lambda: mean)
+
+    for length in (4, 0, 3):
+        float(safe_mean(tf.ones([length])))
+
+
+@harmless
+def update_by_the_mean_of_nothing_skipped() -> None:
+    """TensorFlow traces the function again for another shape, so that the branch of the empty batch never runs."""
+    average = tf.Variable(0.0)
+
+    @tf.function(reduce_retracing=False)
+    def update(values: Any) -> None:
+        mean = tf.reduce_mean(values)
+        average.assign(tf.cond(tf.math.is_nan(mean), average.read_value, lambda: 0.9 * average + 0.1 * mean))
+
+    for length in (4, 0):
+        update(tf.ones([length]))
+
+
+@harmless
+def line_search_that_rejects_infinite_objectives() -> None:
+    """The first steps are far too large. Only finite objectives are compared with the best one."""
+    weights = tf.Variable([0.5, -0.5])
+    slope = tf.constant([1.0, -1.0])
+
+    @tf.function
+    def objective(values: Any) -> Any:
+        return tf.reduce_sum(tf.exp(values) + tf.exp(-values))
+
+    for _ in range(2):
+        best, step = objective(weights), 1e3
+        while True:
+            trial = objective(weights - step * slope)
+            if np.isfinite(float(trial)) and trial <= best:
+                break
+            step *= 0.1
+        weights.assign_sub(step * slope)

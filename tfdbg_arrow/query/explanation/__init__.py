@@ -27,11 +27,13 @@ from tfdbg_arrow.query.explanation.kinds import (
     OVERFLOW_OF_BATCH,
     OVERFLOW_OF_DATA,
     OVERFLOW_OF_GRADIENT,
+    of_maybe_extreme,
 )
 from tfdbg_arrow.query.explanation.library import library_functions, repair_of_call
 from tfdbg_arrow.query.explanation.rules import explain
 from tfdbg_arrow.query.explanation.surroundings import Surroundings
 from tfdbg_arrow.query.flow.data_flow import DataFlow
+from tfdbg_arrow.query.flow.extremes import largest_of
 from tfdbg_arrow.query.flow.origins import Origins
 from tfdbg_arrow.query.flow.program_ops import ProgramOp
 from tfdbg_arrow.query.logdir.opening import opened
@@ -49,6 +51,12 @@ _STATE_IN_TRAINING = "If it grew only after some steps of training, lower the le
 _LARGE_LOSS = 1e6
 """A loss of at least this magnitude before training shows that data are large: with numbers near 1, its mean is near 1,
 and its sum over a batch is smaller than this."""
+_REJECTED = (
+    "Change nothing if the program rejects such a result, as a search that tries values does: the last result of the "
+    "line is finite. Otherwise:"
+)
+_EXTREME_EXPONENT = 0.75
+"""A first loss of at least the largest number of the dtype to this power shows numbers near that one."""
 _MAX_SHARE_OF_OUTLIERS = 0.1
 """The largest share of the samples that counts as few of them."""
 
@@ -169,9 +177,13 @@ def explain_event(
         return explanation
     is_negative = forward is None and bool(event.num_nan) and not infs(event)
     repair = repair_of_call(*around.op_to_change(), is_negative=is_negative)
-    if repair is None and explanation.repair in BEFORE_TRAINING:
-        return _of_overflow(explanation.sentence, explanation.repair, around)
-    return explanation if repair is None else replace(explanation, repair=repair)
+    if repair is not None:
+        explanation = replace(explanation, repair=repair)
+    elif explanation.repair in BEFORE_TRAINING:
+        explanation = _of_overflow(explanation.sentence, explanation.repair, around)
+    if around.is_differentiated() or not forward_pass.may_be_rejected():
+        return explanation
+    return replace(explanation, repair=f"{_REJECTED} {explanation.repair}")
 
 
 def _of_overflow(sentence: str, repair: str, around: Surroundings) -> Explanation:
@@ -182,8 +194,9 @@ def _of_overflow(sentence: str, repair: str, around: Surroundings) -> Explanatio
         return Explanation(f"{sentence} {growth}", _STATE if is_before_training else f"{_STATE} {_STATE_IN_TRAINING}")
     samples = around.bad_samples()
     share = 0.0 if samples is None or samples.num_bad is None else samples.num_bad / samples.num_samples
-    first_loss = None if repair == OVERFLOW_OF_GRADIENT else around.first_loss()
-    if first_loss is not None and _LARGE_LOSS <= abs(first_loss) < inf:
+    first_loss = around.first_loss()
+    is_large = first_loss is not None and _LARGE_LOSS <= abs(first_loss) < inf
+    if is_large and repair != OVERFLOW_OF_GRADIENT:
         sentence = f"{sentence} The first recorded loss of the training is already {first_loss:.6g}."
         repair = OVERFLOW_OF_DATA
     elif is_before_training:
@@ -196,7 +209,11 @@ def _of_overflow(sentence: str, repair: str, around: Surroundings) -> Explanatio
             f"Look at {which} first: a number in {their} data or label may be far larger than in the others. If none "
             f"is: {repair}"
         )
-    return Explanation(sentence, repair)
+    explanation = Explanation(sentence, repair)
+    made = None
+    if first_loss is not None and largest_of(around.event) ** _EXTREME_EXPONENT <= abs(first_loss) < inf:
+        made = around.maybe_extreme_of_nothing()
+    return explanation if made is None else of_maybe_extreme(explanation, made, around.place_of(made))
 
 
 def _in_program(flow: DataFlow, made: ProgramOp, as_run: Computed, *, is_origin: bool) -> Computed | None:

@@ -70,6 +70,17 @@ class ForwardPass(BadTensorFacts):
                 return None if self._did_no_harm() else self._line(self.flow.stack_trace_id(product))
         return None
 
+    def may_be_rejected(self) -> bool:
+        """Returns whether the program may have rejected all bad results of the call that computed the tensor."""
+        given = read_events(
+            self.logdir,
+            "has_inf_or_nan AND scope = 'execution' AND execution_index = ?",
+            [self.run_id, self.event.execution_index],
+        )
+        sinks = Sinks(self.logdir, self.flow, run_id=self.run_id, kinds=KINDS)
+        results = [row for row in given if sinks.is_given(row)]
+        return bool(results) and all(map(sinks.skipped_uses.may_be_rejected, results))
+
     def _did_no_harm(self) -> bool:
         """Returns whether the tensor certainly did no harm, so that nothing about it hints at a bug."""
         reader = BadTensorReader(self.logdir, run_id=self.run_id, kinds=KINDS)

@@ -31,7 +31,7 @@ from tfdbg_arrow.schema.op_traits import POLES, Trait, types_with
 
 SOFTMAX = "Use tf.nn.softmax in place of the exponentials, their sum and the division."
 """The fix for a softmax by hand, which overflows or divides by 0."""
-EMPTY = "Check for an empty batch or mask before the reduction, or divide with tf.math.divide_no_nan."
+EMPTY = "Check for an empty batch or mask before the reduction, and leave it out."
 """The fix for a reduction of no elements."""
 _LARGER_EPSILON = {
     "float16": "Add a larger epsilon, such as 1e-3: float16 rounds a number below 3e-08 to 0, and 1 / x is infinite "
@@ -390,8 +390,7 @@ def _extreme_of_nothing(computed: Computed) -> Explanation | None:
     is_counted = (output.min_finite if is_max else output.max_finite) is None
     num_made = output.num_neg_finite if is_max else output.num_pos_finite
     held = f"in {elements(num_made, output)} " if is_counted else ""
-    extreme = f"{'lowest' if is_max else 'largest'} {output.dtype}, {'-' if is_max else ''}{largest_of(output):.6g}"
-    sentence = f"An input was computed from the result of {computed.op}, which holds {held}the {extreme}: "
+    sentence = f"An input was computed from the result of {computed.op}, which holds {held}{_extreme_text(output)}: "
     if is_pool:
         return Explanation(
             f"{sentence}{computed.op} returns it for a window of NaN, and its input holds {bad_text(x)}.",
@@ -400,8 +399,30 @@ def _extreme_of_nothing(computed: Computed) -> Explanation | None:
     others = " or only NaN" if x.num_nan else ""
     return Explanation(
         f"{sentence}{computed.op} returns it for a segment with no element{others}.",
-        "Replace the result of such a segment, for example with tf.where(tf.abs(y) < y.dtype.max, y, 0.0).",
+        f"Replace the result of such a segment, {_FINITE_EXTREME}.",
     )
+
+
+def of_maybe_extreme(explanation: Explanation, made: TensorEvent, place: str) -> Explanation:
+    """Returns the explanation of an overflow that the extreme of nothing may have caused.
+
+    Args:
+        explanation: The explanation of the overflow.
+        made: The result of the op that returns the extreme of its dtype for nothing.
+        place: The layer or line of that op, or an empty text.
+    """
+    op = f"{type_without_version(made.op_type or '')}{f' at {place}' if place else ''}"
+    return Explanation(
+        f"{explanation.sentence} Numbers of this size may come from {op}, which returns {_extreme_text(made)}, for a "
+        "segment or row with no element.",
+        f"If a segment or row can be empty, replace its result, {_FINITE_EXTREME}. Otherwise: {explanation.repair}",
+    )
+
+
+def _extreme_text(made: TensorEvent) -> str:
+    """Returns the extreme that an op returns for nothing, such as `the lowest float32, -3.40282e+38`."""
+    is_max = made.op_type in MAXIMA
+    return f"the {'lowest' if is_max else 'largest'} {made.dtype}, {'-' if is_max else ''}{largest_of(made):.6g}"
 
 
 def _largest_input(computed: Computed) -> str:
@@ -625,5 +646,6 @@ def follow_zeros(
 
 _DIVISIONS = ("Div", "RealDiv")
 _ROOTS = ("EuclideanNorm", "Pow", "Sqrt")
+_FINITE_EXTREME = "for example with tf.where(tf.abs(y) < y.dtype.max, y, 0.0)"
 _FINITE = "Use a large finite number, such as 1e9 or -1e9, in place of the infinite one"
 _NO_NAN_PRODUCT = "or use tf.math.multiply_no_nan(x, y), which returns 0 where y is 0."

@@ -87,6 +87,7 @@ _DEVIATIONS = (
     "are not negative."
 )
 _PROBABILITY = "Clip the argument with tf.clip_by_value to a range inside 0 to 1."
+_EMPTY_MEAN = "Check for an empty batch or mask before the reduction, or divide with tf.math.divide_no_nan."
 _DIVISOR = "Use tf.math.divide_no_nan, or add an epsilon; a tf.where has to replace the input, not only the result."
 _BEFORE_ROOT = (
     "Before the root, add an epsilon that is not 0 in the dtype. A norm, a standard deviation and a power of 0.5 take "
@@ -451,7 +452,7 @@ RULES: dict[str, Rule] = {
         _PRODUCTS,
     ),
     **_all("_FusedMatMul _FusedConv2D _FusedDepthwiseConv2dNative", _fused_products),
-    "Mean": Reduction(value="0 / 0 is NaN", repair=EMPTY, otherwise=_SUMS),
+    "Mean": Reduction(value="0 / 0 is NaN", repair=_EMPTY_MEAN, otherwise=_SUMS),
     "Max": Reduction(value="the maximum of nothing is -Inf", repair=EMPTY),
     "Min": Reduction(value="the minimum of nothing is +Inf", repair=EMPTY),
     **_all("Softmax LogSoftmax", softmax),

@@ -14,7 +14,7 @@ from tfdbg_arrow.query.explanation.computed import Computed, Inputs, VariableWri
 from tfdbg_arrow.query.explanation.kinds import ADDS, PLUS_CONSTANT, RESHAPES
 from tfdbg_arrow.query.explanation.program_results import ProgramResults
 from tfdbg_arrow.query.flow.data_flow import DataFlow
-from tfdbg_arrow.query.flow.extremes import largest_of
+from tfdbg_arrow.query.flow.extremes import MAXIMA, MINIMA, POOLS, largest_of
 from tfdbg_arrow.query.flow.resources import Write
 from tfdbg_arrow.query.headline import executed_code
 from tfdbg_arrow.query.outside_tensors import OutsideTensors
@@ -24,6 +24,7 @@ from tfdbg_arrow.query.recorded import (
     GraphTensor,
     Op,
     TensorEvent,
+    read_events,
 )
 from tfdbg_arrow.query.stacks import Frame, StackReader, executed_span, short_place, source_lines, user_source
 from tfdbg_arrow.schema.op_traits import READER, Trait, types_with
@@ -328,6 +329,18 @@ class Surroundings(BadTensorFacts):
             [self.run_id, self.run_id, self.flow.graphs.names.get(execution.graph_id), self.event.event_index],
         )
         return rows[0][0] if rows else None
+
+    def maybe_extreme_of_nothing(self) -> TensorEvent | None:
+        """Returns the first tensor before this one that may hold the extreme of its dtype as the extreme of nothing."""
+        maxima, minima = sorted(MAXIMA - POOLS), sorted(MINIMA)
+        rows = read_events(
+            self.logdir,
+            "NOT has_inf_or_nan AND event_index < ? AND (op_type IN "
+            f"({', '.join('?' * len(maxima))}) AND num_neg_finite > 0 OR op_type IN ({', '.join('?' * len(minima))}) "
+            "AND num_pos_finite > 0) ORDER BY event_index LIMIT 1",
+            [self.run_id, self.event.event_index, *maxima, *minima],
+        )
+        return rows[0] if rows else None
 
     def _takes_updated_weights(self) -> bool:
         """Returns whether the tensor was computed from what an update, such as w - rate * gradient, made in its call.

@@ -21,8 +21,9 @@ if the logarithm was left out. These belong to the bad value of the op. Its effe
 
 An absorbed value is expected, as it did no harm. There is one exception. An optimizer that scales the loss provokes
 overflows, looks for them and skips the step. If the step is skipped because of a division by zero, or of a NaN that no
-overflow caused, a smaller scale would not help and the step is lost for good. Such a value is absorbed but not
-expected. A scalar that such a step returns, and that was computed from the gradients alone, is no result either.
+overflow caused, a smaller scale would not help. If the branch that would have computed or written something with it
+never ran, the step is lost for good: such a value is absorbed but not expected. A scalar that a skipped step returns,
+and that was computed from the gradients alone, is no result either.
 
 If the recording does not show where a value went (no call sites, an unrecorded function, too many tensors to follow),
 the value counts as absorbed if everything that was written, returned or counted by a metric since then is finite.
@@ -31,6 +32,7 @@ Otherwise the effect is None and the value is not expected.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -57,16 +59,21 @@ from tfdbg_arrow.query.flow.walk import (
     WalkedTensor,
 )
 from tfdbg_arrow.query.recorded import KINDS, Context, TensorEvent, read_events
-from tfdbg_arrow.schema.op_traits import PIPELINE_ENDS, POLES
+from tfdbg_arrow.query.stacks import StackReader
+from tfdbg_arrow.schema.op_traits import MOVING, PIPELINE_ENDS, POLES
 
 LITERAL = "the program wrote this infinity itself"
 LOG_OF_MASK = "it is the logarithm of a mask of zeros and ones, which the program adds to other values"
 LITERAL_FROM_OUTSIDE = "it holds only infinities, or infinities and zeros, as a mask or a start value does"
 """The reason for a tensor that came from outside. Nothing shows who wrote its infinities."""
+_INFINITY = re.compile(r"\b(N|P)?inf(ty|inity)?\b", re.IGNORECASE)
+"""An infinity in Python code, such as `np.inf` or `float("-inf")`."""
 _MAX_STARTS = 1000
 """Maximum number of bad tensors created by gradients that are followed for one bad tensor."""
 _LOSS_SCALING = "loss_scale_optimizer"
 """The module of Keras with the optimizer that scales the loss, in any version."""
+_CHOOSING = MOVING | {"Const", "NoOp", "Placeholder"}
+"""Types of ops in branches that only choose between values."""
 _MAX_ELEMENTS = 500
 """Bad elements of data sets are followed if the run has fewer than this number."""
 
@@ -114,6 +121,7 @@ class Effects:
         self._skipped_updates: dict[int, str | None] = {}
         self._logdir = logdir
         self._run_id = run_id
+        self._stacks = StackReader(logdir, run_id=run_id)
 
     @cached_property
     def _blamed(self) -> Mapping[int, str]:
@@ -134,7 +142,8 @@ class Effects:
             if self._origins.is_log_of_mask(computed):
                 return Effect("absorbed", LOG_OF_MASK)
             is_from_outside = computed.op_type in FROM_OUTSIDE and looks_like_mask(computed)
-            return Effect("absorbed", LITERAL_FROM_OUTSIDE if is_from_outside else LITERAL)
+            is_known = not is_from_outside or self.is_in_code(computed)
+            return Effect("absorbed", LITERAL if is_known else LITERAL_FROM_OUTSIDE)
         walk = Walk(self._flow, self._sinks)
         try:
             self._follow(walk, computed)
@@ -164,6 +173,14 @@ class Effects:
             return Effect("absorbed", walk.reason)
         is_lost = self._is_lost(event, walk.skipped_graphs)
         return Effect("absorbed", None if is_lost else self._reason_of_skipped_step(walk.skipped_graphs))
+
+    def is_in_code(self, event: TensorEvent) -> bool:
+        """Returns whether a number from outside is an infinity in the code of the line that first took it."""
+        execution = self._flow.events.execution(event.execution_index)
+        if event.op_type is not None or event.shape != () or execution is None or execution.stack_trace_id is None:
+            return False
+        source = self._stacks.user_sources([execution.stack_trace_id]).get(execution.stack_trace_id)
+        return source is not None and bool(_INFINITY.search(source.code or ""))
 
     def skipped_update(self, origin: TensorEvent) -> str | None:
         """Returns why an overflow of a gradient did no harm although the call returned a scalar of it, or None.
@@ -267,8 +284,17 @@ class Effects:
         return [element for element in elements if event in self._origins.roots([element], set())]
 
     def _is_lost(self, event: TensorEvent, skipped_graphs: set[int]) -> bool:
-        """Returns whether steps are lost for good: none was ever applied, and a smaller loss scale would not help."""
-        return not self._is_run(skipped_graphs) and not all(map(self._overflowed, self._beginnings(event)))
+        """Returns whether steps are lost for good: none was ever applied, and a smaller loss scale would not help.
+
+        If the branches compute and write nothing, the program only chose between values, as `tf.where` does.
+        """
+        if self._is_run(self._flow.graphs.in_all_traces(skipped_graphs)) or all(
+            map(self._overflowed, self._beginnings(event))
+        ):
+            return False
+        parts = {part for branch in skipped_graphs for part in self._flow.graphs.parts(branch)}
+        op_types = {op.op_type for part in parts for op in self._flow.graphs.graph(part).ops.values()}
+        return not op_types <= _CHOOSING
 
     def _is_run(self, graph_ids: Iterable[int], *, after: TensorEvent | None = None) -> bool:
         """Returns whether one of some graphs ran in any call, or in a call after that of a tensor."""

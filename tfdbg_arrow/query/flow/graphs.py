@@ -218,6 +218,17 @@ class GraphReader:
         """Returns the ops that call a graph within their step."""
         return [call for call in self._callers.get(graph_id, ()) if call.is_inline]
 
+    def in_all_traces(self, graph_ids: Iterable[int]) -> frozenset[int]:
+        """Returns called graphs, and those that other traces of the same functions call at the same places."""
+        places = {self._place(call) for graph_id in graph_ids for call in self.callers(graph_id)}
+        traced = (
+            callee for callee in self._callers if any(self._place(call) in places for call in self.callers(callee))
+        )
+        return frozenset(graph_ids).union(traced)
+
+    def _place(self, call: Call) -> tuple[str | None, str, str, int]:
+        return self.names.get(call.graph_id), call.op_name, call.attribute, call.branch_index
+
     def parts(self, graph_id: int) -> list[int]:
         """Returns a graph and all graphs that it calls within its step, at any depth."""
         return list(reachable([graph_id], lambda caller: self._callees.get(caller, ())))

@@ -503,7 +503,8 @@ class Sinks:
     def _result_effect(self, row: TensorEvent, *, is_taken: bool) -> str:
         if all(self._labels.of(maker).role == "metric" for maker in self._makers(row)):
             return "metric"
-        return "skipped" if self.skipped_uses.is_skipped(row, is_taken=is_taken) else "result"
+        is_skipped = self.skipped_uses.is_skipped(row, is_taken=is_taken) or self.skipped_uses.is_rejected(row)
+        return "skipped" if is_skipped else "result"
 
     def _makers(self, row: TensorEvent) -> list[TensorEvent]:
         """Returns the bad tensors that were stored, if a tensor comes from a variable or a list, or else the tensor."""

@@ -2,17 +2,42 @@
 
 from __future__ import annotations
 
+import ast
 from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.flow.graphs import CHECKS, NEVER_BAD_IN_SQL
 from tfdbg_arrow.query.recorded import EagerTensor, Execution, TensorEvent
+from tfdbg_arrow.query.stacks import StackReader, source_text
+from tfdbg_arrow.schema.op_traits import WRITER
 
+_QUESTIONS = frozenset({"is_finite", "is_inf", "is_nan", "isfinite", "isinf", "isnan"})
+"""The functions of Python, NumPy, TensorFlow and Keras that ask whether numbers are bad."""
 _MAX_SOURCES = 100
 """At most this many tensors are examined from which a tensor that only checks took was computed."""
+
+
+@dataclass(frozen=True)
+class _ResultsOfLine:
+    """What became of the results of all calls of a function from one line. Checks are no uses.
+
+    Attributes:
+        num_finite: The number of finite results.
+        last_finite: The last execution with a finite result, or -1.
+        last_bad: The last execution with a bad result, or -1.
+        are_finite_used: Whether ops used all finite results.
+        is_bad_used: Whether an op used a bad result.
+    """
+
+    num_finite: int
+    last_finite: int
+    last_bad: int
+    are_finite_used: bool
+    is_bad_used: bool
 
 
 class SkippedUses:
@@ -33,6 +58,9 @@ class SkippedUses:
         self._last_used = lru_cache(maxsize=4096)(self._read_last_used)
         self._user_frames = lru_cache(maxsize=64)(self._read_user_frames)
         self._calls_without_error = lru_cache(maxsize=64)(self._read_calls_without_error)
+        self._results = lru_cache(maxsize=64)(self._read_results)
+        self._stacks = StackReader(logdir, run_id=run_id)
+        self._asks_in_loop = lru_cache(maxsize=64)(self._find_question)
 
     def is_skipped(self, row: TensorEvent, *, is_taken: bool = True) -> bool:
         """Returns whether the program skipped its usual use of a tensor, only this time, and continued.
@@ -57,6 +85,85 @@ class SkippedUses:
         if last is not None and max(last, self._last_optimizer_write) > execution.execution_index:
             return True
         return is_taken and self._is_of_skipped(row)
+
+    def is_rejected(self, row: TensorEvent) -> bool:
+        """Returns whether the program used each finite result of a line, but no bad one, and continued.
+
+        An example is a line search: it compares the objective with the best one so far only if it is finite. Ops that
+        only test whether a result is bad are no use. Several finite results must have been used, one of them later.
+        Something else than the result may decide what is used, so the loop around the line must ask for finite numbers.
+        """
+        execution = self._flow.events.execution(row.execution_index)
+        if execution is None or execution.graph_id is None:
+            return False  # several ops of a line may have the same stack
+        results = self._results_like(row)
+        if results is None or results.is_bad_used or not results.are_finite_used:
+            return False
+        is_used_later = results.num_finite > 1 and results.last_finite > execution.execution_index
+        return is_used_later and self._asks_in_loop(execution.stack_trace_id)
+
+    def _find_question(self, stack_trace_id: int | None) -> bool:
+        """Returns whether the innermost loop around a line of the program calls a function such as `isfinite`."""
+        frames = [frame for frame in self._stacks.stack(stack_trace_id) if frame.is_user]
+        return any(self._has_question(frame.file_path, frame.lineno) for frame in frames)
+
+    def _has_question(self, file_path: str, lineno: int) -> bool:
+        lines = source_text(self._logdir, file_path, run_id=self._run_id)
+        try:
+            module = ast.parse("\n".join(lines or ()))
+        except (SyntaxError, ValueError, RecursionError, MemoryError):  # the text may come from anybody
+            return False
+        loops = [node for node in ast.walk(module) if isinstance(node, ast.For | ast.While)]
+        around = [loop for loop in loops if loop.lineno <= lineno <= (loop.end_lineno or 0)]
+        innermost = max(around, key=lambda loop: loop.lineno, default=ast.Pass())
+        calls = (node.func for node in ast.walk(innermost) if isinstance(node, ast.Call))
+        names = {getattr(function, "attr", getattr(function, "id", None)) for function in calls}
+        return not names.isdisjoint(_QUESTIONS)
+
+    def may_be_rejected(self, row: TensorEvent) -> bool:
+        """Returns whether the program may have rejected a number that a call returned, as a search over values does.
+
+        No op used a bad result of the line, and its last result is finite. The function changes no variable.
+        """
+        execution = self._flow.events.execution(row.execution_index)
+        if execution is None or execution.graph_id is None or row.scope != "execution" or row.shape != ():
+            return False
+        graphs = self._flow.graphs
+        op_types = (op.op_type for part in graphs.parts(execution.graph_id) for op in graphs.graph(part).ops.values())
+        results = self._results_like(row)
+        if results is None or results.is_bad_used or any(map(WRITER.fullmatch, op_types)):
+            return False
+        return results.last_finite > results.last_bad
+
+    def _results_like(self, row: TensorEvent) -> _ResultsOfLine | None:
+        """Returns what is known about the results of the line that returned a tensor, or None if nothing is."""
+        execution = self._flow.events.execution(row.execution_index)
+        if execution is None or execution.stack_trace_id is None or not self._flow.labels.has_roles:
+            return None
+        return self._results(self._traces_of_function(execution), execution.stack_trace_id, row.output_slot or 0)
+
+    def _read_results(self, functions: tuple[str, ...], stack_trace_id: int, output_slot: int) -> _ResultsOfLine:
+        stacks = self._stacks_of_line(functions, stack_trace_id)
+        results = (
+            "SELECT max(e.execution_index) AS last, bool_or(coalesce(h.has_inf_or_nan, false)) AS is_bad, "
+            f"coalesce(bool_or(u.op_type NOT IN ({', '.join('?' * len(CHECKS))})), false) AS is_used "
+            "FROM execution AS e "
+            "JOIN execution_output AS o ON o.run_id = e.run_id AND o.execution_index = e.execution_index "
+            "LEFT JOIN tensor_health AS h ON h.run_id = o.run_id AND h.tensor_id = o.tensor_id "
+            "AND h.execution_index = o.execution_index AND h.scope = 'execution' "
+            "LEFT JOIN execution_input AS i ON i.run_id = o.run_id AND i.tensor_id = o.tensor_id "
+            "LEFT JOIN execution AS u ON u.run_id = i.run_id AND u.execution_index = i.execution_index "
+            f"WHERE e.run_id = ? AND e.op_type IN ({', '.join('?' * len(functions))}) "
+            f"AND e.stack_trace_id IN ({', '.join('?' * len(stacks))}) AND o.output_slot = ? GROUP BY o.tensor_id"
+        )
+        (row,) = self._logdir.rows(
+            "SELECT count(*) FILTER (WHERE NOT is_bad), coalesce(max(last) FILTER (WHERE NOT is_bad), -1), "
+            "coalesce(max(last) FILTER (WHERE is_bad), -1), "
+            "coalesce(bool_and(is_used) FILTER (WHERE NOT is_bad), false), "
+            f"coalesce(bool_or(is_used) FILTER (WHERE is_bad), false) FROM ({results}) AS t",
+            [*sorted(CHECKS), self._run_id, *functions, *stacks, output_slot],
+        )
+        return _ResultsOfLine(*row)
 
     def _is_of_skipped(self, row: TensorEvent) -> bool:
         """Returns whether only checks took a tensor, and it was computed from one whose other uses were skipped."""

@@ -28,14 +28,16 @@ SKIPPED_BY_LOSS_SCALING = "the loss scaling found it and skipped the update"
 RETURNED_SCALAR = "; the call only returned a scalar that was computed from it"
 """What follows the reason why the update was skipped."""
 SKIPPED_UPDATE = "the program skipped the update that would have used it, and continued"
+REJECTED = "the program used each finite result of this line, but rejected the bad ones, and continued"
 CAUGHT_ERROR = "its call raised an error, and the program caught the error and continued without the value"
 DISCARDED = "the program threw away what the call returned, and trained later"
 SKIPPED_BRANCH = "only a branch that did not run would have used it"
 UNUSED = "nothing was computed, assigned or returned from it"
 ABSORBED = "everything that was computed from it is finite"
-VANISHED = "ops replaced the bad values that were computed from it, or only compared or checked them"
+VANISHED = "ops replaced or left out the bad values that were computed from it, or only compared or checked them"
 VANISHED_OR_READ = (
-    "ops replaced the bad values that were computed from it, or only comparisons, checks and Python code took them"
+    "ops replaced or left out the bad values that were computed from it, or only comparisons, checks and Python code "
+    "took them"
 )
 UNREACHED = "no bad value that was computed from it reached a variable, a result or a metric"
 
@@ -109,6 +111,7 @@ class Walk:
         self.skipped_graphs: set[int] = set()
         self.returned: list[TensorEvent] = []
         self._is_skipped_eagerly = False
+        self._is_rejected = False
         self._is_caught = False
         self._is_discarded = False
         self._is_given = False
@@ -133,6 +136,8 @@ class Walk:
         """The reason why a harmless value is expected."""
         if self._is_skipped_eagerly:
             return SKIPPED_UPDATE
+        if self._is_rejected:
+            return REJECTED
         if self._is_caught:
             return CAUGHT_ERROR
         if self.skipped_graphs:
@@ -495,6 +500,8 @@ class Walk:
             raise CannotTellError
         if self._sinks.skipped_uses.is_skipped(event):
             self._is_skipped_eagerly = True
+        elif self._sinks.skipped_uses.is_rejected(event):
+            self._is_rejected = True
         elif self._sinks.discarded.is_discarded(event):
             self._is_discarded = True
         elif self._sinks.is_given(event) and not self._sinks.is_moved(event):

@@ -101,7 +101,8 @@ class FunctionNotes:
                 "make for their loops in a graph: what runs inside it is not recorded; with "
                 "tf.config.run_functions_eagerly(True), such a loop runs as eager ops, which are recorded"
             )
-            self._stats.note("unobservable", function_name, reason)
+            # There is no warning, because the program only calls the library.
+            self._stats.add("unobservable", function_name, reason)
             return
         reason = (
             "was traced before recording began and is held as a concrete function: what runs inside it is not "
