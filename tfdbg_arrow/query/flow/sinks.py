@@ -443,8 +443,7 @@ class Sinks:
             for row in rows:
                 own = uses.get(row.tensor_id, [])
                 if not any(_computes(row, use) for use in own):
-                    is_result = self.is_given(row) and not self.is_moved(row) and not self.discarded.is_discarded(row)
-                    is_end = is_result and self._result_effect(row, is_taken=bool(own)) == effect
+                    is_end = self._is_result(row, effect, is_taken=bool(own))
                 else:
                     is_end = self._effect_of_uses(row, own) == effect
                 if is_end:
@@ -500,11 +499,16 @@ class Sinks:
         )
         return int(rows[0][0])
 
-    def _result_effect(self, row: TensorEvent, *, is_taken: bool) -> str:
-        if all(self._labels.of(maker).role == "metric" for maker in self._makers(row)):
-            return "metric"
+    def _is_result(self, row: TensorEvent, effect: str, *, is_taken: bool) -> bool:
+        """Returns whether a tensor that nothing computes with is a result with an effect, or a skipped result."""
         is_skipped = self.skipped_uses.is_skipped(row, is_taken=is_taken) or self.skipped_uses.is_rejected(row)
-        return "skipped" if is_skipped else "result"
+        if effect == "skipped" and not is_skipped:
+            return False  # asked first, because the other questions read all tensors of the call
+        if not self.is_given(row) or self.is_moved(row) or self.discarded.is_discarded(row):
+            return False
+        if all(self._labels.of(maker).role == "metric" for maker in self._makers(row)):
+            return effect == "metric"
+        return effect == ("skipped" if is_skipped else "result")
 
     def _makers(self, row: TensorEvent) -> list[TensorEvent]:
         """Returns the bad tensors that were stored, if a tensor comes from a variable or a list, or else the tensor."""
