@@ -610,6 +610,32 @@ def test_the_reciprocal_of_a_constant_divisor_is_the_division_of_the_program(tmp
     )
 
 
+def test_a_reciprocal_of_an_outer_graph_is_the_division_of_the_called_one(tmp_path: Path) -> None:
+    """TensorFlow inlined the call before it made the reciprocal, so that this belongs to the graph of the caller."""
+    run = RunBuilder("run-a")
+    inner = run.graph("g").op("x", "Placeholder").op("c", "Const").op("ratio", "RealDiv", ["x", "c"])
+    inner.function("g", ["x"], ["ratio"])
+    outer = run.graph("f").op("x", "Placeholder").op("call", "PartitionedCall", ["x"])
+    outer.function("f", ["x"], ["call"]).calls("call", "g", inner)
+    made = "ConstantFolding/call/ratio_recip"
+    executed = run.executed().node("x", "_Arg", of=outer, op="x", index=0)
+    executed.node(made, "Const", of=outer, made_for="call")
+    executed.node("call/ratio", "Mul", ["x", made], of=inner, op="ratio", site="call")
+    executed.node("result", "_Retval", ["call/ratio"], index=0)
+    index = call(run, outer, health=counts(zero=1, pos=2))
+    outer.op_types[made] = "Const"
+    constant = run.tensor(outer, made, counts(pos_inf=1, pos=2), execution=index)
+    run.tensor(inner, "ratio", counts(nan=1, pos=2), execution=index, op_type="Mul", site="call")
+    run.eager(index, counts(nan=1, pos=2), tensor_id=2)
+    found = first(run, tmp_path)
+    assert (found.op_name, found.op_type, found.graph_name) == ("ratio", "RealDiv", "g")
+    assert (found.event_index, found.num_nan) == (constant, 1)
+    assert [call_site.function for call_site in found.called_from] == ["g", "f"]
+    explanation = read_reasons(tmp_path / "logdir", tensor=constant, run_id=run.run_id).explanation
+    assert explanation is not None
+    assert explanation.sentence == ZERO_BY_0
+
+
 VALUES = st.lists(st.sampled_from([-np.inf, -2.0, -0.0, 0.0, 0.5, 3.0, np.inf, np.nan]), min_size=1, max_size=6)
 FUNCTIONS = {
     "Abs": np.abs,

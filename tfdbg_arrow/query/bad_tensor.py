@@ -205,7 +205,7 @@ class BadTensorReader:
             called_from=place.called_from,
             layer=place.layer,
             made_at=place.made_at,
-            role=self.flow.labels.of(event).role,
+            role=self.flow.label_of_maker(event).role,
             ran_as=None if maker is None else maker.ran_as,
             equal_lines=place.equal_lines,
             samples=self._samples_of(event),

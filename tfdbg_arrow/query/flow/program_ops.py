@@ -183,9 +183,7 @@ class ProgramOps:
         if op is None:
             return None
         if op.made_for is not None:
-            division = self._graphs.op(own.graph_id, op.made_for)
-            is_divisor = event.op_type == "Const" and op.op_name.endswith("_recip")
-            return (own.of_op(division.op_name), division) if division is not None and is_divisor else None
+            return self._borders.division_by(own) if event.op_type == "Const" else None
         if event.op_type == "Const" and op.op_type in _DIVISIONS and op.inputs:
             dividend = self._row_of(own.of_op(*op.inputs[0])) if self._is_scaled_by_integer(own, op) else None
             is_by_0 = event.size == _sum(event.num_neg_inf, event.num_pos_inf)
