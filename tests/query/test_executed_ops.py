@@ -176,6 +176,7 @@ def test_a_constant_computed_in_advance_is_an_origin_without_inputs(tmp_path: Pa
         ("Pow", "Mul", NAN, "Pow and Mul"),
         ("Pow", "Neg", NAN, "Pow"),
         ("Pow", "Mul", NEG_INF, "Pow"),
+        ("RealDiv", "Mul", NAN, "RealDiv and Mul"),
         ("Sqrt", "Mul", NAN, "Sqrt"),
     ],
 )
@@ -196,6 +197,7 @@ def test_a_nan_of_constants_is_not_said_to_be_made_by_one_op_if_another_may_have
     found = first(run, tmp_path)
     sentence = read_reasons(tmp_path / "logdir", found).explanation
     assert (found.op_type, found.ran_as) == (maker, f"Const in place of {maker}, Reshape and {later}")
+    assert [input_.health for input_ in found.inputs] == [None, None]
     assert sentence is not None
     assert sentence.sentence.startswith(f"{expected} of constants: TensorFlow computed the result in advance, and it ")
 
@@ -376,7 +378,8 @@ def chain(op_types: tuple[str, ...], taken: dict[str, Any], made: dict[str, Any]
     graph = run.graph("f").op("argument", "Placeholder").op("x", "RandomUniform", ["argument"]).op("one", "Const")
     before = "x"
     for name in op_types:
-        graph.op(name.lower(), name, [before, "one"] if name in ("AddV2", "Sub") else [before])
+        taken_by = {"AddV2": [before, "one"], "Sub": [before, "one"], "RealDiv": ["one", before]}
+        graph.op(name.lower(), name, taken_by.get(name, [before]))
         before = name.lower()
     graph.function("f", ["argument"], [before])
     node = f"{before}/unary_ops_composition"
@@ -389,6 +392,31 @@ def chain(op_types: tuple[str, ...], taken: dict[str, Any], made: dict[str, Any]
     event = run.tensor(graph, node, made, execution=index)
     run.eager(index, made, tensor_id=2)
     return run, event
+
+
+ROOT_OF_NEGATIVE = "Sqrt of a negative number: 2 of 12 elements are below 0, and the result is NaN."
+ROOT_AND_RECIPROCAL = [
+    (counts(neg=2, pos=10), counts(nan=2, pos=10), "Sqrt", ROOT_OF_NEGATIVE),
+    # A NaN of the root, and an infinity of the division.
+    (counts(neg=2, zero=1), counts(nan=2, pos_inf=1), "RealDiv", "All inputs are finite, so one of RealDiv, Sqrt "),
+]
+
+
+@pytest.mark.parametrize(("taken", "made", "op_type", "sentence"), ROOT_AND_RECIPROCAL)
+def test_the_reciprocal_of_a_root_is_nan_because_of_the_root(
+    taken: dict[str, Any], made: dict[str, Any], op_type: str, sentence: str, tmp_path: Path
+) -> None:
+    run, event = chain(("Sqrt", "RealDiv"), taken, made)
+    found = first(run, tmp_path)
+    explanation = read_reasons(tmp_path / "logdir", tensor=event, run_id=run.run_id).explanation
+    assert explanation is not None
+    assert found.op_type == op_type
+    assert explanation.sentence.startswith(sentence)
+
+
+def test_of_many_ops_that_ran_as_one_the_text_names_the_one_that_made_the_tensor(tmp_path: Path) -> None:
+    run, _ = chain(("Abs", "Log", "Neg", "Reshape", "Relu"), counts(zero=1, pos=2), counts(pos_inf=1, pos=2))
+    assert first(run, tmp_path).ran_as == "_UnaryOpsComposition in place of Log and 4 other ops"
 
 
 RELU_AND_LOG = [
