@@ -107,6 +107,22 @@ def test_an_op_merged_into_an_identical_op_has_its_value(tmp_path: Path) -> None
     assert (found.op_name, found.effect, found.ran_as) == ("a", "result", None)
 
 
+def test_an_input_has_the_constant_of_the_program_where_tensorflow_kept_an_equal_one(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    graph = run.graph("f").op("x", "Placeholder").op("axis", "Const").op("end", "Const")
+    graph.op("mean", "Mean", ["x", "axis"]).function("f", ["x"], ["mean"])
+    run.executed().node("x", "_Arg", of=graph, op="x", index=0).node("end", "Const", of=graph, op="end").node(
+        "mean", "Mean", ["x", "end"], of=graph, op="mean"
+    ).node("out", "_Retval", ["mean"], index=0)
+    index = call(run, graph)
+    run.tensor(graph, "x", CLEAN, execution=index)
+    run.tensor(graph, "mean", NAN, execution=index)
+    run.eager(index, NAN, tensor_id=2)
+    producer = first(run, tmp_path).inputs[1].producer
+    assert producer is not None
+    assert producer.op_name == "axis"
+
+
 def test_a_division_in_a_chain_of_functions_divides_one(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     graph = run.graph("f").op("x", "Placeholder").op("one", "Const").op("root", "Sqrt", ["x"])
