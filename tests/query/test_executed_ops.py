@@ -658,12 +658,13 @@ def test_a_reciprocal_of_an_outer_graph_is_the_division_of_the_called_one(tmp_pa
     """TensorFlow inlined the call before it made the reciprocal, so that this belongs to the graph of the caller."""
     run = RunBuilder("run-a")
     inner = run.graph("g").op("x", "Placeholder").op("c", "Const").op("ratio", "RealDiv", ["x", "c"])
-    inner.function("g", ["x"], ["ratio"])
+    inner.op("later", "RealDiv", ["ratio", "c"]).function("g", ["x"], ["ratio"])
     outer = run.graph("f").op("x", "Placeholder").op("call", "PartitionedCall", ["x"])
     outer.function("f", ["x"], ["call"]).calls("call", "g", inner)
     made = "ConstantFolding/call/ratio_recip"
     executed = run.executed().node("x", "_Arg", of=outer, op="x", index=0)
     executed.node(made, "Const", of=outer, made_for="call")
+    executed.node("call/later", "Mul", ["call/ratio", made], of=inner, op="later", site="call")
     executed.node("call/ratio", "Mul", ["x", made], of=inner, op="ratio", site="call")
     executed.node("result", "_Retval", ["call/ratio"], index=0)
     index = call(run, outer, health=counts(zero=1, pos=2))

@@ -184,7 +184,8 @@ class Borders:
         users = [use.user for use in self.executed.users(place)]
         users += [] if op.made_for is None else [place.of_op(op.made_for)]
         ops = ((user, self._graphs.op(user.graph_id, user.op_name)) for user in users)
-        return next(((user, op) for user, op in ops if op is not None and op.op_type in _DIVISIONS), None)
+        divisions = [(user, op) for user, op in ops if op is not None and op.op_type in _DIVISIONS]
+        return min(divisions, key=lambda division: self._order(*division), default=None)
 
     def bad_constant_taken_by(self, place: GraphTensor, op: Op) -> tuple[int, str] | None:
         """Returns the graph and name of a constant with an infinity or a NaN that an op takes, or None."""
