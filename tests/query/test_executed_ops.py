@@ -679,6 +679,8 @@ def test_a_reciprocal_of_an_outer_graph_is_the_division_of_the_called_one(tmp_pa
     explanation = read_reasons(tmp_path / "logdir", tensor=constant, run_id=run.run_id).explanation
     assert explanation is not None
     assert explanation.sentence == ZERO_BY_0
+    with tfdbg_arrow.open_logdir(tmp_path / "logdir") as logdir:
+        assert [(alert.op_name, alert.graph_name) for alert in origins(logdir)] == [("ratio", "g")]
 
 
 VALUES = st.lists(st.sampled_from([-np.inf, -2.0, -0.0, 0.0, 0.5, 3.0, np.inf, np.nan]), min_size=1, max_size=6)
