@@ -253,6 +253,32 @@ def test_in_a_transformer_the_row_of_the_tokens_is_named(tmp_path: Path, *, is_e
     assert facts_of(found) == [ONE_BAD, ("data", f"{ORDERED}; {CLEAN}")]
 
 
+class MaskedMean(keras.layers.Layer):  # type: ignore[misc]
+    """Averages over the tokens that are not 0. The mean of a row without such tokens is NaN."""
+
+    def call(self, x: Any, mask: Any) -> Any:
+        is_token = tf.expand_dims(tf.cast(mask, tf.float32), -1)
+        return tf.cumsum(x * is_token, axis=1)[:, -1] / tf.reduce_sum(is_token, axis=1)
+
+
+def test_the_sample_of_a_mask_is_known_though_tensorflow_moved_the_cast_of_the_mask(tmp_path: Path) -> None:
+    """TensorFlow casts after it adds an axis, by nodes of its own."""
+    tokens = np.random.default_rng(0).integers(1, 30, (NUM_ROWS, 12))
+    tokens[BAD_ROW] = 0
+
+    def program() -> None:
+        inputs = keras.Input((12,), dtype="int32")
+        embedded = keras.layers.Embedding(30, BATCH)(inputs)
+        means = MaskedMean()(keras.ops.flip(embedded, 1), keras.ops.not_equal(inputs, 0))
+        model = keras.Model(inputs, keras.layers.Dense(1)(means))
+        model.compile("sgd", "mse")
+        model.fit(tokens, np.ones((NUM_ROWS, 1)), batch_size=BATCH, shuffle=False, verbose=0)
+
+    found = first(tmp_path, program)
+    assert (found.op_type, found.shape) == ("RealDiv", (BATCH, BATCH))
+    assert facts_of(found) == [ONE_BAD, ("data", f"{ORDERED}; {CLEAN}")]
+
+
 @pytest.mark.slow
 def test_with_several_steps_in_one_execution_the_inputs_are_those_of_the_same_step(tmp_path: Path) -> None:
     def program() -> None:

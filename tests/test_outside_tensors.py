@@ -86,7 +86,7 @@ def test_outside_tensors_have_names(tmp_path: Path) -> None:
         "rate": "a value for a variable of the optimizer",
         "weights": "a value for a variable of the layer model/scores",
         "argument": "the argument rate of step",
-        "captured": "a captured tensor",
+        "captured": "a tensor made outside the function",
         "feed": "the feed of ages",
         "operand": None,
         "op": None,
@@ -104,7 +104,8 @@ def test_the_headline_names_the_line_that_uses_a_captured_tensor(tmp_path: Path)
     found = first(tmp_path, captured)
     assert found.source.code == "return tf.reduce_sum(x * weights)"
     line = f"test_outside_tensors.py:{found.source.lineno}"
-    assert found.headline == f"+Inf came into the program in a captured tensor, used at {line}, in call 1 of step."
+    name = "a tensor made outside the function"
+    assert found.headline == f"+Inf came into the program in {name}, used at {line}, in call 1 of step."
 
 
 def captured_logarithms() -> None:

@@ -107,6 +107,22 @@ def test_an_op_merged_into_an_identical_op_has_its_value(tmp_path: Path) -> None
     assert (found.op_name, found.effect, found.ran_as) == ("a", "result", None)
 
 
+def test_an_input_has_the_constant_of_the_program_where_tensorflow_kept_an_equal_one(tmp_path: Path) -> None:
+    run = RunBuilder("run-a")
+    graph = run.graph("f").op("x", "Placeholder").op("axis", "Const").op("end", "Const")
+    graph.op("mean", "Mean", ["x", "axis"]).function("f", ["x"], ["mean"])
+    run.executed().node("x", "_Arg", of=graph, op="x", index=0).node("end", "Const", of=graph, op="end").node(
+        "mean", "Mean", ["x", "end"], of=graph, op="mean"
+    ).node("out", "_Retval", ["mean"], index=0)
+    index = call(run, graph)
+    run.tensor(graph, "x", CLEAN, execution=index)
+    run.tensor(graph, "mean", NAN, execution=index)
+    run.eager(index, NAN, tensor_id=2)
+    producer = first(run, tmp_path).inputs[1].producer
+    assert producer is not None
+    assert producer.op_name == "axis"
+
+
 def test_a_division_in_a_chain_of_functions_divides_one(tmp_path: Path) -> None:
     run = RunBuilder("run-a")
     graph = run.graph("f").op("x", "Placeholder").op("one", "Const").op("root", "Sqrt", ["x"])
@@ -176,6 +192,7 @@ def test_a_constant_computed_in_advance_is_an_origin_without_inputs(tmp_path: Pa
         ("Pow", "Mul", NAN, "Pow and Mul"),
         ("Pow", "Neg", NAN, "Pow"),
         ("Pow", "Mul", NEG_INF, "Pow"),
+        ("RealDiv", "Mul", NAN, "RealDiv and Mul"),
         ("Sqrt", "Mul", NAN, "Sqrt"),
     ],
 )
@@ -196,6 +213,7 @@ def test_a_nan_of_constants_is_not_said_to_be_made_by_one_op_if_another_may_have
     found = first(run, tmp_path)
     sentence = read_reasons(tmp_path / "logdir", found).explanation
     assert (found.op_type, found.ran_as) == (maker, f"Const in place of {maker}, Reshape and {later}")
+    assert [input_.health for input_ in found.inputs] == [None, None]
     assert sentence is not None
     assert sentence.sentence.startswith(f"{expected} of constants: TensorFlow computed the result in advance, and it ")
 
@@ -376,7 +394,8 @@ def chain(op_types: tuple[str, ...], taken: dict[str, Any], made: dict[str, Any]
     graph = run.graph("f").op("argument", "Placeholder").op("x", "RandomUniform", ["argument"]).op("one", "Const")
     before = "x"
     for name in op_types:
-        graph.op(name.lower(), name, [before, "one"] if name in ("AddV2", "Sub") else [before])
+        taken_by = {"AddV2": [before, "one"], "Sub": [before, "one"], "RealDiv": ["one", before]}
+        graph.op(name.lower(), name, taken_by.get(name, [before]))
         before = name.lower()
     graph.function("f", ["argument"], [before])
     node = f"{before}/unary_ops_composition"
@@ -389,6 +408,31 @@ def chain(op_types: tuple[str, ...], taken: dict[str, Any], made: dict[str, Any]
     event = run.tensor(graph, node, made, execution=index)
     run.eager(index, made, tensor_id=2)
     return run, event
+
+
+ROOT_OF_NEGATIVE = "Sqrt of a negative number: 2 of 12 elements are below 0, and the result is NaN."
+ROOT_AND_RECIPROCAL = [
+    (counts(neg=2, pos=10), counts(nan=2, pos=10), "Sqrt", ROOT_OF_NEGATIVE),
+    # A NaN of the root, and an infinity of the division.
+    (counts(neg=2, zero=1), counts(nan=2, pos_inf=1), "RealDiv", "All inputs are finite, so one of RealDiv, Sqrt "),
+]
+
+
+@pytest.mark.parametrize(("taken", "made", "op_type", "sentence"), ROOT_AND_RECIPROCAL)
+def test_the_reciprocal_of_a_root_is_nan_because_of_the_root(
+    taken: dict[str, Any], made: dict[str, Any], op_type: str, sentence: str, tmp_path: Path
+) -> None:
+    run, event = chain(("Sqrt", "RealDiv"), taken, made)
+    found = first(run, tmp_path)
+    explanation = read_reasons(tmp_path / "logdir", tensor=event, run_id=run.run_id).explanation
+    assert explanation is not None
+    assert found.op_type == op_type
+    assert explanation.sentence.startswith(sentence)
+
+
+def test_of_many_ops_that_ran_as_one_the_text_names_the_one_that_made_the_tensor(tmp_path: Path) -> None:
+    run, _ = chain(("Abs", "Log", "Neg", "Reshape", "Relu"), counts(zero=1, pos=2), counts(pos_inf=1, pos=2))
+    assert first(run, tmp_path).ran_as == "_UnaryOpsComposition in place of Log and 4 other ops"
 
 
 RELU_AND_LOG = [
@@ -608,6 +652,35 @@ def test_the_reciprocal_of_a_constant_divisor_is_the_division_of_the_program(tmp
     assert explanation.sentence == (
         "Division by 0: 2 of 3 elements are 0 in the divisor, and the quotient is infinite."
     )
+
+
+def test_a_reciprocal_of_an_outer_graph_is_the_division_of_the_called_one(tmp_path: Path) -> None:
+    """TensorFlow inlined the call before it made the reciprocal, so that this belongs to the graph of the caller."""
+    run = RunBuilder("run-a")
+    inner = run.graph("g").op("x", "Placeholder").op("c", "Const").op("ratio", "RealDiv", ["x", "c"])
+    inner.op("later", "RealDiv", ["ratio", "c"]).function("g", ["x"], ["ratio"])
+    outer = run.graph("f").op("x", "Placeholder").op("call", "PartitionedCall", ["x"])
+    outer.function("f", ["x"], ["call"]).calls("call", "g", inner)
+    made = "ConstantFolding/call/ratio_recip"
+    executed = run.executed().node("x", "_Arg", of=outer, op="x", index=0)
+    executed.node(made, "Const", of=outer, made_for="call")
+    executed.node("call/later", "Mul", ["call/ratio", made], of=inner, op="later", site="call")
+    executed.node("call/ratio", "Mul", ["x", made], of=inner, op="ratio", site="call")
+    executed.node("result", "_Retval", ["call/ratio"], index=0)
+    index = call(run, outer, health=counts(zero=1, pos=2))
+    outer.op_types[made] = "Const"
+    constant = run.tensor(outer, made, counts(pos_inf=1, pos=2), execution=index)
+    run.tensor(inner, "ratio", counts(nan=1, pos=2), execution=index, op_type="Mul", site="call")
+    run.eager(index, counts(nan=1, pos=2), tensor_id=2)
+    found = first(run, tmp_path)
+    assert (found.op_name, found.op_type, found.graph_name) == ("ratio", "RealDiv", "g")
+    assert (found.event_index, found.num_nan) == (constant, 1)
+    assert [call_site.function for call_site in found.called_from] == ["g", "f"]
+    explanation = read_reasons(tmp_path / "logdir", tensor=constant, run_id=run.run_id).explanation
+    assert explanation is not None
+    assert explanation.sentence == ZERO_BY_0
+    with tfdbg_arrow.open_logdir(tmp_path / "logdir") as logdir:
+        assert [(alert.op_name, alert.graph_name) for alert in origins(logdir)] == [("ratio", "g")]
 
 
 VALUES = st.lists(st.sampled_from([-np.inf, -2.0, -0.0, 0.0, 0.5, 3.0, np.inf, np.nan]), min_size=1, max_size=6)

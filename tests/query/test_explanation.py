@@ -1059,8 +1059,8 @@ MASKED = {**counts(neg_inf=3, pos=3), "shape": [2, 3]}
 LABELS = {**counts(zero=4, pos=2), "shape": [2, 3]}
 DECOMPOSED = "its input is finite, so the decomposition overflowed or did not converge."
 ABOVE_0_BEFORE_ROOT = (
-    "Keep the argument above 0, for example with tf.maximum(x, 1e-7): at 0, the gradient of the root is infinite, and "
-    "so is a division by the root."
+    "Keep the argument above 0, for example with tf.maximum(x, 1e-7). A maximum with 0 is not enough: at 0, the "
+    "gradient of the root is infinite, and so is a division by the root."
 )
 BEFORE_ROOT = (
     "Before the root, add an epsilon that is not 0 in the dtype. A norm, a standard deviation and a power of 0.5 take "

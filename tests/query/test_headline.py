@@ -120,7 +120,7 @@ def test_a_sentence_leaves_out_what_is_not_known(log: NonFinite, facts: dict[str
 
 def test_ops_that_may_have_made_the_nan_of_an_infinity_are_named_too(log: NonFinite) -> None:
     found = replace(log, source=FRAME)
-    assert headline_of(found, line=None, later=("Mul", "Sum")) == f"{WHOLE} and Mul and Sum of its result made -Inf."
+    assert headline_of(found, line=None, later=("Mul", "Sum")) == f"{WHOLE}, or an op after it (Mul, Sum), made -Inf."
 
 
 def test_a_value_that_an_input_has_is_passed_on(log: NonFinite) -> None:

@@ -25,6 +25,7 @@ from tests.spec_reader.flow import TAKING, Flow, Row, Tensor
 
 MAJOR_VERSION = 2
 _RUN_ID = re.compile(r"(?=.*[A-Za-z])[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+_RECIPROCAL = re.compile(r"ConstantFolding/.+_recip")
 _CHECKSUM = re.compile(rb', "checksum": "([0-9a-f]{8})"\}\n?$')
 _SUMS = frozenset({"Sum", "Mean", "ExpandDims", "Reshape", "Squeeze", "Transpose", "Identity", "StopGradient"})
 _PIPELINE_ENDS = ("Iterator", "MultiDeviceIterator", "OptionalGetValue", "DatasetToSingleElement")
@@ -246,8 +247,24 @@ class Run(Flow):
         row = self.health[tensor]
         if tensor.context is None:
             return self._executions.get(row["execution_index"], {})
-        names = (row["op_name"], (self._node(tensor) or {}).get("made_for"))
+        node = self._node(tensor) or {}
+        divisions = self._divisions_by(node) if _RECIPROCAL.fullmatch(row["op_name"]) and node else []
+        if divisions:
+            return min(divisions, key=lambda op: op["op_index"])
+        names = (row["op_name"], node.get("made_for"))
         return next((self._ops[row["graph_id"], name] for name in names if (row["graph_id"], name) in self._ops), {})
+
+    def _divisions_by(self, reciprocal: Row) -> list[Row]:
+        """Returns the divisions of the program that a node with the reciprocal of their divisor was made for."""
+        graph_id = reciprocal["executed_graph_id"]
+        edges = [edge for (of_graph, _), edges in self._node_edges.items() if of_graph == graph_id for edge in edges]
+        users = (
+            self._node_of_name[graph_id, edge["node_name"]]
+            for edge in edges
+            if edge["source_node_name"] == reciprocal["node_name"] and not edge["is_control"]
+        )
+        ops = (self._ops.get((user["graph_id"], user["op_name"])) for user in users)
+        return [op for op in ops if op is not None and op["op_type"] in ("Div", "RealDiv")]
 
     @functools.cached_property
     def _lines_of_stacks(self) -> dict[int | None, str]:

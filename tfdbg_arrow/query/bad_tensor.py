@@ -24,7 +24,16 @@ from tfdbg_arrow.query.headline import headline_of
 from tfdbg_arrow.query.keras_graphs import user_names
 from tfdbg_arrow.query.nonfinite_tensor import FunctionCall, InputTensor, NonFinite, Producer, TensorContext
 from tfdbg_arrow.query.outside_tensors import CAPTURED, WRITTEN, OutsideTensors
-from tfdbg_arrow.query.recorded import EagerValue, Execution, TensorEvent, TensorHealth, health_facts, read_events
+from tfdbg_arrow.query.recorded import (
+    EagerValue,
+    Execution,
+    GraphTensor,
+    Op,
+    TensorEvent,
+    TensorHealth,
+    health_facts,
+    read_events,
+)
 from tfdbg_arrow.query.stacks import Frame, executed_span, source_text
 from tfdbg_arrow.query.user_places import UserPlaces
 from tfdbg_arrow.schema.op_traits import OPTIMIZERS, PIPELINE_ENDS, Trait, types_with
@@ -206,7 +215,7 @@ class BadTensorReader:
             called_from=place.called_from,
             layer=place.layer,
             made_at=place.made_at,
-            role=self.flow.labels.of(event).role,
+            role=self.flow.label_of_maker(event).role,
             ran_as=None if maker is None else maker.ran_as,
             equal_lines=place.equal_lines,
             samples=self._samples_of(event),
@@ -351,7 +360,19 @@ class BadTensorReader:
         return tuple(index for (index,) in rows)
 
     def _inputs(self, event: TensorEvent) -> tuple[InputTensor, ...]:
-        return tuple(self._input(input_) for input_ in self.flow.inputs_of(event))
+        inputs = tuple(self._input(input_) for input_ in self.flow.inputs_of(event))
+        own = event.graph_tensor
+        op = None if own is None else self.flow.graphs.op(own.graph_id, own.op_name)
+        return inputs if own is None or op is None else tuple(self._with_own_constant(one, own, op) for one in inputs)
+
+    def _with_own_constant(self, input_: InputTensor, own: GraphTensor, op: Op) -> InputTensor:
+        """Returns an input with the constant that an op takes in the program. TensorFlow computes equal ones once."""
+        producer, edges = input_.producer, op.inputs[input_.index : input_.index + 1]
+        source = self.flow.graphs.op(own.graph_id, edges[0][0]) if edges else None
+        if producer is None or source is None or (producer.op_type, source.op_type) != ("Const", "Const"):
+            return input_
+        graph_name = self.places.graph_name(own.graph_id)
+        return replace(input_, producer=replace(producer, op_name=source.op_name, graph_name=graph_name))
 
     def _program_inputs(self, maker: ProgramOp, event: TensorEvent) -> tuple[InputTensor, ...]:
         """Returns the inputs that an op has in the program, where TensorFlow ran another op in its place."""

@@ -298,17 +298,21 @@ class BatchAxis:
             start: The output or an input, from which ops that keep the first axis are followed back.
             num_axes: Number of axes of `start`.
         """
-        to_follow: list[tuple[Place, int]] = [] if start is None else [(start, num_axes)]
+        own_shape = row.shape if start == row.graph_tensor else None
+        to_follow: list[tuple[Place, int, tuple[int, ...] | None]] = (
+            [] if start is None else [(start, num_axes, own_shape)]
+        )
         for _ in range(_MAX_UNRECORDED):
             if not to_follow:
                 return None
-            place, num_axes = to_follow.pop()
+            place, num_axes, shape = to_follow.pop()
             trace = self._flow.trace(place, how="graph", near=row.event_index)
             place = trace.place
             if trace.row is not None and place != start:
                 continue
             argument = next((passed for passed in reversed(trace.path) if isinstance(passed, GraphTensor)), None)
-            shape = None if argument is None else self._static_shape(argument)
+            if shape is None and argument is not None:
+                shape = self._static_shape(argument)
             if isinstance(place, EagerValue):
                 if self._flow.events.eager(place.tensor_id).op_type in GETS_ELEMENT:
                     return place if len(shape or ()) == num_axes else None
@@ -319,11 +323,12 @@ class BatchAxis:
                 return place if len(shape or ()) == num_axes else None
             sources = () if op is None else self._flow.borders.executed.inputs(place, op)
             if op is not None and op.op_type in _ELEMENTWISE:
-                to_follow += [(source, num_axes) for source in sources]
+                same_shape = shape if len(sources) == 1 else None  # a node that the optimizer made has no static shape
+                to_follow += [(source, num_axes, same_shape) for source in sources]
             elif op is not None and op.op_type in _RESHAPING and sources:
                 source_shape = self._static_shape(sources[0])
-                if _has_same_slices(source_shape, row.shape if place == start else shape):
-                    to_follow.append((sources[0], len(source_shape or ())))
+                if _has_same_slices(source_shape, shape):
+                    to_follow.append((sources[0], len(source_shape or ()), source_shape))
         return None
 
     def _is_open(self, row: TensorEvent, axis: int) -> bool:

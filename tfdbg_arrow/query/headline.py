@@ -51,7 +51,8 @@ def headline_of(tensor: NonFinite, *, line: str | None, later: Sequence[str] = (
     else:
         verb = "passed on" if is_passed_on else "made" if tensor.forward is None else "is"
         subject = _subject_text(tensor, executed_code(tensor.source, line))
-        text = f"{subject}{f' and {_enumeration(later)} of its result' if later else ''} {verb} {kinds}"
+        rest = f", or an op after it ({', '.join(later)})," if later else ""
+        text = f"{subject}{rest} {verb} {kinds}"
     if not (tensor.is_origin or is_passed_on or is_from_outside):
         text = f"as far as it is known, {text}"
     when = _when_text(tensor)

@@ -140,8 +140,9 @@ class NonFinite(TensorHealth):
         samples: The samples that hold the bad elements, if the recording shows that the first axis is that of the batch
             or of the whole data; None if it does not.
         outside_name: What a tensor from outside is in the program, such as `the argument x of train_step`, `a value
-            for a variable of the optimizer` or `a captured tensor`; None for other tensors, and if it is not known. The
-            line of a captured tensor is that of the first op that takes it.
+            for a variable of the optimizer` or `a tensor made outside the function`, which uses it without an argument;
+            None for other tensors, and if it is not known. The line of a tensor made outside the function is that of
+            the first op that takes it.
         worker: The cluster task of the run, such as `worker:1`; None outside a cluster.
         left_out: What the run did not record, as requested or by loss. It may contain an earlier bad tensor.
         headline: The answer in one sentence: the user's line, the bad values, the step and the sample, such as

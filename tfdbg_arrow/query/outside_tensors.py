@@ -15,7 +15,7 @@ _PARTS = {"metric": "of a metric", "optimizer": "of the optimizer"}
 """The part of a program whose ops read a variable, by their role."""
 ASSIGNED = "a value for a variable"
 """How the name of a tensor from outside that the program only assigned to a variable begins."""
-CAPTURED = "a captured tensor"
+CAPTURED = "a tensor made outside the function"
 """The name of a tensor from outside that a function uses without taking it as an argument."""
 WRITTEN = "an infinity that the program wrote"
 """The name of an infinity in the code of the line that first took it."""

@@ -107,7 +107,7 @@ class HopReader:
             "output_slot": None if (event.op_type or "").startswith(OPTIMIZERS) else event.output_slot,
             "ran_as": None if maker is None else maker.ran_as,
             "layer": None,
-            "op_role": self._flow.labels.of(event).role,
+            "op_role": self._flow.label_of_maker(event).role,
             "forward_op_type": None,
             "forward_op_name": None,
             "source": None,

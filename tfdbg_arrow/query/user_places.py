@@ -13,7 +13,7 @@ from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.flow.events import ForwardOp, Label
 from tfdbg_arrow.query.outside_tensors import users_of
-from tfdbg_arrow.query.recorded import TensorEvent
+from tfdbg_arrow.query.recorded import GraphTensor, TensorEvent
 from tfdbg_arrow.query.stacks import GRADIENT_FUNCS, Frame, StackReader, user_source
 
 
@@ -93,14 +93,16 @@ class UserPlaces:
         event = self._flow.as_written(event)
         used_at = self.use_of_captured(event)
         stack = used_at or self._stacks.stack(self._flow.stack_trace_id(event))
-        label, maker_label = self._flow.labels.of(event), self._flow.label_of_maker(event)
-        forward_op = None if _is_users_gradient(stack) else self._flow.labels.forward_op(maker_label)
+        label, maker = self._flow.label_of_maker(event), self._flow.program_ops.maker(event)
+        forward_op = None if _is_users_gradient(stack) else self._flow.labels.forward_op(label)
         forward = None if forward_op is None else self._forward(forward_op)
-        calls = self._calls(event)
+        own = event.graph_tensor if maker is None else maker.place
+        graph_id = None if own is None else own.graph_id
+        calls = self._calls(own, event.execution_index)
         called_from = tuple(call for call, _, _ in calls)
         lines = [
             forward.source if forward else None,
-            self._own_line(stack, event.graph_id),
+            self._own_line(stack, graph_id),
             user_source(stack) if self._is_in_unknown_call(event) else None,
             *(line for _, line, _ in calls),
             user_source(stack),
@@ -109,11 +111,11 @@ class UserPlaces:
         return UserPlace(
             stack=stack,
             source=source,
-            equal_lines=() if forward else self._equal_lines(event, source),
+            equal_lines=() if forward else self._equal_lines(event, graph_id, source),
             forward=forward,
             called_from=called_from,
             layer=self._layer(label, forward, called_from),
-            made_at=self._made_at([forward_op, maker_label, *(label for _, _, label in calls)], source),
+            made_at=self._made_at([forward_op, label, *(label for _, _, label in calls)], source),
         )
 
     def use_of_captured(self, event: TensorEvent) -> tuple[Frame, ...] | None:
@@ -130,10 +132,10 @@ class UserPlaces:
         line = None if part is None else user_source(self._stacks.stack(part.part_stack_trace_id))
         return None if line is None or (source is not None and line.line == source.line) else line
 
-    def _equal_lines(self, event: TensorEvent, source: Frame | None) -> tuple[Frame, ...]:
-        """Returns the lines of the ops that equal the op of a tensor, except its own line."""
+    def _equal_lines(self, event: TensorEvent, graph_id: int | None, source: Frame | None) -> tuple[Frame, ...]:
+        """Returns the lines of the ops of a graph that equal the op of a tensor, except its own line."""
         ops = self._flow.equal_ops(event)
-        own_lines = [self._own_line(self._stacks.stack(op.stack_trace_id), event.graph_id) for op in ops]
+        own_lines = [self._own_line(self._stacks.stack(op.stack_trace_id), graph_id) for op in ops]
         lines = {line.line: line for line in own_lines if line is not None}
         if source is not None:
             lines.pop(source.line, None)
@@ -152,12 +154,17 @@ class UserPlaces:
             source=user_source(self._stacks.stack(forward.stack_trace_id)),
         )
 
-    def _calls(self, event: TensorEvent) -> list[tuple[CallSite, Frame | None, Label]]:
-        """Returns the calls that led to the op of a graph's tensor, innermost first, each with its line and label."""
-        if event.scope != "graph" or event.graph_id is None:
+    def _calls(self, place: GraphTensor | None, index: int | None) -> list[tuple[CallSite, Frame | None, Label]]:
+        """Returns the calls that led to the op of a graph's tensor, innermost first, each with its line and label.
+
+        Args:
+            place: The tensor; None if it is not of a graph.
+            index: The execution.
+        """
+        if place is None:
             return []
         calls = []
-        for level in reversed(self._flow.borders.levels(event.context, event.graph_id) or ()):
+        for level in reversed(self._flow.borders.levels(place.context, place.graph_id) or ()):
             call = level.call
             op = self._flow.graphs.op(call.graph_id, call.op_name)
             stack = () if op is None else self._stacks.stack(op.stack_trace_id)
@@ -170,7 +177,6 @@ class UserPlaces:
                 source=user_source(stack),
             )
             calls.append((site, self._own_line(stack, call.graph_id), label))
-        index = event.execution_index
         execution = None if index is None else self._flow.events.execution(index)
         if index is not None and execution is not None:
             label = self._flow.labels.execution(index)

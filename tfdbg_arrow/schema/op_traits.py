@@ -341,6 +341,7 @@ _MADE_OF_INFINITY: Mapping[str, tuple[Bad, Bad]] = MappingProxyType(
         **dict.fromkeys(("Add", "AddV2", "Sub"), (_INFINITE, _INFINITE)),
         **dict.fromkeys(("Exp", "Expm1", "Relu", "Softplus"), (Bad(0), Bad.POS_INF)),
         **dict.fromkeys(("Log", "Log1p", "Sqrt"), (Bad.NAN, Bad.POS_INF)),
+        **dict.fromkeys(("Inv", "Reciprocal"), (Bad(0), Bad(0))),
         "Neg": (Bad.POS_INF, Bad.NEG_INF),
     }
 )

@@ -129,6 +129,38 @@ def sample_weights_that_are_all_zero() -> None:
 
 
 @bug(op_type="RealDiv", effect="variable")
+def standardisation_with_a_constant_column() -> None:
+    """A layer divides by standard deviations from NumPy, and that of a constant column is 0."""
+    features, targets = _data()
+    features[:, 2] = 1.0
+    mean, deviation = features.mean(axis=0), features.std(axis=0)
+
+    class Standardise(keras.layers.Layer):
+        def call(self, inputs: Any) -> Any:
+            return (inputs - mean) / deviation  # culprit
+
+    model = keras.Sequential([keras.Input((4,)), Standardise(), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    model.fit(features, targets, epochs=1, verbose=0)
+
+
+@bug(op_type="RealDiv", effect="variable")
+def warmup_of_no_steps() -> None:
+    """A schedule divides the step by the number of warm-up steps, and the configuration sets this to 0."""
+
+    class Warmup(keras.optimizers.schedules.LearningRateSchedule):
+        def __init__(self, num_steps: int) -> None:
+            self.num_steps = num_steps
+
+        def __call__(self, step: Any) -> Any:
+            return 0.1 * tf.minimum(1.0, tf.cast(step, tf.float32) / tf.cast(self.num_steps, tf.float32))  # culprit
+
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(Warmup(0)), "mse")
+    model.fit(*_data(), epochs=1, verbose=0)
+
+
+@bug(op_type="RealDiv", effect="variable")
 def normalisation_layer_without_epsilon() -> None:
     """A hand-written layer normalisation of a constant row. lsdefine/attention-is-all-you-need-keras#13."""
 

@@ -292,7 +292,8 @@ def _of_bad_tensor(alert: Alert, culprit: NonFinite | None) -> Alert:
 
 
 def _of_origin(alert: Alert, origin: NonFinite) -> Alert:
-    alert = replace(alert, op_name=origin.op_name, op_type=origin.op_type, source=origin.source, layer=origin.layer)
+    names = ("op_name", "op_type", "graph_name", "source", "layer")
+    alert = replace(alert, **{name: getattr(origin, name) for name in names})
     if not origin.is_expected:
         return alert
     message = f"This op created a bad value, which did no harm: {origin.expected_reason}."

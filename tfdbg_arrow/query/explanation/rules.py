@@ -78,8 +78,8 @@ _HYPERBOLIC = (
 )
 _ABOVE_MINUS_1 = "Keep the argument above -1."
 _ABOVE_0_BEFORE_ROOT = (
-    "Keep the argument above 0, for example with tf.maximum(x, 1e-7): at 0, the gradient of the root is infinite, and "
-    "so is a division by the root."
+    "Keep the argument above 0, for example with tf.maximum(x, 1e-7). A maximum with 0 is not enough: at 0, the "
+    "gradient of the root is infinite, and so is a division by the root."
 )
 _UNIT = "Clip the argument with tf.clip_by_value, for example to -0.999999 to 0.999999: the slope at 1 is infinite."
 _DEVIATIONS = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -21,6 +22,9 @@ PASSING_OPS = types_with(Trait.EQUAL)
 _REFERENCE_VARIABLES = types_with(Trait.HOLDS_REFERENCE)
 _FED_OPS = types_with(Trait.FED)
 _PLACEHOLDERS = types_with(Trait.FED | Trait.HAS_DEFAULT)
+_DIVISIONS = types_with(Trait.DIVIDES)
+_RECIPROCAL = re.compile(r"ConstantFolding/.+_recip", re.DOTALL)
+"""The name of the node with the reciprocal of a constant that a division takes."""
 _FRAME_OPS = ENTERS | EXITS | NEXT_ITERATIONS
 _MAX_FUSED = 100
 """The search for the ops of the program that one node computes stops at this number."""
@@ -145,7 +149,12 @@ class Borders:
         op = self._graphs.op(place.graph_id, place.op_name)
         if node_type is None or op is None:
             return ()
-        start = op if op.made_for is None else self._graphs.op(place.graph_id, op.made_for)
+        start: Op | None
+        division = self.division_by(place)
+        if division is not None:
+            place, start = division
+        else:
+            start = op if op.made_for is None else self._graphs.op(place.graph_id, op.made_for)
         if start is None:
             return ()
         first = [(place, start)]
@@ -163,6 +172,20 @@ class Borders:
         if not computing or (len(computing) == 1 and start.op_type == node_type):
             return ()
         return tuple(sorted(computing, key=lambda computed: self._order(*computed)))
+
+    def division_by(self, place: GraphTensor) -> tuple[GraphTensor, Op] | None:
+        """Returns the division for which the optimizer computed the reciprocal of a constant, or None.
+
+        If TensorFlow inlined a call, the reciprocal is of the outermost graph, and the division of the called one.
+        """
+        op = self._graphs.op(place.graph_id, place.op_name)
+        if op is None or not _RECIPROCAL.fullmatch(op.op_name):
+            return None
+        users = [use.user for use in self.executed.users(place)]
+        users += [] if op.made_for is None else [place.of_op(op.made_for)]
+        ops = ((user, self._graphs.op(user.graph_id, user.op_name)) for user in users)
+        divisions = [(user, op) for user, op in ops if op is not None and op.op_type in _DIVISIONS]
+        return min(divisions, key=lambda division: self._order(*division), default=None)
 
     def bad_constant_taken_by(self, place: GraphTensor, op: Op) -> tuple[int, str] | None:
         """Returns the graph and name of a constant with an infinity or a NaN that an op takes, or None."""

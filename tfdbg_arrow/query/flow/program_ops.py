@@ -33,7 +33,7 @@ _CHAIN = "_UnaryOpsComposition"
 _SUMS_WITH_0 = frozenset({"Add", "AddV2", "Sub"})
 """Types of ops that a chain leaves out if they add or subtract 0."""
 _MAX_NAMES = 4
-"""Number of op types that a text lists."""
+"""Maximum number of op types that a text lists."""
 _MAX_DEPTH = 8
 """Number of ops inside a node through which counts are worked out. TensorFlow fuses few ops, so this never cuts one."""
 
@@ -109,21 +109,21 @@ class ProgramOps:
         possible = self._that_can_have_made(event, computed)
         constant = self._bad_constant(computed) if event.op_type == "Const" else None
         if constant is not None:
-            return ProgramOp(*constant, others=(), is_output=False, ran_as=_ran_as(event.op_type, op_types))
+            return ProgramOp(*constant, others=(), is_output=False, ran_as=_ran_as(event.op_type, op_types, "Const"))
         divided = self._division_by(own, event)
         if divided is not None:
-            op_types += [] if divided[1].op_type in op_types else [divided[1].op_type]
-            return ProgramOp(*divided, others=(), is_output=False, ran_as=_ran_as(event.op_type, op_types))
+            place, op = divided
+            op_types += [] if op.op_type in op_types else [op.op_type]
+            ran_as = _ran_as(event.op_type, op_types, op.op_type)
+            return ProgramOp(place, op, others=(), is_output=False, ran_as=ran_as)
         place, op = self._most_likely(own, event, possible)
         is_itself = (place.graph_id, op.op_name, op.op_type) == (own.graph_id, own.op_name, event.op_type)
-        ran_as = None if is_itself else _ran_as(event.op_type, op_types)
+        in_place = None if is_itself else _ran_as(event.op_type, op_types, op.op_type)
         after = self._after(place, op, computed)
-        is_output = after is not None and all(
-            later.op_type in _UNDONE or self._left_out(later, place, event) is not None for later in after
-        )
+        is_output = after is not None and all(self._undoing(later, place, event) is not None for later in after)
         others = sorted({other.op_type for _, other in possible} - {op.op_type} - _KEEPING_FINITE)
         later = _that_make_nan_of_infinity(op, after or ()) if event.op_type == "Const" and event.num_nan else ()
-        return ProgramOp(place, op, others=tuple(others), is_output=is_output, ran_as=ran_as, later=later)
+        return ProgramOp(place, op, others=tuple(others), is_output=is_output, ran_as=in_place, later=later)
 
     def _after(self, place: GraphTensor, op: Op, computed: Sequence[tuple[GraphTensor, Op]]) -> list[Op] | None:
         """Returns the ops of a node that come after one of them, in order; None if they are in several graphs."""
@@ -160,7 +160,7 @@ class ProgramOps:
 
     def _is_factor(self, op: Op, graph_id: int, event: TensorEvent) -> bool:
         """Returns whether a division ran as a product with the reciprocal of a constant, which is another tensor."""
-        if op.op_type not in _DIVISIONS or event.op_type in _DIVISIONS or len(op.inputs) != 2:
+        if op.op_type not in _DIVISIONS or event.op_type in _DIVISIONS | {"Const"} or len(op.inputs) != 2:
             return False
         divisor = self._graphs.op(graph_id, op.inputs[1][0])
         return divisor is not None and divisor.op_type == "Const"
@@ -183,9 +183,7 @@ class ProgramOps:
         if op is None:
             return None
         if op.made_for is not None:
-            division = self._graphs.op(own.graph_id, op.made_for)
-            is_divisor = event.op_type == "Const" and op.op_name.endswith("_recip")
-            return (own.of_op(division.op_name), division) if division is not None and is_divisor else None
+            return self._borders.division_by(own) if event.op_type == "Const" else None
         if event.op_type == "Const" and op.op_type in _DIVISIONS and op.inputs:
             dividend = self._row_of(own.of_op(*op.inputs[0])) if self._is_scaled_by_integer(own, op) else None
             is_by_0 = event.size == _sum(event.num_neg_inf, event.num_pos_inf)
@@ -236,7 +234,7 @@ class ProgramOps:
             logarithm_of = None if output is None else _counted(output, _logarithm_undone(output))
             if logarithm_of is not None:
                 rows[0] = _at(logarithm_of, made.place.of_op(*made.op.inputs[0]), None)
-        if 1 not in rows and not made.is_output and len(made.op.inputs) == 2 and made.op.op_type in _DIVISIONS:
+        if 1 not in rows and len(made.op.inputs) == 2 and self._is_by_divisor(event):
             divisor = _counted(event, reciprocal(event))
             if divisor is not None:
                 rows[1] = _at(divisor, made.place.of_op(*made.op.inputs[1]), None)
@@ -261,16 +259,26 @@ class ProgramOps:
             return None
         output: TensorEvent | None = event
         for later in reversed(after):
-            is_left_out = self._left_out(later, made.place, event) is not None
-            undone = _same if is_left_out else _UNDONE[later.op_type]
-            output = None if output is None else _counted(output, undone(output))
+            undone = self._undoing(later, made.place, event)
+            output = None if output is None or undone is None else _counted(output, undone(output))
         return None if output is None else _at(output, made.place, made.op.op_type)
+
+    def _undoing(self, op: Op, at: GraphTensor, event: TensorEvent) -> Callable[[TensorEvent], _Counts] | None:
+        """Returns the function that works out the bad elements that an op took, by its result; None if none does."""
+        if self._left_out(op, at, event) is not None:
+            return _same
+        is_reciprocal = event.op_type == _CHAIN and op.op_type in _DIVISIONS | _OF_ONE
+        return reciprocal if is_reciprocal else _UNDONE.get(op.op_type)
 
     def dividend(self, event: TensorEvent) -> TensorEvent | None:
         """Returns the row of the dividend, if TensorFlow ran the reciprocal of a divisor in place of a division."""
         own = event.graph_tensor
         division = None if own is None else self._division_by(own, event)
         return None if division is None else self._row_of(division[0].of_op(*division[1].inputs[0]))
+
+    def _is_by_divisor(self, event: TensorEvent) -> bool:
+        """Returns whether a tensor is the reciprocal of a divisor, or a constant by the divisor."""
+        return event.graph_tensor is not None and self._division_by(event.graph_tensor, event) is not None
 
     def _quotient(self, made: ProgramOp, divided_one: TensorEvent) -> TensorEvent | None:
         """Returns a row that is bad where a quotient is that ran as a product with the reciprocal of its divisor.
@@ -382,12 +390,16 @@ def _that_make_kinds_of(
         seen |= kind if number else Bad(0)
     possible = []
     for number_before, maker in enumerate(computed, start=1):
-        kinds = MADE_OF_FINITE.get(maker[1].op_type, ANY_BAD)
+        kinds = MADE_OF_FINITE.get(_type_in_chain(maker[1]), ANY_BAD)
         for _, later in computed[number_before:]:
-            kinds = made_of_bad(later.op_type, kinds)
+            kinds = made_of_bad(_type_in_chain(later), kinds)
         if kinds & seen:
             possible.append(maker)
     return possible or computed
+
+
+def _type_in_chain(op: Op) -> str:
+    return "Reciprocal" if op.op_type in _DIVISIONS else op.op_type
 
 
 def _that_make_nan_of_infinity(op: Op, after: Sequence[Op]) -> tuple[str, ...]:
@@ -402,13 +414,19 @@ def _that_make_nan_of_infinity(op: Op, after: Sequence[Op]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(types)) if infinite else ()
 
 
-def _ran_as(op_type: str | None, program_ops: Sequence[str]) -> str:
-    """Returns the type that ran, with the program's ops, such as `LogSoftmax in place of Softmax and Log`."""
+def _ran_as(op_type: str | None, program_ops: Sequence[str], maker: str) -> str:
+    """Returns the type that ran, with the program's ops, such as `LogSoftmax in place of Softmax and Log`.
+
+    Args:
+        op_type: The type that ran.
+        program_ops: The types of the program's ops, in order.
+        maker: The type of the op that made the tensor.
+    """
     counts = Counter(program_ops)
-    names = [name if number == 1 else f"{number} {name}" for name, number in counts.items()]
-    if len(names) > _MAX_NAMES:
-        names = [*names[: _MAX_NAMES - 1], f"{len(names) - _MAX_NAMES + 1} more"]
-    *first, last = names
+    if len(counts) > _MAX_NAMES:
+        named = maker if maker in counts else program_ops[-1]
+        return f"{op_type} in place of {named} and {len(program_ops) - 1} other ops"
+    *first, last = (name if number == 1 else f"{number} {name}" for name, number in counts.items())
     return f"{op_type} in place of {', '.join(first)}{' and ' if first else ''}{last}"
 
 
