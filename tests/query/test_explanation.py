@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tfdbg_arrow.query.explanation import Computed, Explanation, explain, read_reasons
+from tfdbg_arrow.query.explanation.keras_ops import in_keras_ops
 from tfdbg_arrow.query.recorded import TensorEvent
 
 from .builder import CLEAN, INF, NAN, NEG_INF, GraphBuilder, RunBuilder, counts
@@ -1718,3 +1719,31 @@ def test_a_covariance_of_few_samples_has_a_low_rank(
     assert found is not None
     assert ("so that the rank is at most 2 of 3." in found.sentence) == (rank is not None)
     assert (found.repair == JITTER) == (rank is not None)
+
+
+@pytest.mark.parametrize(
+    ("imports", "named"),
+    [
+        ("from keras import layers, ops", "ops.divide_no_nan"),
+        ("from keras import ops as K", "K.divide_no_nan"),
+        ("import keras.ops", "keras.ops.divide_no_nan"),
+        ("import keras\ny = keras.ops.exp(1.0)", "keras.ops.divide_no_nan"),
+        ("import keras", "tf.math.divide_no_nan"),
+        ("import tensorflow as tf\nfrom keras import ops", "tf.math.divide_no_nan"),
+        ("from mine import ops", "tf.math.divide_no_nan"),
+        ("from keras import ops\nthis is no Python", "tf.math.divide_no_nan"),
+    ],
+)
+def test_a_program_without_tensorflow_gets_the_fix_in_keras_ops(imports: str, named: str, tmp_path: Path) -> None:
+    step = Step().takes(ZERO).op("count", "Sum", ["x"], ZERO)
+    stack = step.run.stack(("/home/me/train.py", 9, "loss", "x / count", "user"))
+    step.run.add("source_file", file_path="/home/me/train.py", source_text=f"{imports}\n")
+    found = step.op("mean", "RealDiv", ["x", "count"], NAN, stack=stack).reason("mean", tmp_path)
+    assert found is not None
+    assert found.repair == f"Use {named}, or a divisor that is never 0."
+
+
+def test_functions_that_keras_ops_does_not_have_keep_their_names() -> None:
+    assert in_keras_ops("Use tf.math.xlogy(p, p), not p * tf.math.log(p).", "ops") == (
+        "Use tf.math.xlogy(p, p), not p * ops.log(p)."
+    )

@@ -3,7 +3,7 @@
 * `kinds.py`, `linear.py` and `outside.py`: explanations, the facts about an op that they use, and the kinds of rule.
 * `surroundings.py`, `program_results.py`, `forward_pass.py`: the facts for which the recording is followed.
 * `rules.py`: the rule for each type of op. `logarithms.py` has that for the logarithm.
-* `library.py`: fixes for ops inside functions of libraries.
+* `library.py`: fixes for ops inside functions of libraries. `keras_ops.py`: fixes for programs that use keras.ops.
 * `growth.py`: tensors that grew until an op overflowed.
 
 This module reads the facts for a rule from a recording, and chooses the fix.
@@ -21,6 +21,7 @@ from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.explanation.computed import Computed, Explanation, infs
 from tfdbg_arrow.query.explanation.forward_pass import ForwardPass
 from tfdbg_arrow.query.explanation.growth import Growth, find_growth, growth_in_loop, label_of_op
+from tfdbg_arrow.query.explanation.keras_ops import in_keras_ops
 from tfdbg_arrow.query.explanation.kinds import (
     BEFORE_TRAINING,
     OVERFLOW,
@@ -169,9 +170,14 @@ def explain_event(
         return explanation
     is_negative = forward is None and bool(event.num_nan) and not infs(event)
     repair = repair_of_call(*around.op_to_change(), is_negative=is_negative)
-    if repair is None and explanation.repair in BEFORE_TRAINING:
-        return _of_overflow(explanation.sentence, explanation.repair, around)
-    return explanation if repair is None else replace(explanation, repair=repair)
+    if repair is not None:
+        explanation = replace(explanation, repair=repair)
+    elif explanation.repair in BEFORE_TRAINING:
+        explanation = _of_overflow(explanation.sentence, explanation.repair, around)
+    ops = around.keras_ops()
+    if ops is None:
+        return explanation
+    return Explanation(in_keras_ops(explanation.sentence, ops), in_keras_ops(explanation.repair or "", ops))
 
 
 def _of_overflow(sentence: str, repair: str, around: Surroundings) -> Explanation:

@@ -11,6 +11,7 @@ from itertools import islice
 from tfdbg_arrow.query.bad_samples import BadSamples, SampleFinder
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.explanation.computed import Computed, Inputs, VariableWrite, chain_of, holds_only_neg_inf
+from tfdbg_arrow.query.explanation.keras_ops import name_of_keras_ops
 from tfdbg_arrow.query.explanation.kinds import ADDS, PLUS_CONSTANT, RESHAPES
 from tfdbg_arrow.query.explanation.program_results import ProgramResults
 from tfdbg_arrow.query.flow.data_flow import DataFlow
@@ -25,7 +26,15 @@ from tfdbg_arrow.query.recorded import (
     Op,
     TensorEvent,
 )
-from tfdbg_arrow.query.stacks import Frame, StackReader, executed_span, short_place, source_lines, user_source
+from tfdbg_arrow.query.stacks import (
+    Frame,
+    StackReader,
+    executed_span,
+    short_place,
+    source_lines,
+    source_text,
+    user_source,
+)
 from tfdbg_arrow.schema.op_traits import READER, Trait, types_with
 
 _MAX_BEHIND = 300
@@ -395,6 +404,12 @@ class Surroundings(BadTensorFacts):
         made = self.flow.program_ops.maker(self.event)
         own_type = self.event.op_type if made is None else made.op.op_type
         return self._stacks.stack(stack_id), own_type if forward is None else forward.op_type
+
+    def keras_ops(self) -> str | None:
+        """Returns what the file of the op's line calls keras.ops, if it computes with keras.ops and not TensorFlow."""
+        frame = user_source(self.op_to_change()[0])
+        lines = None if frame is None else source_text(self.logdir, frame.file_path, run_id=self.run_id)
+        return name_of_keras_ops("\n".join(lines or ()))
 
     def takers(self) -> frozenset[tuple[str, ...]]:
         """Returns the types of the forward ops that take the tensor, alone and with those that take their result."""
