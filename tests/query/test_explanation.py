@@ -26,8 +26,8 @@ TWICE = "Put tf.where around the input of Log as well: the unselected branch sti
 ABOVE_0 = "Keep the argument above 0 with an epsilon."
 NO_NAN = "Use tf.math.divide_no_nan, or a divisor that is never 0."
 CLIP = (
-    "Clip the argument from above, for example with tf.minimum(x, 22.0). Exp is finite up to 88.7, but products of "
-    "such results overflow."
+    "Clip the argument from above, for example with tf.minimum(x, 22.0). Exp overflows above 88.7; up to 22.0, a "
+    "product of three results is finite."
 )
 LOGSUMEXP = (
     "Use tf.reduce_logsumexp in place of the exponentials, their sum and the logarithm: it neither overflows nor "
@@ -404,8 +404,8 @@ WRITE_OF_0 = "Give the variable a value that is not 0 there, or update it before
 @pytest.mark.parametrize(
     ("op_type", "made", "num_writes", "said"),
     [
-        ("Sqrt", ZERO, 1, "still holds its initial value, from `u = tf.Variable(zeros)` at train.py:3."),
-        ("Sqrt", ZERO, 2, "`u = tf.Variable(zeros)` at train.py:3 wrote last."),
+        ("Abs", ZERO, 1, "still holds its initial value, from `u = tf.Variable(zeros)` at train.py:3."),
+        ("Abs", ZERO, 2, "`u = tf.Variable(zeros)` at train.py:3 wrote last."),
         ("Sum", {**counts(zero=1), "rank": 0, "shape": []}, 1, None),  # not all terms are 0
         ("AddV2", ZERO, 1, None),
     ],
@@ -912,8 +912,8 @@ def test_the_repair_of_an_exponential_depends_on_what_takes_it(
 @pytest.mark.parametrize(
     ("dtype", "bound"),
     [
-        ("float16", "(x, 2.0). Exp is finite up to 11.1, but products of such results overflow."),
-        ("float64", "(x, 177.0). Exp is finite up to 709.8, but products of such results overflow."),
+        ("float16", "(x, 2.0). Exp overflows above 11.1; up to 2.0, a product of three results is finite."),
+        ("float64", "(x, 177.0). Exp overflows above 709.8; up to 177.0, a product of three results is finite."),
         ("unknown", "."),
     ],
 )
@@ -927,7 +927,7 @@ def test_the_gradient_of_a_logarithm_needs_the_repair_of_the_logarithm(tmp_path:
     step = Step().takes(CLEAN).op("exp", "Exp", ["x"], counts(zero=2, pos=1)).op("sum", "Sum", ["exp"], ZERO)
     step.op("log", "Log", ["sum"], NEG_INF).gradient("slope", "Reciprocal", ["sum"], INF, "log")
     assert step.reason("slope", tmp_path, result="log") == Explanation(
-        "In the gradient of Log, Reciprocal of 0: 1 of 2 elements is 0, and 1 / 0 is infinite.", LOGSUMEXP
+        "The gradient of Log divides by 0: 1 of 2 elements is 0, and 1 / 0 is infinite.", LOGSUMEXP
     )
 
 
@@ -1027,8 +1027,8 @@ ABOVE_0_BEFORE_ROOT = (
     "so is a division by the root."
 )
 BEFORE_ROOT = (
-    "Before the root, add an epsilon that is not 0 in the dtype. A norm, a standard deviation and a power of 0.5 take "
-    "a root, too."
+    "Before the root, add an epsilon such as 1e-7 (1e-4 in float16). A norm, a standard deviation and a power of 0.5 "
+    "take a root, too."
 )
 AWAY_FROM_0 = "Keep the base away from 0: add an epsilon or use tf.maximum."
 POWER = (
@@ -1598,7 +1598,7 @@ def test_the_root_of_a_difference_of_moments(op_type: str, square: str, has_epsi
 def test_an_angle_at_0_is_kept_away_from_0() -> None:
     computed = Computed(output=row("Reciprocal", INF), inputs={0: row("AddV2", ZERO)}, forward_type="Angle")
     assert explain(computed) == Explanation(
-        "In the gradient of Angle, Reciprocal of 0: 1 of 2 elements is 0, and 1 / 0 is infinite.",
+        "The gradient of Angle divides by 0: 1 of 2 elements is 0, and 1 / 0 is infinite.",
         "Add a small number before tf.math.angle, so that no element is 0: the slope at 0 is infinite.",
     )
 
@@ -1747,3 +1747,65 @@ def test_functions_that_keras_ops_does_not_have_keep_their_names() -> None:
     assert in_keras_ops("Use tf.math.xlogy(p, p), not p * tf.math.log(p).", "ops") == (
         "Use tf.math.xlogy(p, p), not p * ops.log(p)."
     )
+
+
+@pytest.mark.parametrize(
+    ("code", "is_named"), [("y = tf.sqrt(x)", True), ("y = ops.rsqrt(x)", True), ("y = x**0.5", False)]
+)
+def test_a_line_that_names_the_root_needs_no_list_of_functions_with_roots(
+    code: str, is_named: bool, tmp_path: Path
+) -> None:
+    step = Step().takes(ZERO)
+    stack = step.run.stack(("/home/me/train.py", 9, "loss", code, "user"))
+    step.op("root", "Sqrt", ["x"], ZERO, stack=stack).gradient("slope", "SqrtGrad", ["root", "x"], INF, "root")
+    found = step.reason("slope", tmp_path, result="root")
+    assert found is not None
+    assert BEFORE_ROOT.startswith(found.repair or "none")
+    assert (found.repair != BEFORE_ROOT) == is_named
+
+
+NOT_ENOUGH = (
+    "tf.math.divide_no_nan is not enough: it returns 0, and the program divides by the quotient or takes its logarithm."
+)
+
+
+@pytest.mark.parametrize(
+    ("taken", "ops", "repair"),
+    [
+        (ZERO, [("end", "Log", ["ratio"])], "the divisor and the dividend away from 0, for example with tf.maximum"),
+        (CLEAN, [("end", "Log", ["ratio"])], "the divisor away from 0, for example with tf.maximum(x, 1e-7). "),
+        (counts(neg=1, zero=1), [("end", "Log", ["ratio"])], "the divisor and the dividend away from 0. "),
+        (CLEAN, [("bound", "Minimum", ["ratio", "x"]), ("end", "RealDiv", ["x", "bound"])], "the divisor away from 0"),
+        (CLEAN, [("bound", "Maximum", ["ratio", "x"]), ("end", "RealDiv", ["x", "bound"])], None),
+        (CLEAN, [("end", "RealDiv", ["ratio", "x"])], None),
+        (CLEAN, [("end", "Exp", ["ratio"])], None),
+    ],
+)
+def test_a_quotient_of_0_that_the_program_divides_by(
+    taken: dict[str, Any], ops: list[tuple[str, str, list[str]]], repair: str | None, tmp_path: Path
+) -> None:
+    step = Step().takes(taken).op("count", "Sum", ["x"], ZERO)
+    step.op("ratio", "RealDiv", ["x", "count"], NAN if taken["num_zero"] else INF)
+    for name, op_type, inputs in ops:
+        step.op(name, op_type, inputs, INF)
+    found = step.reason("ratio", tmp_path, result="end")
+    assert found is not None
+    assert (found.repair == NO_NAN) == (repair is None)
+    assert repair is None or (
+        (found.repair or "").startswith(f"Keep {repair}") and (found.repair or "").endswith(NOT_ENOUGH)
+    )
+
+
+@pytest.mark.parametrize(
+    ("op_type", "is_trained", "is_root"),
+    [("Sqrt", True, True), ("EuclideanNorm", True, True), ("Sum", True, False), ("Sqrt", False, False)],
+)
+def test_a_division_by_a_norm_of_0(op_type: str, is_trained: bool, is_root: bool, tmp_path: Path) -> None:
+    step = Step().takes(ZERO).op("norm", op_type, ["x"], ZERO).op("product", "Mul", ["norm", "x"], ZERO)
+    step.op("ratio", "RealDiv", ["x", "product"], NAN)
+    if is_trained:
+        step.gradient("slope", "Mul", ["ratio", "x"], NAN, "ratio")
+    found = step.reason("ratio", tmp_path, result="ratio")
+    assert found is not None
+    assert (found.repair == NO_NAN) == (not is_root)
+    assert (found.repair or "").startswith("The divisor is computed with a root") == is_root

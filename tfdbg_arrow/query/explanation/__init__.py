@@ -30,7 +30,7 @@ from tfdbg_arrow.query.explanation.kinds import (
     OVERFLOW_OF_GRADIENT,
 )
 from tfdbg_arrow.query.explanation.library import library_functions, repair_of_call
-from tfdbg_arrow.query.explanation.rules import explain
+from tfdbg_arrow.query.explanation.rules import DIFFERENTIATED_ROOT, explain
 from tfdbg_arrow.query.explanation.surroundings import Surroundings
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.flow.origins import Origins
@@ -158,6 +158,8 @@ def explain_event(
         outside_name=around.outside_name,
         has_gradients=around.has_gradients,
         is_differentiated=around.is_differentiated,
+        shows_root=around.shows_root,
+        divides_by_result=around.divides_by_result,
         place_of=around.place_of,
         library_functions=lambda: library_functions(around.op_to_change()[0]),
     )
@@ -170,7 +172,7 @@ def explain_event(
         return explanation
     is_negative = forward is None and bool(event.num_nan) and not infs(event)
     repair = repair_of_call(*around.op_to_change(), is_negative=is_negative)
-    if repair is not None:
+    if repair is not None and explanation.repair != DIFFERENTIATED_ROOT:
         explanation = replace(explanation, repair=repair)
     elif explanation.repair in BEFORE_TRAINING:
         explanation = _of_overflow(explanation.sentence, explanation.repair, around)

@@ -152,6 +152,9 @@ class Computed:
         outside_name: Returns what a tensor from outside is in the program, or None.
         has_gradients: Returns whether the program computes gradients, or may do so.
         is_differentiated: Returns whether the program computes the gradient of the op.
+        shows_root: Returns whether the user's line of the op, or of the one whose gradient it computes, names a root.
+        divides_by_result: Returns whether the program divides by the output, or takes its logarithm, perhaps after ops
+            that keep its zeros.
         place_of: Returns the layer in which a tensor was computed, or its line; an empty text if neither is known.
         library_functions: Returns the functions of libraries that called the op, or the one whose gradient it computes:
             the names of the module and the function.
@@ -188,6 +191,8 @@ class Computed:
     outside_name: Callable[[], str | None] = _no_text
     has_gradients: Callable[[], bool] = _never
     is_differentiated: Callable[[], bool] = _never
+    shows_root: Callable[[], bool] = _never
+    divides_by_result: Callable[[], bool] = _never
     place_of: Callable[[TensorEvent], str] = _nowhere_known
     library_functions: Callable[[], frozenset[tuple[str, str]]] = _no_functions
 

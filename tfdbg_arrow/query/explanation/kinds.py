@@ -582,7 +582,7 @@ def _mask_earlier(computed: Computed) -> str:
 
 def _double_where(computed: Computed) -> str:
     """Returns the fix for an op whose bad result tf.where replaces, but not in the gradient."""
-    function = computed.forward_type or _root_behind(computed) or (None if computed.is_gradient else computed.op)
+    function = computed.forward_type or root_behind(computed) or (None if computed.is_gradient else computed.op)
     what = "the input of the function" if function is None else f"the input of {type_without_version(function)}"
     if function in _DIVISIONS:
         what = "the divisor"
@@ -591,7 +591,7 @@ def _double_where(computed: Computed) -> str:
     return f"Put tf.where around {what} as well: the unselected branch still has a gradient."
 
 
-def _root_behind(computed: Computed) -> str | None:
+def root_behind(computed: Computed) -> str | None:
     """Returns the type of a root that made the zeros at which an op is infinite; None if there is none.
 
     Its slope at 0 is infinite, too, so a `tf.where` behind it comes too late.

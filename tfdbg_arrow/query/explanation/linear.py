@@ -17,7 +17,15 @@ from tfdbg_arrow.query.explanation.computed import (
     num_infs,
     zeros,
 )
-from tfdbg_arrow.query.explanation.kinds import RESHAPES, SOFTMAX, Overflow, overflow, underflow, with_cause_of_zero
+from tfdbg_arrow.query.explanation.kinds import (
+    RESHAPES,
+    SOFTMAX,
+    Overflow,
+    overflow,
+    root_behind,
+    underflow,
+    with_cause_of_zero,
+)
 from tfdbg_arrow.query.flow.extremes import largest_of
 from tfdbg_arrow.query.recorded import TensorEvent
 from tfdbg_arrow.safe_text import number_of
@@ -30,6 +38,13 @@ ROW_OF_MASK = "Mask with a large negative number such as -1e9, or leave one elem
 """The fix for a row that holds only -Inf."""
 _NEAR_ZERO = "Keep the divisor away from 0, for example with tf.maximum or an epsilon, or scale the dividend down."
 _NO_NAN = "Use tf.math.divide_no_nan, or a divisor that is never 0."
+_BEFORE_ROOT_IN_DIVISOR = (
+    "The divisor is computed with a root: before it, add an epsilon, as in tf.sqrt(tf.reduce_sum(tf.square(x)) + {}) "
+    "for a norm. tf.math.divide_no_nan is not enough, because the slope of the root at 0 is infinite."
+)
+_ALSO_DIVIDES = (
+    "tf.math.divide_no_nan is not enough: it returns 0, and the program divides by the quotient or takes its logarithm."
+)
 _UNDERFLOW = (
     "Compute with logarithms (tf.reduce_logsumexp in place of sums of exponentials), or scale the argument of the "
     "exponential down."
@@ -153,7 +168,7 @@ def _by_zero(computed: Computed, sentence: str) -> Explanation:
             return Explanation(sentence, _AVERAGE if _is_initial_0(computed, dividend) else STEP_COUNTER)
         if _is_of_one_sample(computed):
             return Explanation(f"{sentence} Dividend and divisor are computed from a single sample.", _ONE_SAMPLE)
-        return with_cause_of_zero(Explanation(sentence, _NO_NAN), computed, index=1)
+        return with_cause_of_zero(Explanation(sentence, _repair_of_divisor(computed)), computed, index=1)
     terms = computed.made_from(divisor).get(0) if divisor.op_type == "Sum" else None
     is_softmax = (
         terms is not None
@@ -161,6 +176,22 @@ def _by_zero(computed: Computed, sentence: str) -> Explanation:
         and dividend.op_type == computed.made_by(dividend) == "Exp"
     )
     return Explanation(f"{sentence} {exponential}", SOFTMAX if is_softmax else _UNDERFLOW)
+
+
+def _repair_of_divisor(computed: Computed) -> str:
+    """Returns the fix for a divisor of 0, by what made it, and by what the program computes from the quotient."""
+    dividend, divisor = computed.inputs[0], computed.inputs[1]
+    if computed.is_gradient:
+        return _NO_NAN
+    if root_behind(computed) in ("EuclideanNorm", "Sqrt") and computed.has_gradients():
+        return _BEFORE_ROOT_IN_DIVISOR.format("1e-4" if divisor.dtype == "float16" else "1e-12")
+    if not computed.divides_by_result():
+        return _NO_NAN
+    operands = {"divisor": divisor, **({"dividend": dividend} if zeros(dividend) else {})}
+    epsilon = "1e-4" if divisor.dtype == "float16" else "1e-7"
+    is_below_0 = any(operand.num_neg_finite for operand in operands.values())
+    how = "" if is_below_0 else f", for example with tf.maximum(x, {epsilon})"
+    return f"Keep the {' and the '.join(operands)} away from 0{how}. {_ALSO_DIVIDES}"
 
 
 def _is_bias_correction_of_step_0(computed: Computed, divisor: TensorEvent) -> bool:

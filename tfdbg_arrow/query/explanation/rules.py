@@ -88,14 +88,14 @@ _DEVIATIONS = (
 )
 _PROBABILITY = "Clip the argument with tf.clip_by_value to a range inside 0 to 1."
 _DIVISOR = "Use tf.math.divide_no_nan, or add an epsilon; a tf.where has to replace the input, not only the result."
-_BEFORE_ROOT = (
-    "Before the root, add an epsilon that is not 0 in the dtype. A norm, a standard deviation and a power of 0.5 take "
-    "a root, too."
+_BEFORE_ROOT = "Before the root, add an epsilon such as 1e-7 (1e-4 in float16)."
+_OTHER_ROOTS = "A norm, a standard deviation and a power of 0.5 take a root, too."
+DIFFERENTIATED_ROOT = (
+    "Leave out the points where the root is 0, or use a function that is smooth there in place of the root, such as "
+    "the square of a norm. An epsilon before the root has to be large, such as 1e-4: the program differentiates this "
+    "gradient again, and for a norm, that derivative is 1 / sqrt(epsilon)."
 )
-_TWICE = (
-    "Leave out the points where the root is 0, or use a function that is smooth there in place of the root. The "
-    "program differentiates this gradient again, and an epsilon before the root would make that derivative very large."
-)
+"""The fix for a root whose gradient is infinite and is itself differentiated, also inside a function of a library."""
 _TO_BASE = "Add an epsilon to the base."
 _TO_DIVISOR = "Add an epsilon to the divisor."
 _JITTER = (
@@ -151,7 +151,8 @@ def _repair_of_exp(computed: Computed) -> str:
         return f"{_CLIP}."
     limit = log(largest)
     # A quarter, so that a product of three such exponentials, as in the square's gradient, stays finite.
-    return f"{_CLIP}(x, {limit // 4:.1f}). Exp is finite up to {limit:.1f}, but products of such results overflow."
+    bound = f"{limit // 4:.1f}"
+    return f"{_CLIP}(x, {bound}). Exp overflows above {limit:.1f}; up to {bound}, a product of three results is finite."
 
 
 def _cast(computed: Computed) -> Explanation | None:
@@ -525,7 +526,14 @@ def explain(computed: Computed) -> Explanation | None:
         computed: The op's output and inputs.
     """
     explanation = _explain(computed) if computed.output.has_inf_or_nan else None
-    return explanation and within_dtype(explanation, computed)
+    return explanation and within_dtype(_with_other_roots(explanation, computed), computed)
+
+
+def _with_other_roots(explanation: Explanation, computed: Computed) -> Explanation:
+    """Returns an explanation that says which functions take a root, if the user's line does not show one."""
+    if _BEFORE_ROOT not in (explanation.repair or "") or computed.shows_root():
+        return explanation
+    return replace(explanation, repair=f"{explanation.repair} {_OTHER_ROOTS}")
 
 
 def _explain(computed: Computed) -> Explanation | None:
@@ -548,7 +556,7 @@ def _explain(computed: Computed) -> Explanation | None:
         return with_mask(explanation, computed)
     explanation = _of_gradient(computed, explanation)
     is_twice = explanation.repair == _BEFORE_ROOT and computed.is_differentiated()
-    return replace(explanation, repair=_TWICE) if is_twice else explanation
+    return replace(explanation, repair=DIFFERENTIATED_ROOT) if is_twice else explanation
 
 
 def _with_pool(explanation: Explanation, computed: Computed) -> Explanation:
@@ -617,6 +625,8 @@ def _of_gradient(computed: Computed, explanation: Explanation) -> Explanation:
     what, _, facts = sentence.partition(": ")
     if what == f"Overflow in {type_without_version(forward_type)}":
         sentence = f"The gradient of {forward_type} overflowed: {facts}"
+    elif what in ("Inv of 0", "Reciprocal of 0"):
+        sentence = f"The gradient of {forward_type} divides by 0: {facts}"
     else:
         start = sentence[0].lower() if _NO_NAME.match(sentence) else sentence[0]
         sentence = f"In the gradient of {forward_type}, {start}{sentence[1:]}"

@@ -411,6 +411,11 @@ class Surroundings(BadTensorFacts):
         lines = None if frame is None else source_text(self.logdir, frame.file_path, run_id=self.run_id)
         return name_of_keras_ops("\n".join(lines or ()))
 
+    def shows_root(self) -> bool:
+        """Returns whether the user's line of the op, or of the one whose gradient it computes, names a root."""
+        frame = user_source(self.op_to_change()[0])
+        return frame is not None and "sqrt" in (frame.code or "")
+
     def takers(self) -> frozenset[tuple[str, ...]]:
         """Returns the types of the forward ops that take the tensor, alone and with those that take their result."""
         types: set[tuple[str, ...]] = set()
@@ -455,6 +460,11 @@ class Surroundings(BadTensorFacts):
         """
         log = self._results.forward_result(self.event, self._own())
         return log is not None and self._results.has_log_of_complement(log)
+
+    def divides_by_result(self) -> bool:
+        """Returns whether the program divides by the tensor, or takes its logarithm, perhaps after other ops."""
+        result = self._results.forward_result(self.event, self._own())
+        return result is not None and self._results.is_divided_by(result)
 
     @cached_property
     def _results(self) -> ProgramResults:
