@@ -1803,8 +1803,7 @@ def test_a_quotient_of_0_that_the_program_divides_by(
 def test_a_division_by_a_norm_of_0(op_type: str, is_trained: bool, is_root: bool, tmp_path: Path) -> None:
     step = Step().takes(ZERO).op("norm", op_type, ["x"], ZERO).op("product", "Mul", ["norm", "x"], ZERO)
     step.op("ratio", "RealDiv", ["x", "product"], NAN)
-    if is_trained:
-        step.gradient("slope", "Mul", ["ratio", "x"], NAN, "ratio")
+    step.gradient("slope", "Mul", ["ratio", "x"], NAN, "norm" if is_trained else "ratio")
     found = step.reason("ratio", tmp_path, result="ratio")
     assert found is not None
     assert (found.repair == NO_NAN) == (not is_root)

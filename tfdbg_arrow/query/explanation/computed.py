@@ -151,7 +151,7 @@ class Computed:
         added_number: Returns the number, as the program's code has it, that the program adds last to make an input.
         outside_name: Returns what a tensor from outside is in the program, or None.
         has_gradients: Returns whether the program computes gradients, or may do so.
-        is_differentiated: Returns whether the program computes the gradient of the op.
+        is_differentiated: Returns whether the program computes the gradient of the op that made a tensor.
         shows_root: Returns whether the user's line of the op, or of the one whose gradient it computes, names a root.
         divides_by_result: Returns whether the program divides by the output, or takes its logarithm, perhaps after ops
             that keep its zeros.
@@ -190,7 +190,7 @@ class Computed:
     added_number: Callable[[int], str | None] = _no_number
     outside_name: Callable[[], str | None] = _no_text
     has_gradients: Callable[[], bool] = _never
-    is_differentiated: Callable[[], bool] = _never
+    is_differentiated: Callable[[TensorEvent], bool] = _no
     shows_root: Callable[[], bool] = _never
     divides_by_result: Callable[[], bool] = _never
     place_of: Callable[[TensorEvent], str] = _nowhere_known

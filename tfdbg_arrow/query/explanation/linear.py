@@ -183,7 +183,8 @@ def _repair_of_divisor(computed: Computed) -> str:
     dividend, divisor = computed.inputs[0], computed.inputs[1]
     if computed.is_gradient:
         return _NO_NAN
-    if root_behind(computed) in ("EuclideanNorm", "Sqrt") and computed.has_gradients():
+    root = root_behind(computed)
+    if root is not None and computed.made_by(root) != "Pow" and computed.is_differentiated(root):
         return _BEFORE_ROOT_IN_DIVISOR.format("1e-4" if divisor.dtype == "float16" else "1e-12")
     if not computed.divides_by_result():
         return _NO_NAN

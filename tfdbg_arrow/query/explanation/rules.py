@@ -555,7 +555,7 @@ def _explain(computed: Computed) -> Explanation | None:
     if computed.forward_type is None:
         return with_mask(explanation, computed)
     explanation = _of_gradient(computed, explanation)
-    is_twice = explanation.repair == _BEFORE_ROOT and computed.is_differentiated()
+    is_twice = explanation.repair == _BEFORE_ROOT and computed.is_differentiated(computed.output)
     return replace(explanation, repair=DIFFERENTIATED_ROOT) if is_twice else explanation
 
 

@@ -463,7 +463,8 @@ class Surroundings(BadTensorFacts):
 
     def divides_by_result(self) -> bool:
         """Returns whether the program divides by the tensor, or takes its logarithm, perhaps after other ops."""
-        result = self._results.forward_result(self.event, self._own())
+        made = self.flow.program_ops.maker(self.event)
+        result = self._results.forward_result(self.event, self._own() if made is None else made.op.op_name)
         return result is not None and self._results.is_divided_by(result)
 
     @cached_property
@@ -504,11 +505,15 @@ class Surroundings(BadTensorFacts):
         return False
 
     def _own(self) -> str | int:
-        """Returns the key of the tensor's op: its name in the graph, or the eager tensor."""
-        if self.event.scope != "graph":
-            return -1 if self.event.tensor_id is None else self.event.tensor_id
-        op = None if self.event.graph_id is None else self.flow.graphs.op(self.event.graph_id, self.event.op_name or "")
-        return (self.event.op_name or "") if op is None else op.made_for or op.op_name
+        """Returns the key of the bad tensor's op."""
+        return self._key(self.event)
+
+    def _key(self, row: TensorEvent) -> str | int:
+        """Returns the key of a tensor's op: its name in the graph, or the eager tensor."""
+        if row.scope != "graph":
+            return -1 if row.tensor_id is None else row.tensor_id
+        op = None if row.graph_id is None else self.flow.graphs.op(row.graph_id, row.op_name or "")
+        return (row.op_name or "") if op is None else op.made_for or op.op_name
 
     def _users(self, key: str | int) -> list[tuple[str | int, str]]:
         """Returns (key, op type) of the ops of the program that take the result of an op, or an eager tensor."""
@@ -554,17 +559,17 @@ class Surroundings(BadTensorFacts):
         )
         return bool(rows) or not self.flow.labels.has_roles
 
-    def is_differentiated(self) -> bool:
-        """Returns whether the program computes the gradient of the op, which may itself be one of a gradient."""
-        if self.event.scope == "graph":
+    def is_differentiated(self, row: TensorEvent) -> bool:
+        """Returns whether the program differentiates the op of a tensor, which may itself be of a gradient."""
+        if row.scope == "graph":
             rows = self.logdir.rows(
                 "SELECT 1 FROM graph_op WHERE run_id = ? AND forward_graph_id = ? AND forward_op_name = ? LIMIT 1",
-                [self.run_id, self.event.graph_id, self._own()],
+                [self.run_id, row.graph_id, self._key(row)],
             )
         else:
             rows = self.logdir.rows(
                 "SELECT 1 FROM execution WHERE run_id = ? AND forward_execution_index = ? LIMIT 1",
-                [self.run_id, self.event.execution_index],
+                [self.run_id, row.execution_index],
             )
         return bool(rows)
 
