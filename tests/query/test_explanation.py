@@ -1248,8 +1248,8 @@ def test_a_convolution_fused_with_a_normalization_may_be_bad_for_another_reason(
         (
             "Sub",
             (
-                "Keep the argument above 0 with tf.maximum. An epsilon that is added to the difference may not help, "
-                "because TensorFlow's optimizer can add it to a larger term, where it is rounded away."
+                "Keep the argument above 0 with tf.maximum. Do not add an epsilon to the difference: TensorFlow's "
+                "optimizer can add it to a larger term, where it is rounded away."
             ),
         ),
         ("Prod", LOGARITHMS),
@@ -1808,3 +1808,70 @@ def test_a_division_by_a_norm_of_0(op_type: str, is_trained: bool, is_root: bool
     assert found is not None
     assert (found.repair == NO_NAN) == (not is_root)
     assert (found.repair or "").startswith("The divisor is computed with a root") == is_root
+
+
+@pytest.mark.parametrize(
+    ("clip", "other", "is_of_bound"),
+    [
+        ([("low", "Minimum", ["x", "bound"]), ("clip", "Maximum", ["low", "epsilon"])], "one", True),
+        ([("clip", "Minimum", ["bound", "x"])], "one", True),
+        ([("clip", "ClipByValue", ["x", "epsilon", "bound"])], "one", True),
+        ([("clip", "Minimum", ["x", "total"])], "one", False),
+        ([("clip", "Maximum", ["x", "epsilon"])], "one", False),
+        ([("clip", "Minimum", ["x", "bound"])], "total", False),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_an_upper_bound_that_is_1_in_the_dtype(
+    clip: list[tuple[str, str, list[str]]], other: str, is_of_bound: bool, dtype: str, tmp_path: Path
+) -> None:
+    step = Step().takes(CLEAN).op("total", "Sum", ["x"], CLEAN)
+    step.op("one", "Const", [], ONE).op("epsilon", "Const", [], ONE).op("bound", "Const", [], ONE)
+    for name, op_type, inputs in clip:
+        step.op(name, op_type, inputs, CLEAN)
+    step.op("rest", "Sub", [other, "clip"], {**ZERO, "dtype": dtype}).op("log", "Log", ["rest"], NEG_INF)
+    found = step.reason("log", tmp_path)
+    assert found is not None
+    assert (found.sentence != LOG_OF_0) == is_of_bound
+    small, lost = ("1e-6", "1e-8") if dtype == "float32" else ("1e-3", "1e-4")
+    bound = f"Use a lower upper bound: in {dtype}, 1 - {small} is below 1, but 1 - {lost} is 1."
+    assert (found.repair == bound) == is_of_bound
+
+
+@pytest.mark.parametrize(
+    ("made_by", "is_trained"), [("ReadVariableOp", True), ("ReadVariableOp", False), ("Sub", True)]
+)
+def test_the_logarithm_of_a_variable_that_became_negative(made_by: str, is_trained: bool, tmp_path: Path) -> None:
+    below = counts(neg=1, pos=1)
+    step = Step().takes(CLEAN).op("sigma", made_by, ["x"], below).op("log", "Log", ["sigma"], NAN)
+    step.gradient("slope", "Reciprocal", ["sigma"], below, "log" if is_trained else "sigma")
+    found = step.reason("log", tmp_path, result="log")
+    assert found is not None
+    is_of_variable = made_by == "ReadVariableOp" and is_trained
+    assert found.sentence.endswith("value of a variable, and nothing keeps it above 0.") == is_of_variable
+    assert (found.repair or "").startswith("Train the logarithm of the variable") == is_of_variable
+    assert (found.repair or "").endswith("use tf.math.log(tf.abs(x)).") == (not is_of_variable)
+
+
+def test_the_logarithm_of_a_distance_of_0() -> None:
+    explanation = explain(Computed(output=row("Log", NEG_INF), inputs={0: row("Abs", ZERO)}))
+    assert explanation is not None
+    assert (explanation.repair or "").startswith("For a distance, use tf.math.log1p(x)")
+
+
+@pytest.mark.parametrize(
+    ("scale", "scaled", "is_of_relu"),
+    [
+        ("RealDiv", ZERO, True),
+        ("Mul", ZERO, True),
+        ("Mul", counts(zero=2), False),  # the product underflowed, too
+        ("Sub", ZERO, False),
+    ],
+)
+def test_a_relu_whose_zeros_are_scaled(scale: str, scaled: dict[str, Any], is_of_relu: bool, tmp_path: Path) -> None:
+    step = Step().takes(CLEAN).op("two", "Const", [], ONE).op("relu", "Relu", ["x"], ZERO)
+    step.op("half", scale, ["relu", "two"], scaled)
+    bad = counts(pos_inf=scaled["num_zero"], pos=2 - scaled["num_zero"])
+    found = step.op("bad", "Lgamma", ["half"], bad).reason("bad", tmp_path)
+    assert found is not None
+    assert ("The zeros come from Relu" in found.sentence) == is_of_relu

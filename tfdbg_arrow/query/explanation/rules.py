@@ -126,6 +126,8 @@ _NO_NAME = re.compile(r"(All|An?|Division|Its?|Overflow|The)\b")
 _MAX_OPS_TO_RELU = 12
 """Maximum number of ops between a Relu and an argument that are examined."""
 _SQUARES = frozenset({"Mul", "Pow", "Square"})
+_SCALES = ("Mul", "RealDiv")
+"""Types of ops that scale a tensor: their result is 0 where it is, if the other input has no zeros."""
 _SUMS_OF_TWO = frozenset({"Add", "AddV2"})
 _OF_CAST = Overflow(repair="Cast to a dtype with a larger range, such as bfloat16 or float32, or scale the values.")
 
@@ -221,7 +223,8 @@ def _relu_of_zeros(computed: Computed, x: TensorEvent) -> TensorEvent | None:
             return row
         with_zeros = [source for source in taken.values() if zeros(source)]
         is_of_terms = len(with_zeros) == 2 and all(is_finite(term) and term.num_neg_finite == 0 for term in with_zeros)
-        if (made_by in ADDS and is_of_terms) or (made_by == "ConcatV2" and len(with_zeros) == 1):
+        is_scaled = made_by in _SCALES and row is not None and [zeros(source) for source in with_zeros] == [zeros(row)]
+        if (made_by in ADDS and is_of_terms) or (made_by == "ConcatV2" and len(with_zeros) == 1) or is_scaled:
             to_follow += with_zeros
         elif made_by in MOVES and MOVES[made_by] in taken:
             to_follow.append(taken[MOVES[made_by]])
