@@ -39,6 +39,11 @@ WEIGHTED = (
 )
 XLOGY = "Use tf.math.xlogy(p, p) in place of p * log(p): it is 0 for p = 0, and its gradient is finite."
 SOFTMAX = "Use tf.nn.softmax in place of the exponentials, their sum and the division."
+OF_AXIS = "Use tf.nn.softmax, with the axis of the sum, in place of the exponentials, their sum and the division."
+SEGMENTS = (
+    "For a softmax over segments, subtract the maximum of each segment before the exponential: "
+    "tf.exp(x - tf.gather(tf.math.unsorted_segment_max(x, ids, num_segments), ids)). The quotients stay the same."
+)
 UNDERFLOW = (
     "Compute with logarithms (tf.reduce_logsumexp in place of sums of exponentials), or scale the argument of the "
     "exponential down."
@@ -883,7 +888,17 @@ def test_a_weighted_sum_of_exponentials_that_underflows(
     ("takers", "repair"),
     [
         ([("sum", "Sum", ["exp"]), ("log", "Log", ["sum"])], LOGSUMEXP),
-        ([("sum", "Sum", ["exp"]), ("ratio", "RealDiv", ["exp", "sum"])], SOFTMAX),
+        ([("sum", "Sum", ["exp"]), ("ratio", "RealDiv", ["exp", "sum"])], OF_AXIS),
+        (
+            [
+                ("sum", "UnsortedSegmentSum", ["exp", "x"]),
+                ("own", "GatherV2", ["sum", "x"]),
+                ("ratio", "RealDiv", ["exp", "own"]),
+            ],
+            SEGMENTS,
+        ),
+        ([("sum", "UnsortedSegmentSum", ["exp", "x"]), ("own", "GatherV2", ["sum", "x"])], CLIP),
+        ([("sum", "UnsortedSegmentSum", ["exp", "x"]), ("ratio", "RealDiv", ["exp", "x"])], CLIP),
         (
             [("sum", "AddV2", ["one", "exp"]), ("log", "Log", ["sum"])],
             "Use tf.nn.softplus(x) in place of log(1 + exp(x)): it cannot overflow.",
@@ -896,7 +911,18 @@ def test_a_weighted_sum_of_exponentials_that_underflows(
         ([("sum", "Sum", ["exp"])], CLIP),
         ([("product", "Mul", ["exp", "x"])], CLIP),
     ],
-    ids=["logsumexp", "softmax", "softplus", "sigmoid", "another sum", "sum", "product"],
+    ids=[
+        "logsumexp",
+        "softmax",
+        "softmax of segments",
+        "sums of segments",
+        "sums of segments and quotients",
+        "softplus",
+        "sigmoid",
+        "another sum",
+        "sum",
+        "product",
+    ],
 )
 def test_the_repair_of_an_exponential_depends_on_what_takes_it(
     takers: list[tuple[str, str, list[str]]], repair: str, tmp_path: Path
@@ -979,13 +1005,28 @@ def test_products_of_exponentials_that_underflowed(tmp_path: Path) -> None:
     )
 
 
-def test_a_sum_of_exponentials_that_underflowed(tmp_path: Path) -> None:
-    step = Step().takes(CLEAN).op("exp", "Exp", ["x"], counts(zero=3, pos=1)).op("sum", "Sum", ["exp"], ZERO)
+@pytest.mark.parametrize(
+    ("shape", "summed", "repair"),
+    [
+        ([2, 3], [3], "Use tf.nn.softmax with axis=0 in place of"),
+        ([2, 3], [2, 1], "Use tf.nn.softmax in place of"),
+        ([2, 3], [2], "Use tf.nn.softmax in place of"),
+        ([2, 2], [2], "Use tf.nn.softmax, with the axis of the sum, in place of"),
+        ([2, 3], [], "Use tf.nn.softmax, with the axis of the sum, in place of"),
+    ],
+)
+def test_a_sum_of_exponentials_that_underflowed(
+    shape: list[int], summed: list[int], repair: str, tmp_path: Path
+) -> None:
+    exponentials = {**counts(zero=3, pos=prod(shape) - 3), "rank": 2, "shape": shape}
+    total = {**counts(zero=1, pos=prod(summed) - 1), "rank": len(summed), "shape": summed}
+    step = Step().takes(CLEAN).op("exp", "Exp", ["x"], exponentials).op("sum", "Sum", ["exp"], total)
     step.op("ratio", "RealDiv", ["exp", "sum"], NAN)
-    assert step.reason("ratio", tmp_path, result="ratio") == Explanation(
+    found = step.reason("ratio", tmp_path, result="ratio")
+    assert found == Explanation(
         "0 / 0: the divisor has 1 zero, the dividend 3 zeros, and 0 / 0 is NaN. The divisor sums exponentials, and "
         "where it is 0, all of them underflowed.",
-        SOFTMAX,
+        f"{repair} the exponentials, their sum and the division.",
     )
 
 
@@ -1875,3 +1916,47 @@ def test_a_relu_whose_zeros_are_scaled(scale: str, scaled: dict[str, Any], is_of
     found = step.op("bad", "Lgamma", ["half"], bad).reason("bad", tmp_path)
     assert found is not None
     assert ("The zeros come from Relu" in found.sentence) == is_of_relu
+
+
+@pytest.mark.parametrize(
+    ("behind", "is_first", "is_trained", "is_scaled"),
+    [
+        ("MatMul", True, True, True),
+        ("_FusedMatMul", True, True, True),
+        ("Mul", True, True, False),  # no layer combines the inputs with weights
+        ("MatMul", False, True, False),  # the weights may have grown
+        ("MatMul", True, False, False),
+    ],
+)
+def test_an_exponential_that_overflows_before_training(
+    behind: str, is_first: bool, is_trained: bool, is_scaled: bool, tmp_path: Path
+) -> None:
+    step = Step(is_first=is_first).takes(CLEAN).op("logits", behind, ["x"], CLEAN).op("exp", "Exp", ["logits"], INF)
+    if is_trained:
+        step.gradient("slope", "Mul", ["exp", "x"], INF, "exp")
+    found = step.reason("exp", tmp_path, result="exp")
+    assert found is not None
+    assert (found.repair or "").startswith("Scale the inputs to magnitudes near one, if they are larger") == is_scaled
+    assert (found.repair or "").lower().endswith(CLIP.lower())
+
+
+@pytest.mark.parametrize(
+    ("subtracted", "takers", "is_logsumexp"),
+    [
+        ("maximum", [("sum", "Sum", ["exp"])], True),
+        ("other", [("sum", "Sum", ["exp"])], False),
+        ("maximum", [("sum", "Sum", ["exp"]), ("share", "RealDiv", ["exp", "sum"])], False),  # a softmax
+        ("maximum", [("product", "Mul", ["exp", "x"])], False),
+    ],
+)
+def test_a_log_sum_exp_by_hand_of_a_row_of_a_mask(
+    subtracted: str, takers: list[tuple[str, str, list[str]]], is_logsumexp: bool, tmp_path: Path
+) -> None:
+    row_of_mask, bad = counts(neg_inf=2), counts(nan=2)
+    step = Step().takes(row_of_mask).op("maximum", "Max", ["x"], row_of_mask).op("other", "Neg", ["x"], row_of_mask)
+    step.op("difference", "Sub", ["x", subtracted], bad).op("exp", "Exp", ["difference"], bad)
+    for name, op_type, inputs in takers:
+        step.op(name, op_type, inputs, bad)
+    found = step.reason("difference", tmp_path, result=takers[-1][0])
+    assert found is not None
+    assert ("tf.reduce_logsumexp" in (found.repair or "")) == is_logsumexp

@@ -158,6 +158,7 @@ def explain_event(
         outside_name=around.outside_name,
         has_gradients=around.has_gradients,
         is_differentiated=around.is_differentiated,
+        is_before_training=around.is_before_training,
         shows_root=around.shows_root,
         divides_by_result=around.divides_by_result,
         place_of=around.place_of,

@@ -152,6 +152,7 @@ class Computed:
         outside_name: Returns what a tensor from outside is in the program, or None.
         has_gradients: Returns whether the program computes gradients, or may do so.
         is_differentiated: Returns whether the program computes the gradient of the op that made a tensor.
+        is_before_training: Returns whether the op ran in the first call of its function, before any update of weights.
         shows_root: Returns whether the user's line of the op, or of the one whose gradient it computes, names a root.
         divides_by_result: Returns whether the program divides by the output, or takes its logarithm, perhaps after ops
             that keep its zeros.
@@ -191,6 +192,7 @@ class Computed:
     outside_name: Callable[[], str | None] = _no_text
     has_gradients: Callable[[], bool] = _never
     is_differentiated: Callable[[TensorEvent], bool] = _no
+    is_before_training: Callable[[], bool] = _never
     shows_root: Callable[[], bool] = _never
     divides_by_result: Callable[[], bool] = _never
     place_of: Callable[[TensorEvent], str] = _nowhere_known

@@ -30,7 +30,9 @@ from tfdbg_arrow.safe_text import number_of
 from tfdbg_arrow.schema.op_traits import POLES, Trait, types_with
 
 SOFTMAX = "Use tf.nn.softmax in place of the exponentials, their sum and the division."
-"""The fix for a softmax by hand, which overflows or divides by 0."""
+"""The fix for a softmax by hand over the last axis, which overflows or divides by 0."""
+SOFTMAX_OF_AXIS = SOFTMAX.replace(" in place", ", with the axis of the sum, in place", 1)
+"""The same fix if the axis is not known."""
 EMPTY = "Check for an empty batch or mask before the reduction, or divide with tf.math.divide_no_nan."
 """The fix for a reduction of no elements."""
 _LARGER_EPSILON = {

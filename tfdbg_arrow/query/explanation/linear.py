@@ -20,6 +20,7 @@ from tfdbg_arrow.query.explanation.computed import (
 from tfdbg_arrow.query.explanation.kinds import (
     RESHAPES,
     SOFTMAX,
+    SOFTMAX_OF_AXIS,
     Overflow,
     overflow,
     root_behind,
@@ -33,6 +34,10 @@ from tfdbg_arrow.safe_text import number_of
 _ORIGIN_OF_INFINITY = "Look for the op that made the infinities: tfdbg-arrow first-nonfinite --kinds inf."
 _FINITE_MASK = (
     f"Mask with a large negative number such as -1e9 in place of -Inf. If no mask is -Inf: {_ORIGIN_OF_INFINITY}"
+)
+_LOGSUMEXP_OF_MASK = (
+    "Mask with a large negative number such as -1e9 in place of -Inf. For a log-sum-exp, tf.reduce_logsumexp takes "
+    "-Inf, but its gradient is NaN for a row that holds nothing else."
 )
 ROW_OF_MASK = "Mask with a large negative number such as -1e9, or leave one element of each row unmasked."
 """The fix for a row that holds only -Inf."""
@@ -101,8 +106,23 @@ class Sums:
                 "an infinity meets a 0 or an infinity of the opposite sign.",
                 "factors": f"Inf * 0: {_inputs_hold(computed, held)}, and an infinity met a 0.",
             }[self.of],
-            _ORIGIN_OF_INFINITY if any(event.num_pos_inf for event in computed.inputs.values()) else _FINITE_MASK,
+            self._repair_of_infinities(computed),
         )
+
+    def _repair_of_infinities(self, computed: Computed) -> str:
+        if any(event.num_pos_inf for event in computed.inputs.values()):
+            return _ORIGIN_OF_INFINITY
+        return _LOGSUMEXP_OF_MASK if _is_in_logsumexp(computed) else _FINITE_MASK
+
+
+def _is_in_logsumexp(computed: Computed) -> bool:
+    """Returns whether an op subtracts the maximum of a tensor from it, and the program sums the exponentials."""
+    x, maximum = computed.inputs.get(0), computed.inputs.get(1)
+    if x is None or maximum is None or (computed.op, computed.made_by(maximum)) != ("Sub", "Max"):
+        return False
+    of = computed.made_from(maximum).get(0)
+    is_of_x = of is not None and of.event_index == x.event_index
+    return is_of_x and computed.takers() == {("Exp",), ("Exp", "Sum")}
 
 
 def _inputs_hold(computed: Computed, count: int) -> str:
@@ -175,7 +195,18 @@ def _by_zero(computed: Computed, sentence: str) -> Explanation:
         and terms.event_index == dividend.event_index
         and dividend.op_type == computed.made_by(dividend) == "Exp"
     )
-    return Explanation(f"{sentence} {exponential}", SOFTMAX if is_softmax else _UNDERFLOW)
+    repair = _softmax(terms, divisor) if terms is not None and is_softmax else _UNDERFLOW
+    return Explanation(f"{sentence} {exponential}", repair)
+
+
+def _softmax(terms: TensorEvent, total: TensorEvent) -> str:
+    """Returns the fix for a softmax by hand, with the axis of the sum if the shapes show it."""
+    shape, summed = terms.shape or (), total.shape
+    axes = [i for i in range(len(shape)) if summed in (shape[:i] + shape[i + 1 :], (*shape[:i], 1, *shape[i + 1 :]))]
+    if len(axes) != 1:
+        return SOFTMAX_OF_AXIS
+    (axis,) = axes
+    return SOFTMAX if axis == len(shape) - 1 else SOFTMAX.replace(" in place", f" with axis={axis} in place", 1)
 
 
 def _repair_of_divisor(computed: Computed) -> str:

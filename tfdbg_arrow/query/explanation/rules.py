@@ -26,7 +26,7 @@ from tfdbg_arrow.query.explanation.kinds import (
     NEGATIVE_VARIANCE,
     OVERFLOW,
     PLUS_CONSTANT,
-    SOFTMAX,
+    SOFTMAX_OF_AXIS,
     Domain,
     FiniteGives,
     FirstOf,
@@ -70,6 +70,17 @@ _OF_CUSTOM_GRADIENTS = types_with(Trait.STANDS_FOR_CALL)
 """Types of the ops with which tf.custom_gradient marks its result. Their own gradients compute nothing."""
 
 _CLIP = "Clip the argument from above, for example with tf.minimum"
+_SCALE_INPUTS = (
+    "Scale the inputs to magnitudes near one, if they are larger: Exp overflows before the first update of the "
+    "weights. To keep it finite later,"
+)
+_SEGMENT_SOFTMAX = (
+    "For a softmax over segments, subtract the maximum of each segment before the exponential: "
+    "tf.exp(x - tf.gather(tf.math.unsorted_segment_max(x, ids, num_segments), ids)). The quotients stay the same."
+)
+_SEGMENT_SUMS = ("SegmentSum", "SegmentSumV2", "UnsortedSegmentSum")
+_LAYERS = MATRIX_PRODUCTS | {"BiasAdd", "_FusedConv2D", "_FusedMatMul"}
+"""Types of ops that combine the inputs with weights."""
 _SOFTPLUS = "Use tf.nn.softplus(x) in place of log(1 + exp(x)): it cannot overflow."
 _SIGMOID = "Use tf.nn.sigmoid(x) in place of 1 / (1 + exp(-x)): it cannot overflow."
 _HYPERBOLIC = (
@@ -143,7 +154,9 @@ def _repair_of_exp(computed: Computed) -> str:
     if direct == {"Sum"} and ("Sum", "Log") in takers:
         return LOGSUMEXP
     if direct == {"Sum", "RealDiv"} and ("Sum", "RealDiv") in takers:
-        return SOFTMAX
+        return SOFTMAX_OF_AXIS
+    if "RealDiv" in direct and any(direct == {"RealDiv", total} and _is_gathered(takers, total) for total in direct):
+        return _SEGMENT_SOFTMAX
     if direct == {"Log1p"} or (direct == {PLUS_CONSTANT} and (PLUS_CONSTANT, "Log") in takers):
         return _SOFTPLUS
     if direct == {PLUS_CONSTANT} and takers & {(PLUS_CONSTANT, "RealDiv"), (PLUS_CONSTANT, "Reciprocal")}:
@@ -154,7 +167,20 @@ def _repair_of_exp(computed: Computed) -> str:
     limit = log(largest)
     # A quarter, so that a product of three such exponentials, as in the square's gradient, stays finite.
     bound = f"{limit // 4:.1f}"
-    return f"{_CLIP}(x, {bound}). Exp overflows above {limit:.1f}; up to {bound}, a product of three results is finite."
+    clip = f"{_CLIP}(x, {bound}). Exp overflows above {limit:.1f}; up to {bound}, a product of three results is finite."
+    return f"{_SCALE_INPUTS} {clip[0].lower()}{clip[1:]}" if _overflows_before_training(computed) else clip
+
+
+def _is_gathered(takers: frozenset[tuple[str, ...]], total: str) -> bool:
+    """Returns whether an op gathers the sums of segments, also after an op that adds an epsilon to them."""
+    return total in _SEGMENT_SUMS and not takers.isdisjoint((total, taker) for taker in ("GatherV2", *ADDS))
+
+
+def _overflows_before_training(computed: Computed) -> bool:
+    """Returns whether an op overflows before a training changed the weights from which its input was computed."""
+    if not computed.has_gradients() or not computed.is_before_training():
+        return False
+    return any(behind.output.op_type in _LAYERS for behind in computed.behind())
 
 
 def _cast(computed: Computed) -> Explanation | None:
