@@ -1919,21 +1919,22 @@ def test_a_relu_whose_zeros_are_scaled(scale: str, scaled: dict[str, Any], is_of
 
 
 @pytest.mark.parametrize(
-    ("behind", "is_first", "is_trained", "is_scaled"),
+    ("behind", "weights", "is_first", "is_trained", "is_scaled"),
     [
-        ("MatMul", True, True, True),
-        ("_FusedMatMul", True, True, True),
-        ("Mul", True, True, False),  # no layer combines the inputs with weights
-        ("MatMul", False, True, False),  # the weights may have grown
-        ("MatMul", True, False, False),
+        ("MatMul", "ReadVariableOp", True, True, True),
+        ("_FusedMatMul", "ReadVariableOp", True, True, True),
+        ("Mul", "ReadVariableOp", True, True, False),  # no layer combines the inputs with weights
+        ("MatMul", "Identity", True, True, False),  # weights of a caller, such as those of a line search
+        ("MatMul", "ReadVariableOp", False, True, False),  # the weights may have grown
+        ("MatMul", "ReadVariableOp", True, False, False),  # a metric
     ],
 )
 def test_an_exponential_that_overflows_before_training(
-    behind: str, is_first: bool, is_trained: bool, is_scaled: bool, tmp_path: Path
+    behind: str, weights: str, is_first: bool, is_trained: bool, is_scaled: bool, tmp_path: Path
 ) -> None:
-    step = Step(is_first=is_first).takes(CLEAN).op("logits", behind, ["x"], CLEAN).op("exp", "Exp", ["logits"], INF)
-    if is_trained:
-        step.gradient("slope", "Mul", ["exp", "x"], INF, "exp")
+    step = Step(is_first=is_first).takes(CLEAN).op("weights", weights, ["x"], CLEAN)
+    step.op("logits", behind, ["x", "weights"], CLEAN).op("exp", "Exp", ["logits"], INF)
+    step.gradient("slope", "Mul", ["exp", "x"], INF, "exp" if is_trained else "logits")
     found = step.reason("exp", tmp_path, result="exp")
     assert found is not None
     assert (found.repair or "").startswith("Scale the inputs to magnitudes near one, if they are larger") == is_scaled

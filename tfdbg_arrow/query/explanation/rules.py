@@ -64,7 +64,7 @@ from tfdbg_arrow.query.explanation.outside import FROM_OUTSIDE, of_constants, te
 from tfdbg_arrow.query.flow.extremes import largest_of
 from tfdbg_arrow.query.recorded import TensorEvent
 from tfdbg_arrow.safe_text import number_of
-from tfdbg_arrow.schema.op_traits import UPDATER, Trait, types_with
+from tfdbg_arrow.schema.op_traits import READER, UPDATER, Trait, types_with
 
 _OF_CUSTOM_GRADIENTS = types_with(Trait.STANDS_FOR_CALL)
 """Types of the ops with which tf.custom_gradient marks its result. Their own gradients compute nothing."""
@@ -177,10 +177,11 @@ def _is_gathered(takers: frozenset[tuple[str, ...]], total: str) -> bool:
 
 
 def _overflows_before_training(computed: Computed) -> bool:
-    """Returns whether an op overflows before a training changed the weights from which its input was computed."""
-    if not computed.has_gradients() or not computed.is_before_training():
+    """Returns whether an op of a training overflows before the first update of the weights behind its input."""
+    if not computed.is_differentiated(computed.output) or not computed.is_before_training():
         return False
-    return any(behind.output.op_type in _LAYERS for behind in computed.behind())
+    types_behind = {behind.output.op_type for behind in computed.behind()}
+    return READER in types_behind and not _LAYERS.isdisjoint(types_behind)
 
 
 def _cast(computed: Computed) -> Explanation | None:
