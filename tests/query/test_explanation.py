@@ -41,8 +41,8 @@ XLOGY = "Use tf.math.xlogy(p, p) in place of p * log(p): it is 0 for p = 0, and 
 SOFTMAX = "Use tf.nn.softmax in place of the exponentials, their sum and the division."
 OF_AXIS = "Use tf.nn.softmax, with the axis of the sum, in place of the exponentials, their sum and the division."
 SEGMENTS = (
-    "For a softmax over segments, subtract the maximum of each segment before the exponential: "
-    "tf.exp(x - tf.gather(tf.math.unsorted_segment_max(x, ids, num_segments), ids)). The quotients stay the same."
+    "For a softmax over segments, subtract the maximum of each segment before the exponential: take it with "
+    "tf.math.unsorted_segment_max, and gather it as the sums are gathered. The quotients stay the same."
 )
 UNDERFLOW = (
     "Compute with logarithms (tf.reduce_logsumexp in place of sums of exponentials), or scale the argument of the "

@@ -23,6 +23,7 @@ NAMES = {
     "tf.math.log_sigmoid": "log_sigmoid",
     "tf.math.reduce_std": "std",
     "tf.math.reduce_variance": "var",
+    "tf.math.unsorted_segment_max": "segment_max",
     "tf.maximum": "maximum",
     "tf.minimum": "minimum",
     "tf.nn.log_softmax": "log_softmax",

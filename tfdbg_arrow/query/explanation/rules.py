@@ -75,8 +75,8 @@ _SCALE_INPUTS = (
     "weights. To keep it finite later,"
 )
 _SEGMENT_SOFTMAX = (
-    "For a softmax over segments, subtract the maximum of each segment before the exponential: "
-    "tf.exp(x - tf.gather(tf.math.unsorted_segment_max(x, ids, num_segments), ids)). The quotients stay the same."
+    "For a softmax over segments, subtract the maximum of each segment before the exponential: take it with "
+    "tf.math.unsorted_segment_max, and gather it as the sums are gathered. The quotients stay the same."
 )
 _SEGMENT_SUMS = ("SegmentSum", "SegmentSumV2", "UnsortedSegmentSum")
 _LAYERS = MATRIX_PRODUCTS | {"BiasAdd", "_FusedConv2D", "_FusedMatMul"}
