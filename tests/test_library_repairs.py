@@ -11,6 +11,7 @@ import tensorflow as tf
 
 import tfdbg_arrow
 from tfdbg_arrow.query.explanation import read_reasons
+from tfdbg_arrow.query.explanation.keras_ops import NAMES
 from tfdbg_arrow.query.explanation.library import repair_of_call
 from tfdbg_arrow.query.stacks import Frame
 
@@ -113,3 +114,7 @@ def test_a_function_of_the_user_with_the_same_name_keeps_the_repair_of_the_op() 
     assert repair_of_call((sqrt, library, user), "Sqrt") is not None
     assert repair_of_call((sqrt, library, user), "Log") is None
     assert repair_of_call((), None) is None
+
+
+def test_keras_ops_has_the_functions_that_fixes_name() -> None:
+    assert [name for name in NAMES.values() if not hasattr(keras.ops, name)] == []

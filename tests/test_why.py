@@ -235,7 +235,7 @@ CASES = (
     Case(
         "gradient of acos",
         lambda: _gradient(tf.acos, _t(1, 0)),
-        "In the gradient of Acos, Reciprocal of 0: 1 of 2",
+        "The gradient of Acos divides by 0: 1 of 2",
         "Clip the argument wi",
     ),
     Case(

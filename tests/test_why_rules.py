@@ -435,7 +435,7 @@ def test_the_explanation_of_a_gradient_op_names_its_forward_op() -> None:
     computed = Computed(output=event_of(infinite, "Reciprocal"), inputs={0: event_of(zero_root)}, forward_type="Acos")
     found = explain(computed)
     assert found is not None
-    assert found.sentence.startswith("In the gradient of Acos, Reciprocal of 0: 1 of 2 elements is 0")
+    assert found.sentence.startswith("The gradient of Acos divides by 0: 1 of 2 elements is 0")
     assert "tf.clip_by_value" in (found.repair or "")
 
 

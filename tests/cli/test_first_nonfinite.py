@@ -12,10 +12,7 @@ from ..query.builder import RunBuilder
 from ..viewer.logdirs import gradient
 from .commands import run_cli
 
-ROOT = (
-    "Before the root, add an epsilon that is not 0 in the dtype. A norm, a standard deviation and a power of 0.5 take "
-    "a root, too."
-)
+ROOT = "Before the root, add an epsilon such as 1e-7 (1e-4 in float16)."
 
 
 class TestFirstNonfinite:

@@ -172,6 +172,10 @@ PATCHES: dict[str, Patch] = {
         "Use tf.nn.softplus(x)",
         (("tf.math.log(1.0 + tf.exp(scale * inputs))", "tf.nn.softplus(scale * inputs)"),),
     ),
+    "losses.wasserstein_temperature_in_log": Patch(
+        "Train the logarithm of the variable",
+        (("4.0 * tf.math.log(sigma)", "4.0 * tf.math.log(tf.nn.softplus(sigma))"),),
+    ),
     "precision.cast_of_a_large_number_to_float16": Patch(
         "Cast to a dtype", (("values, tf.float16", "values, tf.float32"),)
     ),

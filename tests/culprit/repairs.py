@@ -99,6 +99,14 @@ def in_program(pattern: str, replacement: str) -> Edit:
     return edit
 
 
+_CLIP = at_op({
+    "Exp": "tf.exp(tf.minimum({x}, {bound}))",
+    "Expm1": "tf.math.expm1(tf.minimum({x}, {bound}))",
+})  # fmt: skip
+_NORM = in_program(r"tf\.norm\((\w+)((?:, \w+=[-\w]+)*)\)", r"tf.sqrt(tf.reduce_sum(tf.square(\1)\2) + 1e-12)")
+_DEVIATION = in_program(
+    r"tf\.math\.reduce_std\((\w+)((?:, \w+=[-\w]+)*)\)", r"tf.sqrt(tf.math.reduce_variance(\1\2) + 1e-7)"
+)
 _UNIT = "tf.clip_by_value({x}, -{bound}, {bound})"
 EDITS: tuple[tuple[str, Edit], ...] = (
     ("Use tf.math.divide_no_nan", at_op({
@@ -125,16 +133,13 @@ EDITS: tuple[tuple[str, Edit], ...] = (
         "Sqrt": "tf.sqrt({x} + {eps})",
         "Rsqrt": "tf.math.rsqrt({x} + {eps})",
     })),
-    ("The norm is a root", in_program(
-        r"tf\.norm\((\w+)((?:, \w+=[-\w]+)*)\)", r"tf.sqrt(tf.reduce_sum(tf.square(\1)\2) + 1e-12)"
-    )),
-    ("The standard deviation is a root", in_program(
-        r"tf\.math\.reduce_std\((\w+)((?:, \w+=[-\w]+)*)\)", r"tf.sqrt(tf.math.reduce_variance(\1\2) + 1e-7)"
-    )),
-    ("Clip the argument from above", at_op({
-        "Exp": "tf.exp(tf.minimum({x}, {bound}))",
-        "Expm1": "tf.math.expm1(tf.minimum({x}, {bound}))",
-    })),
+    ("The norm is a root", _NORM),
+    ("The standard deviation is a root", _DEVIATION),
+    ("The divisor is computed with a root", _NORM),
+    ("The divisor is computed with a root", _DEVIATION),
+    ("Keep the divisor", at_op({"RealDiv": "{x} / tf.maximum({y}, 1e-7)"})),
+    ("Clip the argument from above", _CLIP),
+    ("Scale the inputs to magnitudes near one", _CLIP),
     ("Clip the argument with tf.clip_by_value, for example to -", at_op({
         "Acos": f"tf.acos({_UNIT})",
         "Asin": f"tf.asin({_UNIT})",

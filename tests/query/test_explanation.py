@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tfdbg_arrow.query.explanation import Computed, Explanation, explain, read_reasons
+from tfdbg_arrow.query.explanation.keras_ops import in_keras_ops
 from tfdbg_arrow.query.recorded import TensorEvent
 
 from .builder import CLEAN, INF, NAN, NEG_INF, GraphBuilder, RunBuilder, counts
@@ -25,8 +26,8 @@ TWICE = "Put tf.where around the input of Log as well: the unselected branch sti
 ABOVE_0 = "Keep the argument above 0 with an epsilon."
 NO_NAN = "Use tf.math.divide_no_nan, or a divisor that is never 0."
 CLIP = (
-    "Clip the argument from above, for example with tf.minimum(x, 22.0). Exp is finite up to 88.7, but products of "
-    "such results overflow."
+    "Clip the argument from above, for example with tf.minimum(x, 22.0). Exp overflows above 88.7; up to 22.0, a "
+    "product of three results is finite."
 )
 LOGSUMEXP = (
     "Use tf.reduce_logsumexp in place of the exponentials, their sum and the logarithm: it neither overflows nor "
@@ -38,6 +39,11 @@ WEIGHTED = (
 )
 XLOGY = "Use tf.math.xlogy(p, p) in place of p * log(p): it is 0 for p = 0, and its gradient is finite."
 SOFTMAX = "Use tf.nn.softmax in place of the exponentials, their sum and the division."
+OF_AXIS = "Use tf.nn.softmax, with the axis of the sum, in place of the exponentials, their sum and the division."
+SEGMENTS = (
+    "For a softmax over segments, subtract the maximum of each segment before the exponential: take it with "
+    "tf.math.unsorted_segment_max, and gather it as the sums are gathered. The quotients stay the same."
+)
 UNDERFLOW = (
     "Compute with logarithms (tf.reduce_logsumexp in place of sums of exponentials), or scale the argument of the "
     "exponential down."
@@ -403,8 +409,8 @@ WRITE_OF_0 = "Give the variable a value that is not 0 there, or update it before
 @pytest.mark.parametrize(
     ("op_type", "made", "num_writes", "said"),
     [
-        ("Sqrt", ZERO, 1, "still holds its initial value, from `u = tf.Variable(zeros)` at train.py:3."),
-        ("Sqrt", ZERO, 2, "`u = tf.Variable(zeros)` at train.py:3 wrote last."),
+        ("Abs", ZERO, 1, "still holds its initial value, from `u = tf.Variable(zeros)` at train.py:3."),
+        ("Abs", ZERO, 2, "`u = tf.Variable(zeros)` at train.py:3 wrote last."),
         ("Sum", {**counts(zero=1), "rank": 0, "shape": []}, 1, None),  # not all terms are 0
         ("AddV2", ZERO, 1, None),
     ],
@@ -919,7 +925,17 @@ def test_a_weighted_sum_of_exponentials_that_underflows(
     ("takers", "repair"),
     [
         ([("sum", "Sum", ["exp"]), ("log", "Log", ["sum"])], LOGSUMEXP),
-        ([("sum", "Sum", ["exp"]), ("ratio", "RealDiv", ["exp", "sum"])], SOFTMAX),
+        ([("sum", "Sum", ["exp"]), ("ratio", "RealDiv", ["exp", "sum"])], OF_AXIS),
+        (
+            [
+                ("sum", "UnsortedSegmentSum", ["exp", "x"]),
+                ("own", "GatherV2", ["sum", "x"]),
+                ("ratio", "RealDiv", ["exp", "own"]),
+            ],
+            SEGMENTS,
+        ),
+        ([("sum", "UnsortedSegmentSum", ["exp", "x"]), ("own", "GatherV2", ["sum", "x"])], CLIP),
+        ([("sum", "UnsortedSegmentSum", ["exp", "x"]), ("ratio", "RealDiv", ["exp", "x"])], CLIP),
         (
             [("sum", "AddV2", ["one", "exp"]), ("log", "Log", ["sum"])],
             "Use tf.nn.softplus(x) in place of log(1 + exp(x)): it cannot overflow.",
@@ -932,7 +948,18 @@ def test_a_weighted_sum_of_exponentials_that_underflows(
         ([("sum", "Sum", ["exp"])], CLIP),
         ([("product", "Mul", ["exp", "x"])], CLIP),
     ],
-    ids=["logsumexp", "softmax", "softplus", "sigmoid", "another sum", "sum", "product"],
+    ids=[
+        "logsumexp",
+        "softmax",
+        "softmax of segments",
+        "sums of segments",
+        "sums of segments and quotients",
+        "softplus",
+        "sigmoid",
+        "another sum",
+        "sum",
+        "product",
+    ],
 )
 def test_the_repair_of_an_exponential_depends_on_what_takes_it(
     takers: list[tuple[str, str, list[str]]], repair: str, tmp_path: Path
@@ -948,8 +975,8 @@ def test_the_repair_of_an_exponential_depends_on_what_takes_it(
 @pytest.mark.parametrize(
     ("dtype", "bound"),
     [
-        ("float16", "(x, 2.0). Exp is finite up to 11.1, but products of such results overflow."),
-        ("float64", "(x, 177.0). Exp is finite up to 709.8, but products of such results overflow."),
+        ("float16", "(x, 2.0). Exp overflows above 11.1; up to 2.0, a product of three results is finite."),
+        ("float64", "(x, 177.0). Exp overflows above 709.8; up to 177.0, a product of three results is finite."),
         ("unknown", "."),
     ],
 )
@@ -963,7 +990,7 @@ def test_the_gradient_of_a_logarithm_needs_the_repair_of_the_logarithm(tmp_path:
     step = Step().takes(CLEAN).op("exp", "Exp", ["x"], counts(zero=2, pos=1)).op("sum", "Sum", ["exp"], ZERO)
     step.op("log", "Log", ["sum"], NEG_INF).gradient("slope", "Reciprocal", ["sum"], INF, "log")
     assert step.reason("slope", tmp_path, result="log") == Explanation(
-        "In the gradient of Log, Reciprocal of 0: 1 of 2 elements is 0, and 1 / 0 is infinite.", LOGSUMEXP
+        "The gradient of Log divides by 0: 1 of 2 elements is 0, and 1 / 0 is infinite.", LOGSUMEXP
     )
 
 
@@ -1015,13 +1042,28 @@ def test_products_of_exponentials_that_underflowed(tmp_path: Path) -> None:
     )
 
 
-def test_a_sum_of_exponentials_that_underflowed(tmp_path: Path) -> None:
-    step = Step().takes(CLEAN).op("exp", "Exp", ["x"], counts(zero=3, pos=1)).op("sum", "Sum", ["exp"], ZERO)
+@pytest.mark.parametrize(
+    ("shape", "summed", "repair"),
+    [
+        ([2, 3], [3], "Use tf.nn.softmax with axis=0 in place of"),
+        ([2, 3], [2, 1], "Use tf.nn.softmax in place of"),
+        ([2, 3], [2], "Use tf.nn.softmax in place of"),
+        ([2, 2], [2], "Use tf.nn.softmax, with the axis of the sum, in place of"),
+        ([2, 3], [], "Use tf.nn.softmax, with the axis of the sum, in place of"),
+    ],
+)
+def test_a_sum_of_exponentials_that_underflowed(
+    shape: list[int], summed: list[int], repair: str, tmp_path: Path
+) -> None:
+    exponentials = {**counts(zero=3, pos=prod(shape) - 3), "rank": 2, "shape": shape}
+    total = {**counts(zero=1, pos=prod(summed) - 1), "rank": len(summed), "shape": summed}
+    step = Step().takes(CLEAN).op("exp", "Exp", ["x"], exponentials).op("sum", "Sum", ["exp"], total)
     step.op("ratio", "RealDiv", ["exp", "sum"], NAN)
-    assert step.reason("ratio", tmp_path, result="ratio") == Explanation(
+    found = step.reason("ratio", tmp_path, result="ratio")
+    assert found == Explanation(
         "0 / 0: the divisor has 1 zero, the dividend 3 zeros, and 0 / 0 is NaN. The divisor sums exponentials, and "
         "where it is 0, all of them underflowed.",
-        SOFTMAX,
+        f"{repair} the exponentials, their sum and the division.",
     )
 
 
@@ -1063,8 +1105,8 @@ ABOVE_0_BEFORE_ROOT = (
     "gradient of the root is infinite, and so is a division by the root."
 )
 BEFORE_ROOT = (
-    "Before the root, add an epsilon that is not 0 in the dtype. A norm, a standard deviation and a power of 0.5 take "
-    "a root, too."
+    "Before the root, add an epsilon such as 1e-7 (1e-4 in float16). A norm, a standard deviation and a power of 0.5 "
+    "take a root, too."
 )
 AWAY_FROM_0 = "Keep the base away from 0: add an epsilon or use tf.maximum."
 POWER = (
@@ -1284,8 +1326,8 @@ def test_a_convolution_fused_with_a_normalization_may_be_bad_for_another_reason(
         (
             "Sub",
             (
-                "Keep the argument above 0 with tf.maximum. An epsilon that is added to the difference may not help, "
-                "because TensorFlow's optimizer can add it to a larger term, where it is rounded away."
+                "Keep the argument above 0 with tf.maximum. Do not add an epsilon to the difference: TensorFlow's "
+                "optimizer can add it to a larger term, where it is rounded away."
             ),
         ),
         ("Prod", LOGARITHMS),
@@ -1634,7 +1676,7 @@ def test_the_root_of_a_difference_of_moments(op_type: str, square: str, has_epsi
 def test_an_angle_at_0_is_kept_away_from_0() -> None:
     computed = Computed(output=row("Reciprocal", INF), inputs={0: row("AddV2", ZERO)}, forward_type="Angle")
     assert explain(computed) == Explanation(
-        "In the gradient of Angle, Reciprocal of 0: 1 of 2 elements is 0, and 1 / 0 is infinite.",
+        "The gradient of Angle divides by 0: 1 of 2 elements is 0, and 1 / 0 is infinite.",
         "Add a small number before tf.math.angle, so that no element is 0: the slope at 0 is infinite.",
     )
 
@@ -1755,3 +1797,204 @@ def test_a_covariance_of_few_samples_has_a_low_rank(
     assert found is not None
     assert ("so that the rank is at most 2 of 3." in found.sentence) == (rank is not None)
     assert (found.repair == JITTER) == (rank is not None)
+
+
+@pytest.mark.parametrize(
+    ("imports", "named"),
+    [
+        ("from keras import layers, ops", "ops.divide_no_nan"),
+        ("from keras import ops as K", "K.divide_no_nan"),
+        ("import keras.ops", "keras.ops.divide_no_nan"),
+        ("import keras\ny = keras.ops.exp(1.0)", "keras.ops.divide_no_nan"),
+        ("import keras", "tf.math.divide_no_nan"),
+        ("import tensorflow as tf\nfrom keras import ops", "tf.math.divide_no_nan"),
+        ("from mine import ops", "tf.math.divide_no_nan"),
+        ("from keras import ops\nthis is no Python", "tf.math.divide_no_nan"),
+    ],
+)
+def test_a_program_without_tensorflow_gets_the_fix_in_keras_ops(imports: str, named: str, tmp_path: Path) -> None:
+    step = Step().takes(ZERO).op("count", "Sum", ["x"], ZERO)
+    stack = step.run.stack(("/home/me/train.py", 9, "loss", "x / count", "user"))
+    step.run.add("source_file", file_path="/home/me/train.py", source_text=f"{imports}\n")
+    found = step.op("mean", "RealDiv", ["x", "count"], NAN, stack=stack).reason("mean", tmp_path)
+    assert found is not None
+    assert found.repair == f"Use {named}, or a divisor that is never 0."
+
+
+def test_functions_that_keras_ops_does_not_have_keep_their_names() -> None:
+    assert in_keras_ops("Use tf.math.xlogy(p, p), not p * tf.math.log(p).", "ops") == (
+        "Use tf.math.xlogy(p, p), not p * ops.log(p)."
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "is_named"), [("y = tf.sqrt(x)", True), ("y = ops.rsqrt(x)", True), ("y = x**0.5", False)]
+)
+def test_a_line_that_names_the_root_needs_no_list_of_functions_with_roots(
+    code: str, is_named: bool, tmp_path: Path
+) -> None:
+    step = Step().takes(ZERO)
+    stack = step.run.stack(("/home/me/train.py", 9, "loss", code, "user"))
+    step.op("root", "Sqrt", ["x"], ZERO, stack=stack).gradient("slope", "SqrtGrad", ["root", "x"], INF, "root")
+    found = step.reason("slope", tmp_path, result="root")
+    assert found is not None
+    assert BEFORE_ROOT.startswith(found.repair or "none")
+    assert (found.repair != BEFORE_ROOT) == is_named
+
+
+NOT_ENOUGH = (
+    "tf.math.divide_no_nan is not enough: it returns 0, and the program divides by the quotient or takes its logarithm."
+)
+
+
+@pytest.mark.parametrize(
+    ("taken", "ops", "repair"),
+    [
+        (ZERO, [("end", "Log", ["ratio"])], "the divisor and the dividend away from 0, for example with tf.maximum"),
+        (CLEAN, [("end", "Log", ["ratio"])], "the divisor away from 0, for example with tf.maximum(x, 1e-7). "),
+        (counts(neg=1, zero=1), [("end", "Log", ["ratio"])], "the divisor and the dividend away from 0. "),
+        (CLEAN, [("bound", "Minimum", ["ratio", "x"]), ("end", "RealDiv", ["x", "bound"])], "the divisor away from 0"),
+        (CLEAN, [("bound", "Maximum", ["ratio", "x"]), ("end", "RealDiv", ["x", "bound"])], None),
+        (CLEAN, [("end", "RealDiv", ["ratio", "x"])], None),
+        (CLEAN, [("end", "Exp", ["ratio"])], None),
+    ],
+)
+def test_a_quotient_of_0_that_the_program_divides_by(
+    taken: dict[str, Any], ops: list[tuple[str, str, list[str]]], repair: str | None, tmp_path: Path
+) -> None:
+    step = Step().takes(taken).op("count", "Sum", ["x"], ZERO)
+    step.op("ratio", "RealDiv", ["x", "count"], NAN if taken["num_zero"] else INF)
+    for name, op_type, inputs in ops:
+        step.op(name, op_type, inputs, INF)
+    found = step.reason("ratio", tmp_path, result="end")
+    assert found is not None
+    assert (found.repair == NO_NAN) == (repair is None)
+    assert repair is None or (
+        (found.repair or "").startswith(f"Keep {repair}") and (found.repair or "").endswith(NOT_ENOUGH)
+    )
+
+
+@pytest.mark.parametrize(
+    ("op_type", "is_trained", "is_root"),
+    [("Sqrt", True, True), ("EuclideanNorm", True, True), ("Sum", True, False), ("Sqrt", False, False)],
+)
+def test_a_division_by_a_norm_of_0(op_type: str, is_trained: bool, is_root: bool, tmp_path: Path) -> None:
+    step = Step().takes(ZERO).op("norm", op_type, ["x"], ZERO).op("product", "Mul", ["norm", "x"], ZERO)
+    step.op("ratio", "RealDiv", ["x", "product"], NAN)
+    step.gradient("slope", "Mul", ["ratio", "x"], NAN, "norm" if is_trained else "ratio")
+    found = step.reason("ratio", tmp_path, result="ratio")
+    assert found is not None
+    assert (found.repair == NO_NAN) == (not is_root)
+    assert (found.repair or "").startswith("The divisor is computed with a root") == is_root
+
+
+@pytest.mark.parametrize(
+    ("clip", "other", "is_of_bound"),
+    [
+        ([("low", "Minimum", ["x", "bound"]), ("clip", "Maximum", ["low", "epsilon"])], "one", True),
+        ([("clip", "Minimum", ["bound", "x"])], "one", True),
+        ([("clip", "ClipByValue", ["x", "epsilon", "bound"])], "one", True),
+        ([("clip", "Minimum", ["x", "total"])], "one", False),
+        ([("clip", "Maximum", ["x", "epsilon"])], "one", False),
+        ([("clip", "Minimum", ["x", "bound"])], "total", False),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_an_upper_bound_that_is_1_in_the_dtype(
+    clip: list[tuple[str, str, list[str]]], other: str, is_of_bound: bool, dtype: str, tmp_path: Path
+) -> None:
+    step = Step().takes(CLEAN).op("total", "Sum", ["x"], CLEAN)
+    step.op("one", "Const", [], ONE).op("epsilon", "Const", [], ONE).op("bound", "Const", [], ONE)
+    for name, op_type, inputs in clip:
+        step.op(name, op_type, inputs, CLEAN)
+    step.op("rest", "Sub", [other, "clip"], {**ZERO, "dtype": dtype}).op("log", "Log", ["rest"], NEG_INF)
+    found = step.reason("log", tmp_path)
+    assert found is not None
+    assert (found.sentence != LOG_OF_0) == is_of_bound
+    small, lost = ("1e-6", "1e-8") if dtype == "float32" else ("1e-3", "1e-4")
+    bound = f"Use a lower upper bound: in {dtype}, 1 - {small} is below 1, but 1 - {lost} is 1."
+    assert (found.repair == bound) == is_of_bound
+
+
+@pytest.mark.parametrize(
+    ("made_by", "is_trained"), [("ReadVariableOp", True), ("ReadVariableOp", False), ("Sub", True)]
+)
+def test_the_logarithm_of_a_variable_that_became_negative(made_by: str, is_trained: bool, tmp_path: Path) -> None:
+    below = counts(neg=1, pos=1)
+    step = Step().takes(CLEAN).op("sigma", made_by, ["x"], below).op("log", "Log", ["sigma"], NAN)
+    step.gradient("slope", "Reciprocal", ["sigma"], below, "log" if is_trained else "sigma")
+    found = step.reason("log", tmp_path, result="log")
+    assert found is not None
+    is_of_variable = made_by == "ReadVariableOp" and is_trained
+    assert found.sentence.endswith("value of a variable, and nothing keeps it above 0.") == is_of_variable
+    assert (found.repair or "").startswith("Train the logarithm of the variable") == is_of_variable
+    assert (found.repair or "").endswith("use tf.math.log(tf.abs(x)).") == (not is_of_variable)
+
+
+def test_the_logarithm_of_a_distance_of_0() -> None:
+    explanation = explain(Computed(output=row("Log", NEG_INF), inputs={0: row("Abs", ZERO)}))
+    assert explanation is not None
+    assert (explanation.repair or "").startswith("For a distance, use tf.math.log1p(x)")
+
+
+@pytest.mark.parametrize(
+    ("scale", "scaled", "is_of_relu"),
+    [
+        ("RealDiv", ZERO, True),
+        ("Mul", ZERO, True),
+        ("Mul", counts(zero=2), False),  # the product underflowed, too
+        ("Sub", ZERO, False),
+    ],
+)
+def test_a_relu_whose_zeros_are_scaled(scale: str, scaled: dict[str, Any], is_of_relu: bool, tmp_path: Path) -> None:
+    step = Step().takes(CLEAN).op("two", "Const", [], ONE).op("relu", "Relu", ["x"], ZERO)
+    step.op("half", scale, ["relu", "two"], scaled)
+    bad = counts(pos_inf=scaled["num_zero"], pos=2 - scaled["num_zero"])
+    found = step.op("bad", "Lgamma", ["half"], bad).reason("bad", tmp_path)
+    assert found is not None
+    assert ("The zeros come from Relu" in found.sentence) == is_of_relu
+
+
+@pytest.mark.parametrize(
+    ("behind", "weights", "is_first", "is_trained", "is_scaled"),
+    [
+        ("MatMul", "ReadVariableOp", True, True, True),
+        ("_FusedMatMul", "ReadVariableOp", True, True, True),
+        ("Mul", "ReadVariableOp", True, True, False),  # no layer combines the inputs with weights
+        ("MatMul", "Identity", True, True, False),  # weights of a caller, such as those of a line search
+        ("MatMul", "ReadVariableOp", False, True, False),  # the weights may have grown
+        ("MatMul", "ReadVariableOp", True, False, False),  # a metric
+    ],
+)
+def test_an_exponential_that_overflows_before_training(
+    behind: str, weights: str, is_first: bool, is_trained: bool, is_scaled: bool, tmp_path: Path
+) -> None:
+    step = Step(is_first=is_first).takes(CLEAN).op("weights", weights, ["x"], CLEAN)
+    step.op("logits", behind, ["x", "weights"], CLEAN).op("exp", "Exp", ["logits"], INF)
+    step.gradient("slope", "Mul", ["exp", "x"], INF, "exp" if is_trained else "logits")
+    found = step.reason("exp", tmp_path, result="exp")
+    assert found is not None
+    assert (found.repair or "").startswith("Scale the inputs to magnitudes near one, if they are larger") == is_scaled
+    assert (found.repair or "").lower().endswith(CLIP.lower())
+
+
+@pytest.mark.parametrize(
+    ("subtracted", "takers", "is_logsumexp"),
+    [
+        ("maximum", [("sum", "Sum", ["exp"])], True),
+        ("other", [("sum", "Sum", ["exp"])], False),
+        ("maximum", [("sum", "Sum", ["exp"]), ("share", "RealDiv", ["exp", "sum"])], False),  # a softmax
+        ("maximum", [("product", "Mul", ["exp", "x"])], False),
+    ],
+)
+def test_a_log_sum_exp_by_hand_of_a_row_of_a_mask(
+    subtracted: str, takers: list[tuple[str, str, list[str]]], is_logsumexp: bool, tmp_path: Path
+) -> None:
+    row_of_mask, bad = counts(neg_inf=2), counts(nan=2)
+    step = Step().takes(row_of_mask).op("maximum", "Max", ["x"], row_of_mask).op("other", "Neg", ["x"], row_of_mask)
+    step.op("difference", "Sub", ["x", subtracted], bad).op("exp", "Exp", ["difference"], bad)
+    for name, op_type, inputs in takers:
+        step.op(name, op_type, inputs, bad)
+    found = step.reason("difference", tmp_path, result=takers[-1][0])
+    assert found is not None
+    assert ("tf.reduce_logsumexp" in (found.repair or "")) == is_logsumexp

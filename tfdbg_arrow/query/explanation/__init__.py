@@ -3,7 +3,7 @@
 * `kinds.py`, `linear.py` and `outside.py`: explanations, the facts about an op that they use, and the kinds of rule.
 * `surroundings.py`, `program_results.py`, `forward_pass.py`: the facts for which the recording is followed.
 * `rules.py`: the rule for each type of op. `logarithms.py` has that for the logarithm.
-* `library.py`: fixes for ops inside functions of libraries.
+* `library.py`: fixes for ops inside functions of libraries. `keras_ops.py`: fixes for programs that use keras.ops.
 * `growth.py`: tensors that grew until an op overflowed.
 
 This module reads the facts for a rule from a recording, and chooses the fix.
@@ -21,6 +21,7 @@ from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.explanation.computed import Computed, Explanation, infs
 from tfdbg_arrow.query.explanation.forward_pass import ForwardPass
 from tfdbg_arrow.query.explanation.growth import Growth, find_growth, growth_in_loop, label_of_op
+from tfdbg_arrow.query.explanation.keras_ops import in_keras_ops
 from tfdbg_arrow.query.explanation.kinds import (
     BEFORE_TRAINING,
     OVERFLOW,
@@ -30,7 +31,7 @@ from tfdbg_arrow.query.explanation.kinds import (
     of_maybe_extreme,
 )
 from tfdbg_arrow.query.explanation.library import library_functions, repair_of_call
-from tfdbg_arrow.query.explanation.rules import explain
+from tfdbg_arrow.query.explanation.rules import DIFFERENTIATED_ROOT, explain
 from tfdbg_arrow.query.explanation.surroundings import Surroundings
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.flow.extremes import largest_of
@@ -165,6 +166,9 @@ def explain_event(
         outside_name=around.outside_name,
         has_gradients=around.has_gradients,
         is_differentiated=around.is_differentiated,
+        is_before_training=around.is_before_training,
+        shows_root=around.shows_root,
+        divides_by_result=around.divides_by_result,
         place_of=around.place_of,
         library_functions=lambda: library_functions(around.op_to_change()[0]),
     )
@@ -177,11 +181,13 @@ def explain_event(
         return explanation
     is_negative = forward is None and bool(event.num_nan) and not infs(event)
     repair = repair_of_call(*around.op_to_change(), is_negative=is_negative)
-    if repair is not None:
+    if repair is not None and explanation.repair != DIFFERENTIATED_ROOT:
         explanation = replace(explanation, repair=repair)
     elif explanation.repair in BEFORE_TRAINING:
         explanation = _of_overflow(explanation.sentence, explanation.repair, around)
-    if around.is_differentiated() or not forward_pass.may_be_rejected():
+    if (ops := around.keras_ops()) is not None:
+        explanation = Explanation(in_keras_ops(explanation.sentence, ops), in_keras_ops(explanation.repair or "", ops))
+    if around.is_differentiated(event) or not forward_pass.may_be_rejected():
         return explanation
     return replace(explanation, repair=f"{_REJECTED} {explanation.repair}")
 

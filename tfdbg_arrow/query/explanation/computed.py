@@ -151,7 +151,11 @@ class Computed:
         added_number: Returns the number, as the program's code has it, that the program adds last to make an input.
         outside_name: Returns what a tensor from outside is in the program, or None.
         has_gradients: Returns whether the program computes gradients, or may do so.
-        is_differentiated: Returns whether the program computes the gradient of the op.
+        is_differentiated: Returns whether the program computes the gradient of the op that made a tensor.
+        is_before_training: Returns whether the op ran in the first call of its function, before any update of weights.
+        shows_root: Returns whether the user's line of the op, or of the one whose gradient it computes, names a root.
+        divides_by_result: Returns whether the program divides by the output, or takes its logarithm, perhaps after ops
+            that keep its zeros.
         place_of: Returns the layer in which a tensor was computed, or its line; an empty text if neither is known.
         library_functions: Returns the functions of libraries that called the op, or the one whose gradient it computes:
             the names of the module and the function.
@@ -187,7 +191,10 @@ class Computed:
     added_number: Callable[[int], str | None] = _no_number
     outside_name: Callable[[], str | None] = _no_text
     has_gradients: Callable[[], bool] = _never
-    is_differentiated: Callable[[], bool] = _never
+    is_differentiated: Callable[[TensorEvent], bool] = _no
+    is_before_training: Callable[[], bool] = _never
+    shows_root: Callable[[], bool] = _never
+    divides_by_result: Callable[[], bool] = _never
     place_of: Callable[[TensorEvent], str] = _nowhere_known
     library_functions: Callable[[], frozenset[tuple[str, str]]] = _no_functions
 

@@ -30,7 +30,9 @@ from tfdbg_arrow.safe_text import number_of
 from tfdbg_arrow.schema.op_traits import POLES, Trait, types_with
 
 SOFTMAX = "Use tf.nn.softmax in place of the exponentials, their sum and the division."
-"""The fix for a softmax by hand, which overflows or divides by 0."""
+"""The fix for a softmax by hand over the last axis, which overflows or divides by 0."""
+SOFTMAX_OF_AXIS = SOFTMAX.replace(" in place", ", with the axis of the sum, in place", 1)
+"""The same fix if the axis is not known."""
 EMPTY = "Check for an empty batch or mask before the reduction, and leave it out."
 """The fix for a reduction of no elements."""
 _LARGER_EPSILON = {
@@ -603,7 +605,9 @@ def _mask_earlier(computed: Computed) -> str:
 
 def _double_where(computed: Computed) -> str:
     """Returns the fix for an op whose bad result tf.where replaces, but not in the gradient."""
-    function = computed.forward_type or _root_behind(computed) or (None if computed.is_gradient else computed.op)
+    root = root_behind(computed)
+    behind = None if root is None else computed.made_by(root)
+    function = computed.forward_type or behind or (None if computed.is_gradient else computed.op)
     what = "the input of the function" if function is None else f"the input of {type_without_version(function)}"
     if function in _DIVISIONS:
         what = "the divisor"
@@ -612,15 +616,14 @@ def _double_where(computed: Computed) -> str:
     return f"Put tf.where around {what} as well: the unselected branch still has a gradient."
 
 
-def _root_behind(computed: Computed) -> str | None:
-    """Returns the type of a root that made the zeros at which an op is infinite; None if there is none.
+def root_behind(computed: Computed) -> TensorEvent | None:
+    """Returns the result of a root that made the zeros at which an op is infinite; None if there is none.
 
     Its slope at 0 is infinite, too, so a `tf.where` behind it comes too late.
     """
     zero = computed.inputs.get(POLES.get(computed.output.op_type or "", -1))
     zeros_behind = follow_zeros([] if zero is None else [zero], computed.made_from, computed.made_by)
-    types = (made_by for row in zeros_behind if (made_by := computed.made_by(row)) in _ROOTS)
-    return next(types, None)
+    return next((row for row in zeros_behind if computed.made_by(row) in _ROOTS), None)
 
 
 def follow_zeros(

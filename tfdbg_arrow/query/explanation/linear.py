@@ -17,7 +17,16 @@ from tfdbg_arrow.query.explanation.computed import (
     num_infs,
     zeros,
 )
-from tfdbg_arrow.query.explanation.kinds import RESHAPES, SOFTMAX, Overflow, overflow, underflow, with_cause_of_zero
+from tfdbg_arrow.query.explanation.kinds import (
+    RESHAPES,
+    SOFTMAX,
+    SOFTMAX_OF_AXIS,
+    Overflow,
+    overflow,
+    root_behind,
+    underflow,
+    with_cause_of_zero,
+)
 from tfdbg_arrow.query.flow.extremes import largest_of
 from tfdbg_arrow.query.recorded import TensorEvent
 from tfdbg_arrow.safe_text import number_of
@@ -26,10 +35,21 @@ _ORIGIN_OF_INFINITY = "Look for the op that made the infinities: tfdbg-arrow fir
 _FINITE_MASK = (
     f"Mask with a large negative number such as -1e9 in place of -Inf. If no mask is -Inf: {_ORIGIN_OF_INFINITY}"
 )
+_LOGSUMEXP_OF_MASK = (
+    "Mask with a large negative number such as -1e9 in place of -Inf. For a log-sum-exp, tf.reduce_logsumexp takes "
+    "-Inf, but its gradient is NaN for a row that holds nothing else."
+)
 ROW_OF_MASK = "Mask with a large negative number such as -1e9, or leave one element of each row unmasked."
 """The fix for a row that holds only -Inf."""
 _NEAR_ZERO = "Keep the divisor away from 0, for example with tf.maximum or an epsilon, or scale the dividend down."
 _NO_NAN = "Use tf.math.divide_no_nan, or a divisor that is never 0."
+_BEFORE_ROOT_IN_DIVISOR = (
+    "The divisor is computed with a root: before it, add an epsilon, as in tf.sqrt(tf.reduce_sum(tf.square(x)) + {}) "
+    "for a norm. tf.math.divide_no_nan is not enough, because the slope of the root at 0 is infinite."
+)
+_ALSO_DIVIDES = (
+    "tf.math.divide_no_nan is not enough: it returns 0, and the program divides by the quotient or takes its logarithm."
+)
 _UNDERFLOW = (
     "Compute with logarithms (tf.reduce_logsumexp in place of sums of exponentials), or scale the argument of the "
     "exponential down."
@@ -86,8 +106,23 @@ class Sums:
                 "an infinity meets a 0 or an infinity of the opposite sign.",
                 "factors": f"Inf * 0: {_inputs_hold(computed, held)}, and an infinity met a 0.",
             }[self.of],
-            _ORIGIN_OF_INFINITY if any(event.num_pos_inf for event in computed.inputs.values()) else _FINITE_MASK,
+            self._repair_of_infinities(computed),
         )
+
+    def _repair_of_infinities(self, computed: Computed) -> str:
+        if any(event.num_pos_inf for event in computed.inputs.values()):
+            return _ORIGIN_OF_INFINITY
+        return _LOGSUMEXP_OF_MASK if _is_in_logsumexp(computed) else _FINITE_MASK
+
+
+def _is_in_logsumexp(computed: Computed) -> bool:
+    """Returns whether an op subtracts the maximum of a tensor from it, and the program sums the exponentials."""
+    x, maximum = computed.inputs.get(0), computed.inputs.get(1)
+    if x is None or maximum is None or (computed.op, computed.made_by(maximum)) != ("Sub", "Max"):
+        return False
+    of = computed.made_from(maximum).get(0)
+    is_of_x = of is not None and of.event_index == x.event_index
+    return is_of_x and computed.takers() == {("Exp",), ("Exp", "Sum")}
 
 
 def _inputs_hold(computed: Computed, count: int) -> str:
@@ -153,14 +188,42 @@ def _by_zero(computed: Computed, sentence: str) -> Explanation:
             return Explanation(sentence, _AVERAGE if _is_initial_0(computed, dividend) else STEP_COUNTER)
         if _is_of_one_sample(computed):
             return Explanation(f"{sentence} Dividend and divisor are computed from a single sample.", _ONE_SAMPLE)
-        return with_cause_of_zero(Explanation(sentence, _NO_NAN), computed, index=1)
+        return with_cause_of_zero(Explanation(sentence, _repair_of_divisor(computed)), computed, index=1)
     terms = computed.made_from(divisor).get(0) if divisor.op_type == "Sum" else None
     is_softmax = (
         terms is not None
         and terms.event_index == dividend.event_index
         and dividend.op_type == computed.made_by(dividend) == "Exp"
     )
-    return Explanation(f"{sentence} {exponential}", SOFTMAX if is_softmax else _UNDERFLOW)
+    repair = _softmax(terms, divisor) if terms is not None and is_softmax else _UNDERFLOW
+    return Explanation(f"{sentence} {exponential}", repair)
+
+
+def _softmax(terms: TensorEvent, total: TensorEvent) -> str:
+    """Returns the fix for a softmax by hand, with the axis of the sum if the shapes show it."""
+    shape, summed = terms.shape or (), total.shape
+    axes = [i for i in range(len(shape)) if summed in (shape[:i] + shape[i + 1 :], (*shape[:i], 1, *shape[i + 1 :]))]
+    if len(axes) != 1:
+        return SOFTMAX_OF_AXIS
+    (axis,) = axes
+    return SOFTMAX if axis == len(shape) - 1 else SOFTMAX.replace(" in place", f" with axis={axis} in place", 1)
+
+
+def _repair_of_divisor(computed: Computed) -> str:
+    """Returns the fix for a divisor of 0, by what made it, and by what the program computes from the quotient."""
+    dividend, divisor = computed.inputs[0], computed.inputs[1]
+    if computed.is_gradient:
+        return _NO_NAN
+    root = root_behind(computed)
+    if root is not None and computed.made_by(root) != "Pow" and computed.is_differentiated(root):
+        return _BEFORE_ROOT_IN_DIVISOR.format("1e-4" if divisor.dtype == "float16" else "1e-12")
+    if not computed.divides_by_result():
+        return _NO_NAN
+    operands = {"divisor": divisor, **({"dividend": dividend} if zeros(dividend) else {})}
+    epsilon = "1e-4" if divisor.dtype == "float16" else "1e-7"
+    is_below_0 = any(operand.num_neg_finite for operand in operands.values())
+    how = "" if is_below_0 else f", for example with tf.maximum(x, {epsilon})"
+    return f"Keep the {' and the '.join(operands)} away from 0{how}. {_ALSO_DIVIDES}"
 
 
 def _is_bias_correction_of_step_0(computed: Computed, divisor: TensorEvent) -> bool:

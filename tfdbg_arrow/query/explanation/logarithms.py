@@ -9,6 +9,7 @@ from tfdbg_arrow.query.explanation.kinds import EMPTY, RESHAPES, Domain, FirstOf
 from tfdbg_arrow.query.explanation.library import IN_LOGSUMEXP
 from tfdbg_arrow.query.explanation.linear import ROW_OF_MASK
 from tfdbg_arrow.query.recorded import TensorEvent
+from tfdbg_arrow.schema.op_traits import READER
 
 LOGSUMEXP = (
     "Use tf.reduce_logsumexp in place of the exponentials, their sum and the logarithm: it neither overflows nor "
@@ -22,9 +23,16 @@ _WEIGHTED_LOGSUMEXP = (
 _BOTH_LOGARITHMS = "Clip x before both logarithms, log(x) and log(1 - x), for example with"
 _OF_COMPLEMENT = {"bfloat16": "1e-2", "float16": "1e-3"}
 """The bounds next to 0 and 1 for both logarithms, by the dtypes in which 1 - 1e-6 is 1."""
+_BOUNDS_NEXT_TO_1 = {"bfloat16": ("1e-2", "1e-3"), "float16": ("1e-3", "1e-4"), "float64": ("1e-12", "1e-17")}
+"""Small numbers by dtype: 1 minus the first one is below 1, and 1 minus the second one is 1."""
 _XLOGY = "Use tf.math.xlogy(p, p) in place of p * log(p): it is 0 for p = 0, and its gradient is finite."
 POSITIVE = "Keep the argument above 0, for example with tf.maximum."
 """The fix for an argument that must not be negative."""
+_MAGNITUDE = f"{POSITIVE} If only its magnitude counts, as for a determinant, use tf.math.log(tf.abs(x))."
+_OF_VARIABLE = (
+    "Train the logarithm of the variable in place of the variable, or apply tf.nn.softplus to the variable. With "
+    "tf.maximum, the variable would get no gradient where it is below the bound."
+)
 _ABOVE_0 = "Keep the argument above 0 with an epsilon."
 _LOG_OF_MASK = (
     f"{_ABOVE_0} If it is a mask of zeros and ones, use tf.where(mask, 0.0, -1e9) with a boolean mask in place of the "
@@ -45,8 +53,10 @@ _STABLE_LOG = {
     "Relu": RELU,
     "MatrixDeterminant": "Add jitter to the diagonal of the matrix, for example 1e-4 * tf.eye(n). If the matrix is not "
     "singular, tf.linalg.slogdet is enough: it does not underflow.",
-    "Sub": "Keep the argument above 0 with tf.maximum. An epsilon that is added to the difference may not help, "
-    "because TensorFlow's optimizer can add it to a larger term, where it is rounded away.",
+    "Sub": "Keep the argument above 0 with tf.maximum. Do not add an epsilon to the difference: TensorFlow's optimizer "
+    "can add it to a larger term, where it is rounded away.",
+    "Abs": "For a distance, use tf.math.log1p(x), which is finite at 0, or leave out the zeros with tf.where before "
+    "the logarithm. Otherwise, add an epsilon, which gives its own logarithm there, such as -16 for 1e-7.",
     "Prod": LOGARITHMS,
 }
 _FROM_LOGITS = {
@@ -82,10 +92,45 @@ def logarithm(computed: Computed) -> Explanation | None:
         return of_row
     is_of_determinant = computed.made_by(x) == "MatrixDeterminant"
     if explanation.repair == POSITIVE:
-        return replace(explanation, repair=SIGNED_LOG) if is_of_determinant else explanation
+        return replace(explanation, repair=SIGNED_LOG) if is_of_determinant else _of_negative(explanation, computed)
+    if _subtracts_clipped_term(computed, x):
+        return _of_bound(explanation, computed)
     singular = " It is a determinant: the matrix is singular, or the product of its eigenvalues underflowed."
     sentence = explanation.sentence + (singular if is_of_determinant else "")
     return Explanation(sentence, repair_of_log(computed, x))
+
+
+def _of_negative(explanation: Explanation, computed: Computed) -> Explanation:
+    """Returns the explanation of the logarithm of a negative number, by whether it is a variable in a training."""
+    if computed.made_by(computed.inputs[0]) != READER or not computed.is_differentiated(computed.output):
+        return replace(explanation, repair=_MAGNITUDE)
+    of_variable = "The argument is the value of a variable, and nothing keeps it above 0."
+    return Explanation(f"{explanation.sentence} {of_variable}", _OF_VARIABLE)
+
+
+def _subtracts_clipped_term(computed: Computed, difference: TensorEvent) -> bool:
+    """Returns whether a difference takes a term with an upper bound from a constant, as 1 - tf.clip_by_value(x, a, b).
+
+    TensorFlow's optimizer may keep one of several equal constants, so that this one has no row.
+    """
+    terms = computed.made_from(difference) if computed.made_by(difference) == "Sub" else {}
+    if 1 not in terms or (0 in terms and computed.constant(terms[0]) is None):
+        return False
+    clipped = computed.chain(terms[1], ("Maximum", *RESHAPES))[-1]
+    computed_terms = [row for row in computed.made_from(clipped).values() if computed.constant(row) is None]
+    return computed.made_by(clipped) in ("ClipByValue", "Minimum") and len(computed_terms) == 1
+
+
+def _of_bound(explanation: Explanation, computed: Computed) -> Explanation:
+    """Returns the explanation of the logarithm of a constant minus a term whose upper bound is not below it."""
+    dtype = computed.inputs[0].dtype
+    small, lost = _BOUNDS_NEXT_TO_1.get(dtype or "", ("1e-6", "1e-8"))
+    logits = " Or compute the loss from the logits." if computed.is_in_loss else ""
+    return Explanation(
+        f"{explanation.sentence} The program clips the term that it subtracts, but in {dtype}, the upper bound is not "
+        "below the other term.",
+        f"Use a lower upper bound: in {dtype}, 1 - {small} is below 1, but 1 - {lost} is 1.{logits}",
+    )
 
 
 def _log_sum_exp(computed: Computed, x: TensorEvent) -> Explanation | None:

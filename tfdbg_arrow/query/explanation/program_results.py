@@ -7,7 +7,17 @@ from dataclasses import dataclass
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.recorded import TensorEvent
+from tfdbg_arrow.schema.op_traits import POLES
 
+_DIVIDES = {op_type: index for op_type, index in POLES.items() if op_type not in ("Pow", "SqrtGrad")}
+"""Types of ops that are infinite wherever an input is 0, and its index."""
+_KEEPS_ZEROS = frozenset({
+    "Abs", "Cast", "ExpandDims", "GatherV2", "Identity", "Minimum", "Mul", "Neg", "Reshape", "Sqrt", "Square",
+    "Squeeze", "StridedSlice", "Transpose",
+})  # fmt: skip
+"""Types of ops whose result is 0 where an input is 0. A minimum of positive numbers is not positive there."""
+_MAX_RESULTS = 20
+"""Maximum number of results behind a quotient that are examined."""
 Result = tuple[int, str, int] | int
 """A result of an op in a graph (graph, name of the op, output), or an eager tensor."""
 
@@ -73,6 +83,20 @@ class ProgramResults:
         made = self._made(result)
         is_difference = made.op_type == "Sub" and len(made.taken) == 2
         return made.taken[1] if is_difference and self._is_one(made.taken[0]) else None
+
+    def is_divided_by(self, result: Result) -> bool:
+        """Returns whether the program divides by a result, or takes its logarithm, perhaps after other ops."""
+        to_follow, seen = [result], {result}
+        while to_follow and len(seen) <= _MAX_RESULTS:
+            taken = to_follow.pop(0)
+            for user in self._users(taken):
+                index = _DIVIDES.get(user.op_type or "", len(user.taken))
+                if taken in user.taken[index : index + 1]:
+                    return True
+                if user.op_type in _KEEPS_ZEROS and user.result not in seen:
+                    seen.add(user.result)
+                    to_follow.append(user.result)
+        return False
 
     def _made(self, result: Result) -> Made:
         """Returns the op that made a result; one without a type if it is not known."""

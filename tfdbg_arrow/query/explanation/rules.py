@@ -26,7 +26,7 @@ from tfdbg_arrow.query.explanation.kinds import (
     NEGATIVE_VARIANCE,
     OVERFLOW,
     PLUS_CONSTANT,
-    SOFTMAX,
+    SOFTMAX_OF_AXIS,
     Domain,
     FiniteGives,
     FirstOf,
@@ -64,12 +64,23 @@ from tfdbg_arrow.query.explanation.outside import FROM_OUTSIDE, of_constants, te
 from tfdbg_arrow.query.flow.extremes import largest_of
 from tfdbg_arrow.query.recorded import TensorEvent
 from tfdbg_arrow.safe_text import number_of
-from tfdbg_arrow.schema.op_traits import UPDATER, Trait, types_with
+from tfdbg_arrow.schema.op_traits import READER, UPDATER, Trait, types_with
 
 _OF_CUSTOM_GRADIENTS = types_with(Trait.STANDS_FOR_CALL)
 """Types of the ops with which tf.custom_gradient marks its result. Their own gradients compute nothing."""
 
 _CLIP = "Clip the argument from above, for example with tf.minimum"
+_SCALE_INPUTS = (
+    "Scale the inputs to magnitudes near one, if they are larger: Exp overflows before the first update of the "
+    "weights. To keep it finite later,"
+)
+_SEGMENT_SOFTMAX = (
+    "For a softmax over segments, subtract the maximum of each segment before the exponential: take it with "
+    "tf.math.unsorted_segment_max, and gather it as the sums are gathered. The quotients stay the same."
+)
+_SEGMENT_SUMS = ("SegmentSum", "SegmentSumV2", "UnsortedSegmentSum")
+_LAYERS = MATRIX_PRODUCTS | {"BiasAdd", "_FusedConv2D", "_FusedMatMul"}
+"""Types of ops that combine the inputs with weights."""
 _SOFTPLUS = "Use tf.nn.softplus(x) in place of log(1 + exp(x)): it cannot overflow."
 _SIGMOID = "Use tf.nn.sigmoid(x) in place of 1 / (1 + exp(-x)): it cannot overflow."
 _HYPERBOLIC = (
@@ -89,14 +100,14 @@ _DEVIATIONS = (
 _PROBABILITY = "Clip the argument with tf.clip_by_value to a range inside 0 to 1."
 _EMPTY_MEAN = "Check for an empty batch or mask before the reduction, or divide with tf.math.divide_no_nan."
 _DIVISOR = "Use tf.math.divide_no_nan, or add an epsilon; a tf.where has to replace the input, not only the result."
-_BEFORE_ROOT = (
-    "Before the root, add an epsilon that is not 0 in the dtype. A norm, a standard deviation and a power of 0.5 take "
-    "a root, too."
+_BEFORE_ROOT = "Before the root, add an epsilon such as 1e-7 (1e-4 in float16)."
+_OTHER_ROOTS = "A norm, a standard deviation and a power of 0.5 take a root, too."
+DIFFERENTIATED_ROOT = (
+    "Leave out the points where the root is 0, or use a function that is smooth there in place of the root, such as "
+    "the square of a norm. An epsilon before the root has to be large, such as 1e-4: the program differentiates this "
+    "gradient again, and for a norm, that derivative is 1 / sqrt(epsilon)."
 )
-_TWICE = (
-    "Leave out the points where the root is 0, or use a function that is smooth there in place of the root. The "
-    "program differentiates this gradient again, and an epsilon before the root would make that derivative very large."
-)
+"""The fix for a root whose gradient is infinite and is itself differentiated, also inside a function of a library."""
 _TO_BASE = "Add an epsilon to the base."
 _TO_DIVISOR = "Add an epsilon to the divisor."
 _JITTER = (
@@ -127,6 +138,8 @@ _NO_NAME = re.compile(r"(All|An?|Division|Its?|Overflow|The)\b")
 _MAX_OPS_TO_RELU = 12
 """Maximum number of ops between a Relu and an argument that are examined."""
 _SQUARES = frozenset({"Mul", "Pow", "Square"})
+_SCALES = ("Mul", "RealDiv")
+"""Types of ops that scale a tensor: their result is 0 where it is, if the other input has no zeros."""
 _SUMS_OF_TWO = frozenset({"Add", "AddV2"})
 _OF_CAST = Overflow(repair="Cast to a dtype with a larger range, such as bfloat16 or float32, or scale the values.")
 
@@ -142,7 +155,9 @@ def _repair_of_exp(computed: Computed) -> str:
     if direct == {"Sum"} and ("Sum", "Log") in takers:
         return LOGSUMEXP
     if direct == {"Sum", "RealDiv"} and ("Sum", "RealDiv") in takers:
-        return SOFTMAX
+        return SOFTMAX_OF_AXIS
+    if "RealDiv" in direct and any(direct == {"RealDiv", total} and _is_gathered(takers, total) for total in direct):
+        return _SEGMENT_SOFTMAX
     if direct == {"Log1p"} or (direct == {PLUS_CONSTANT} and (PLUS_CONSTANT, "Log") in takers):
         return _SOFTPLUS
     if direct == {PLUS_CONSTANT} and takers & {(PLUS_CONSTANT, "RealDiv"), (PLUS_CONSTANT, "Reciprocal")}:
@@ -152,7 +167,22 @@ def _repair_of_exp(computed: Computed) -> str:
         return f"{_CLIP}."
     limit = log(largest)
     # A quarter, so that a product of three such exponentials, as in the square's gradient, stays finite.
-    return f"{_CLIP}(x, {limit // 4:.1f}). Exp is finite up to {limit:.1f}, but products of such results overflow."
+    bound = f"{limit // 4:.1f}"
+    clip = f"{_CLIP}(x, {bound}). Exp overflows above {limit:.1f}; up to {bound}, a product of three results is finite."
+    return f"{_SCALE_INPUTS} {clip[0].lower()}{clip[1:]}" if _overflows_before_training(computed) else clip
+
+
+def _is_gathered(takers: frozenset[tuple[str, ...]], total: str) -> bool:
+    """Returns whether an op gathers the sums of segments, also after an op that adds an epsilon to them."""
+    return total in _SEGMENT_SUMS and not takers.isdisjoint((total, taker) for taker in ("GatherV2", *ADDS))
+
+
+def _overflows_before_training(computed: Computed) -> bool:
+    """Returns whether an op of a training overflows before the first update of the weights behind its input."""
+    if not computed.is_differentiated(computed.output) or not computed.is_before_training():
+        return False
+    types_behind = {behind.output.op_type for behind in computed.behind()}
+    return READER in types_behind and not _LAYERS.isdisjoint(types_behind)
 
 
 def _cast(computed: Computed) -> Explanation | None:
@@ -221,7 +251,8 @@ def _relu_of_zeros(computed: Computed, x: TensorEvent) -> TensorEvent | None:
             return row
         with_zeros = [source for source in taken.values() if zeros(source)]
         is_of_terms = len(with_zeros) == 2 and all(is_finite(term) and term.num_neg_finite == 0 for term in with_zeros)
-        if (made_by in ADDS and is_of_terms) or (made_by == "ConcatV2" and len(with_zeros) == 1):
+        is_scaled = made_by in _SCALES and row is not None and [zeros(source) for source in with_zeros] == [zeros(row)]
+        if (made_by in ADDS and is_of_terms) or (made_by == "ConcatV2" and len(with_zeros) == 1) or is_scaled:
             to_follow += with_zeros
         elif made_by in MOVES and MOVES[made_by] in taken:
             to_follow.append(taken[MOVES[made_by]])
@@ -526,7 +557,14 @@ def explain(computed: Computed) -> Explanation | None:
         computed: The op's output and inputs.
     """
     explanation = _explain(computed) if computed.output.has_inf_or_nan else None
-    return explanation and within_dtype(explanation, computed)
+    return explanation and within_dtype(_with_other_roots(explanation, computed), computed)
+
+
+def _with_other_roots(explanation: Explanation, computed: Computed) -> Explanation:
+    """Returns an explanation that says which functions take a root, if the user's line does not show one."""
+    if _BEFORE_ROOT not in (explanation.repair or "") or computed.shows_root():
+        return explanation
+    return replace(explanation, repair=f"{explanation.repair} {_OTHER_ROOTS}")
 
 
 def _explain(computed: Computed) -> Explanation | None:
@@ -548,8 +586,8 @@ def _explain(computed: Computed) -> Explanation | None:
     if computed.forward_type is None:
         return with_mask(explanation, computed)
     explanation = _of_gradient(computed, explanation)
-    is_twice = explanation.repair == _BEFORE_ROOT and computed.is_differentiated()
-    return replace(explanation, repair=_TWICE) if is_twice else explanation
+    is_twice = explanation.repair == _BEFORE_ROOT and computed.is_differentiated(computed.output)
+    return replace(explanation, repair=DIFFERENTIATED_ROOT) if is_twice else explanation
 
 
 def _with_pool(explanation: Explanation, computed: Computed) -> Explanation:
@@ -618,6 +656,8 @@ def _of_gradient(computed: Computed, explanation: Explanation) -> Explanation:
     what, _, facts = sentence.partition(": ")
     if what == f"Overflow in {type_without_version(forward_type)}":
         sentence = f"The gradient of {forward_type} overflowed: {facts}"
+    elif what in ("Inv of 0", "Reciprocal of 0"):
+        sentence = f"The gradient of {forward_type} divides by 0: {facts}"
     else:
         start = sentence[0].lower() if _NO_NAME.match(sentence) else sentence[0]
         sentence = f"In the gradient of {forward_type}, {start}{sentence[1:]}"

@@ -11,6 +11,7 @@ from itertools import islice
 from tfdbg_arrow.query.bad_samples import BadSamples, SampleFinder
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.explanation.computed import Computed, Inputs, VariableWrite, chain_of, holds_only_neg_inf
+from tfdbg_arrow.query.explanation.keras_ops import name_of_keras_ops
 from tfdbg_arrow.query.explanation.kinds import ADDS, PLUS_CONSTANT, RESHAPES
 from tfdbg_arrow.query.explanation.program_results import ProgramResults
 from tfdbg_arrow.query.flow.data_flow import DataFlow
@@ -26,7 +27,15 @@ from tfdbg_arrow.query.recorded import (
     TensorEvent,
     read_events,
 )
-from tfdbg_arrow.query.stacks import Frame, StackReader, executed_span, short_place, source_lines, user_source
+from tfdbg_arrow.query.stacks import (
+    Frame,
+    StackReader,
+    executed_span,
+    short_place,
+    source_lines,
+    source_text,
+    user_source,
+)
 from tfdbg_arrow.schema.op_traits import READER, Trait, types_with
 
 _MAX_BEHIND = 300
@@ -409,6 +418,17 @@ class Surroundings(BadTensorFacts):
         own_type = self.event.op_type if made is None else made.op.op_type
         return self._stacks.stack(stack_id), own_type if forward is None else forward.op_type
 
+    def keras_ops(self) -> str | None:
+        """Returns what the file of the op's line calls keras.ops, if it computes with keras.ops and not TensorFlow."""
+        frame = user_source(self.op_to_change()[0])
+        lines = None if frame is None else source_text(self.logdir, frame.file_path, run_id=self.run_id)
+        return name_of_keras_ops("\n".join(lines or ()))
+
+    def shows_root(self) -> bool:
+        """Returns whether the user's line of the op, or of the one whose gradient it computes, names a root."""
+        frame = user_source(self.op_to_change()[0])
+        return frame is not None and "sqrt" in (frame.code or "")
+
     def takers(self) -> frozenset[tuple[str, ...]]:
         """Returns the types of the forward ops that take the tensor, alone and with those that take their result."""
         types: set[tuple[str, ...]] = set()
@@ -454,6 +474,12 @@ class Surroundings(BadTensorFacts):
         log = self._results.forward_result(self.event, self._own())
         return log is not None and self._results.has_log_of_complement(log)
 
+    def divides_by_result(self) -> bool:
+        """Returns whether the program divides by the tensor, or takes its logarithm, perhaps after other ops."""
+        made = self.flow.program_ops.maker(self.event)
+        result = self._results.forward_result(self.event, self._own() if made is None else made.op.op_name)
+        return result is not None and self._results.is_divided_by(result)
+
     @cached_property
     def _results(self) -> ProgramResults:
         return ProgramResults(self.logdir, self.flow, self.run_id)
@@ -492,11 +518,15 @@ class Surroundings(BadTensorFacts):
         return False
 
     def _own(self) -> str | int:
-        """Returns the key of the tensor's op: its name in the graph, or the eager tensor."""
-        if self.event.scope != "graph":
-            return -1 if self.event.tensor_id is None else self.event.tensor_id
-        op = None if self.event.graph_id is None else self.flow.graphs.op(self.event.graph_id, self.event.op_name or "")
-        return (self.event.op_name or "") if op is None else op.made_for or op.op_name
+        """Returns the key of the bad tensor's op."""
+        return self._key(self.event)
+
+    def _key(self, row: TensorEvent) -> str | int:
+        """Returns the key of a tensor's op: its name in the graph, or the eager tensor."""
+        if row.scope != "graph":
+            return -1 if row.tensor_id is None else row.tensor_id
+        op = None if row.graph_id is None else self.flow.graphs.op(row.graph_id, row.op_name or "")
+        return (row.op_name or "") if op is None else op.made_for or op.op_name
 
     def _users(self, key: str | int) -> list[tuple[str | int, str]]:
         """Returns (key, op type) of the ops of the program that take the result of an op, or an eager tensor."""
@@ -542,17 +572,17 @@ class Surroundings(BadTensorFacts):
         )
         return bool(rows) or not self.flow.labels.has_roles
 
-    def is_differentiated(self) -> bool:
-        """Returns whether the program computes the gradient of the op, which may itself be one of a gradient."""
-        if self.event.scope == "graph":
+    def is_differentiated(self, row: TensorEvent) -> bool:
+        """Returns whether the program differentiates the op of a tensor, which may itself be of a gradient."""
+        if row.scope == "graph":
             rows = self.logdir.rows(
                 "SELECT 1 FROM graph_op WHERE run_id = ? AND forward_graph_id = ? AND forward_op_name = ? LIMIT 1",
-                [self.run_id, self.event.graph_id, self._own()],
+                [self.run_id, row.graph_id, self._key(row)],
             )
         else:
             rows = self.logdir.rows(
                 "SELECT 1 FROM execution WHERE run_id = ? AND forward_execution_index = ? LIMIT 1",
-                [self.run_id, self.event.execution_index],
+                [self.run_id, row.execution_index],
             )
         return bool(rows)
 

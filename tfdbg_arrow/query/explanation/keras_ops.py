@@ -1,0 +1,76 @@
+"""The functions that a fix names, as a program calls them that uses keras.ops and does not import TensorFlow."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+
+_FUNCTION = re.compile(r"\btf(?:\.\w+)+")
+NAMES = {
+    "tf.abs": "abs",
+    "tf.clip_by_value": "clip",
+    "tf.cumsum": "cumsum",
+    "tf.eye": "eye",
+    "tf.linalg.eigh": "eigh",
+    "tf.linalg.slogdet": "slogdet",
+    "tf.math.angle": "angle",
+    "tf.math.divide_no_nan": "divide_no_nan",
+    "tf.math.is_nan": "isnan",
+    "tf.math.log": "log",
+    "tf.math.log1p": "log1p",
+    "tf.math.log_sigmoid": "log_sigmoid",
+    "tf.math.reduce_std": "std",
+    "tf.math.reduce_variance": "var",
+    "tf.math.unsorted_segment_max": "segment_max",
+    "tf.maximum": "maximum",
+    "tf.minimum": "minimum",
+    "tf.nn.log_softmax": "log_softmax",
+    "tf.nn.moments": "moments",
+    "tf.nn.relu": "relu",
+    "tf.nn.sigmoid": "sigmoid",
+    "tf.nn.softmax": "softmax",
+    "tf.nn.softplus": "softplus",
+    "tf.norm": "norm",
+    "tf.reduce_logsumexp": "logsumexp",
+    "tf.reduce_sum": "sum",
+    "tf.sqrt": "sqrt",
+    "tf.square": "square",
+    "tf.tanh": "tanh",
+    "tf.where": "where",
+    "tf.zeros": "zeros",
+}
+"""The functions of keras.ops that take the same arguments in the same order, by the functions of TensorFlow."""
+
+
+def in_keras_ops(text: str, ops: str) -> str:
+    """Returns a text with functions of keras.ops in place of those of TensorFlow, as far as keras.ops has them.
+
+    Args:
+        text: The text, such as a fix.
+        ops: What the program calls keras.ops.
+    """
+    return _FUNCTION.sub(lambda match: f"{ops}.{NAMES[match[0]]}" if match[0] in NAMES else match[0], text)
+
+
+@lru_cache(maxsize=100)
+def name_of_keras_ops(text: str) -> str | None:
+    """Returns what a source file calls keras.ops; None if it does not import it, or if it imports TensorFlow."""
+    try:
+        imports = dict(_imports(ast.parse(text)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    if any(module.split(".")[0] == "tensorflow" for module in imports):
+        return None
+    by_module = f"{imports.get('keras')}.ops"
+    return imports.get("keras.ops") or (by_module if f"{by_module}." in text else None)
+
+
+def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Yields the modules and functions that a source file imports, and its names for them."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, alias.asname or alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from ((f"{node.module}.{alias.name}", alias.asname or alias.name) for alias in node.names)
