@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -237,6 +238,15 @@ def source_text(logdir: Engine, file_path: str, *, run_id: str) -> tuple[str, ..
         return None
     # Only \n ends a line. splitlines() would also split at form feeds and count lines differently than Python.
     return tuple(str(rows[0][0]).replace("\r\n", "\n").replace("\r", "\n").split("\n"))
+
+
+def parsed_source(logdir: Engine, file_path: str, *, run_id: str) -> ast.Module | None:
+    """Returns the syntax tree of a file, or None if the run did not keep the file, or if it is not Python."""
+    lines = source_text(logdir, file_path, run_id=run_id)
+    try:
+        return None if lines is None else ast.parse("\n".join(lines))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the text may come from anybody
+        return None
 
 
 def line_uses(logdir: Engine, file_path: str, *, run_id: str) -> tuple[LineUse, ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from functools import lru_cache
 
 _FUNCTION = re.compile(r"\btf(?:\.\w+)+")
 NAMES = {
@@ -54,17 +53,15 @@ def in_keras_ops(text: str, ops: str) -> str:
     return _FUNCTION.sub(lambda match: f"{ops}.{NAMES[match[0]]}" if match[0] in NAMES else match[0], text)
 
 
-@lru_cache(maxsize=100)
-def name_of_keras_ops(text: str) -> str | None:
-    """Returns what a source file calls keras.ops; None if it does not import it, or if it imports TensorFlow."""
-    try:
-        imports = dict(_imports(ast.parse(text)))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+def name_of_keras_ops(module: ast.Module) -> str | None:
+    """Returns what a source file calls keras.ops; None if it does not use it, or if it imports TensorFlow."""
+    imports = dict(_imports(module))
+    if any(name.split(".")[0] == "tensorflow" for name in imports):
         return None
-    if any(module.split(".")[0] == "tensorflow" for module in imports):
-        return None
-    by_module = f"{imports.get('keras')}.ops"
-    return imports.get("keras.ops") or (by_module if f"{by_module}." in text else None)
+    keras = imports.get("keras")
+    attributes = (node for node in ast.walk(module) if isinstance(node, ast.Attribute) and node.attr == "ops")
+    is_used = any(isinstance(node.value, ast.Name) and node.value.id == keras for node in attributes)
+    return imports.get("keras.ops") or (f"{keras}.ops" if is_used else None)
 
 
 def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:

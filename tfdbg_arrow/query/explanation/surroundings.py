@@ -31,9 +31,9 @@ from tfdbg_arrow.query.stacks import (
     Frame,
     StackReader,
     executed_span,
+    parsed_source,
     short_place,
     source_lines,
-    source_text,
     user_source,
 )
 from tfdbg_arrow.schema.op_traits import READER, Trait, types_with
@@ -421,8 +421,8 @@ class Surroundings(BadTensorFacts):
     def keras_ops(self) -> str | None:
         """Returns what the file of the op's line calls keras.ops, if it computes with keras.ops and not TensorFlow."""
         frame = user_source(self.op_to_change()[0])
-        lines = None if frame is None else source_text(self.logdir, frame.file_path, run_id=self.run_id)
-        return name_of_keras_ops("\n".join(lines or ()))
+        module = None if frame is None else parsed_source(self.logdir, frame.file_path, run_id=self.run_id)
+        return None if module is None else name_of_keras_ops(module)
 
     def shows_root(self) -> bool:
         """Returns whether the user's line of the op, or of the one whose gradient it computes, names a root."""

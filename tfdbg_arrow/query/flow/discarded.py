@@ -15,7 +15,7 @@ from itertools import chain, pairwise
 from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.recorded import TensorEvent
-from tfdbg_arrow.query.stacks import Frame, StackReader, source_text
+from tfdbg_arrow.query.stacks import Frame, StackReader, parsed_source
 
 _CALL_OF_LAYER = "Layer.__call__"
 _WRAPPER = "error_handler"
@@ -95,10 +95,8 @@ class DiscardedResults:
         return False
 
     def _read_statements(self, file_path: str) -> _Statements | None:
-        lines = source_text(self._logdir, file_path, run_id=self._run_id)
-        try:
-            module = ast.parse("\n".join(lines or ()))
-        except (SyntaxError, ValueError, RecursionError, MemoryError):  # the text may come from anybody
+        module = parsed_source(self._logdir, file_path, run_id=self._run_id)
+        if module is None:
             return None
         statements = [node for node in ast.walk(module) if node not in module.body[-1:]]
         calls = (node for node in statements if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call))

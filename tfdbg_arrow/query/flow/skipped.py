@@ -12,7 +12,7 @@ from tfdbg_arrow.query.engine import Engine
 from tfdbg_arrow.query.flow.data_flow import DataFlow
 from tfdbg_arrow.query.flow.graphs import CHECKS, NEVER_BAD_IN_SQL
 from tfdbg_arrow.query.recorded import EagerTensor, Execution, TensorEvent
-from tfdbg_arrow.query.stacks import StackReader, source_text
+from tfdbg_arrow.query.stacks import StackReader, parsed_source
 from tfdbg_arrow.schema.op_traits import WRITER
 
 _QUESTIONS = frozenset({"is_finite", "is_inf", "is_nan", "isfinite", "isinf", "isnan"})
@@ -108,10 +108,8 @@ class SkippedUses:
         return any(self._has_question(frame.file_path, frame.lineno) for frame in frames)
 
     def _has_question(self, file_path: str, lineno: int) -> bool:
-        lines = source_text(self._logdir, file_path, run_id=self._run_id)
-        try:
-            module = ast.parse("\n".join(lines or ()))
-        except (SyntaxError, ValueError, RecursionError, MemoryError):  # the text may come from anybody
+        module = parsed_source(self._logdir, file_path, run_id=self._run_id)
+        if module is None:
             return False
         loops = [node for node in ast.walk(module) if isinstance(node, ast.For | ast.While)]
         around = [loop for loop in loops if loop.lineno <= lineno <= (loop.end_lineno or 0)]
