@@ -119,7 +119,7 @@ class Recorder:
             nodes=self.graphs,
             call_graph=self.graphs,
             flush_interval_s=0.05,
-            on_failure=lambda text: sys.stderr.write(text + "\n"),
+            on_failure=lambda text: sys.stderr.write(f"tfdbg_arrow: {text}\n"),
             **options,
         )
         self.sink.append("run", [RUN_ROW])
