@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 NUM_ROWS = 10_000_000
 MAX_CPU_S = 60
-"""Ten times what the slowest question takes. A join without a key takes more, or fills the disk."""
+"""Eight times what the slowest question takes. A join without a key takes more, or fills the disk."""
 
 
 def test_questions_to_ten_million_tensors(tmp_path: Path) -> None:

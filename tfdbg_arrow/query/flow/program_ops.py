@@ -114,16 +114,15 @@ class ProgramOps:
         if divided is not None:
             place, op = divided
             op_types += [] if op.op_type in op_types else [op.op_type]
-            ran_as = _ran_as(event.op_type, op_types, op.op_type)
-            return ProgramOp(place, op, others=(), is_output=False, ran_as=ran_as)
+            return ProgramOp(place, op, others=(), is_output=False, ran_as=_ran_as(event.op_type, op_types, op.op_type))
         place, op = self._most_likely(own, event, possible)
         is_itself = (place.graph_id, op.op_name, op.op_type) == (own.graph_id, own.op_name, event.op_type)
-        in_place = None if is_itself else _ran_as(event.op_type, op_types, op.op_type)
         after = self._after(place, op, computed)
         is_output = after is not None and all(self._undoing(later, place, event) is not None for later in after)
         others = sorted({other.op_type for _, other in possible} - {op.op_type} - _KEEPING_FINITE)
         later = _that_make_nan_of_infinity(op, after or ()) if event.op_type == "Const" and event.num_nan else ()
-        return ProgramOp(place, op, others=tuple(others), is_output=is_output, ran_as=in_place, later=later)
+        ran_as = None if is_itself else _ran_as(event.op_type, op_types, op.op_type)
+        return ProgramOp(place, op, others=tuple(others), is_output=is_output, ran_as=ran_as, later=later)
 
     def _after(self, place: GraphTensor, op: Op, computed: Sequence[tuple[GraphTensor, Op]]) -> list[Op] | None:
         """Returns the ops of a node that come after one of them, in order; None if they are in several graphs."""

@@ -91,7 +91,7 @@ class SkippedUses:
 
         An example is a line search: it compares the objective with the best one so far only if it is finite. Ops that
         only test whether a result is bad are no use. Several finite results must have been used, one of them later.
-        Something else than the result may decide what is used, so the loop around the line must ask for finite numbers.
+        The program may decide by something else what it uses. So the loop around the line must ask for finite numbers.
         """
         execution = self._flow.events.execution(row.execution_index)
         if execution is None or execution.graph_id is None:
