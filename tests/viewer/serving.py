@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from tfdbg_arrow.query.sql_sandbox import Sandbox
+from tfdbg_arrow.viewer.pages.sql import SqlBox
 from tfdbg_arrow.viewer.reading import Reader
+from tfdbg_arrow.viewer.saved_queries import SavedQueries
 from tfdbg_arrow.viewer.server import Server, listen
 from tfdbg_arrow.viewer.sites import Sites
 
@@ -47,13 +49,16 @@ class Served:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def ask(self, target: str, *, method: str = "GET", cookie: str | None = None, **headers: str) -> Answer:
+    def ask(
+        self, target: str, *, method: str = "GET", cookie: str | None = None, body: bytes = b"", **headers: str
+    ) -> Answer:
         """Sends a request with an unchanged target.
 
         Args:
             target: The target of the request.
             method: The HTTP method.
             cookie: The cookie to send; None sends the user's cookie, '' sends none.
+            body: The body of a form.
             headers: Further headers, with underscores in their names, for example sec_fetch_site.
         """
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=90)
@@ -64,7 +69,9 @@ class Served:
                 connection.putheader("Cookie", sent)
             for name, value in headers.items():
                 connection.putheader(name.replace("_", "-"), value)
-            connection.endheaders()
+            if body:
+                connection.putheader("Content-Length", str(len(body)))
+            connection.endheaders(body or None)
             response = connection.getresponse()
             fields = {name.lower(): value for name, value in response.getheaders()}
             return Answer(response.status, fields, response.read())
@@ -74,10 +81,12 @@ class Served:
 
 @contextlib.contextmanager
 def serving(logdir: Path, *, sandbox: Sandbox | None = None, **settings: Any) -> Iterator[Served]:
-    """Yields a server of a logdir."""
+    """Yields a server of a logdir. With a sandbox it has the SQL page, whose queries are saved beside the logdir."""
+    saved = SavedQueries(logdir.with_name("queries"))
+    sql_box = None if sandbox is None else SqlBox(sandbox=sandbox, saved=saved)
     with (
         contextlib.closing(Reader(logdir, **{"timeout_s": 60.0, **settings})) as reader,
-        _running(listen(reader, token=TOKEN, sandbox=sandbox)) as served,
+        _running(listen(reader, token=TOKEN, sql_box=sql_box)) as served,
     ):
         yield served
 

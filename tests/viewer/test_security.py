@@ -85,6 +85,23 @@ def test_the_guard_applies_to_every_route(served: Served, target: str) -> None:
     assert served.ask(target, method="POST").status == 405
 
 
+@pytest.mark.parametrize("target", ["/sql.save", "/sql.delete"])
+def test_only_a_page_of_the_server_saves_and_deletes_queries(served: Served, target: str) -> None:
+    form = b"name=one&query=SELECT+1"
+    for refused, status in (
+        ({"cookie": ""}, 403),
+        ({"host": "evil.test"}, 400),
+        ({"sec_fetch_site": "cross-site"}, 403),
+        ({"sec_fetch_site": "same-site"}, 403),
+        ({"origin": "http://evil.test"}, 403),
+        ({"origin": "null"}, 403),
+    ):
+        assert served.ask(target, method="POST", body=form, **refused).status == status
+    for method in ("GET", "HEAD", "PUT", "DELETE"):
+        assert served.ask(f"{target}?name=one&query=SELECT+1", method=method).status == 405
+    assert served.ask("/sql.json").json["saved"] == []
+
+
 @pytest.mark.parametrize("token", ["", "wrong", "the-token&token=the-token", "%00", "%ED%A0%80", "%C3%A9"])
 def test_a_wrong_token_is_refused_even_with_the_cookie(served: Served, token: str) -> None:
     assert served.ask(f"/?token={token}").status == 403

@@ -5,19 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import pytest
 from playwright.sync_api import expect
 
+from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.query import open_logdir
 from tfdbg_arrow.query.sql_sandbox import Sandbox
-from tfdbg_arrow.viewer.pages.sql import _EDITOR, EXAMPLES, read_sql
+from tfdbg_arrow.viewer.logdir_search import LogdirSearch, key_of
+from tfdbg_arrow.viewer.pages.sql import _EDITOR, EXAMPLES, SqlBox, read_sql
 from tfdbg_arrow.viewer.rendering import static_files
+from tfdbg_arrow.viewer.saved_queries import SavedQueries, default_directory
+from tfdbg_arrow.viewer.sites import Sites
 
 from . import logdirs
 from .browser import chromium, watched_page
-from .serving import TOKEN, Served, serving
+from .serving import TOKEN, Served, serving, serving_sites
 
 pytestmark = pytest.mark.slow
 
@@ -43,7 +47,8 @@ def test_it_is_off_by_default(path: Path) -> None:
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.title)
 def test_the_examples_return_rows(path: Path, example: object) -> None:
     with open_logdir(path) as logdir:
-        page = read_sql(logdir, Sandbox(path), example.query)  # type: ignore[attr-defined]
+        sql_box = SqlBox(sandbox=Sandbox(path), saved=SavedQueries(path.with_name("queries")))
+        page = read_sql(logdir, sql_box, example.query)  # type: ignore[attr-defined]
     assert page.error is None
     assert page.answer is not None
     assert page.answer.rows
@@ -144,6 +149,102 @@ def test_the_editor_completes_tables_and_columns(served: Served) -> None:
         page.wait_for_url("**num_nan*")
         expect(page.locator(".result tbody tr").first).to_be_visible()
         assert page.locator("#query").input_value() == "SELECT * FROM tensor_health AS h WHERE h.num_nan >= 0"
+
+
+def _form(**fields: str) -> bytes:
+    return urlencode(fields).encode()
+
+
+def test_a_query_is_saved_opened_changed_and_deleted(path: Path) -> None:
+    with (
+        serving(path, sandbox=Sandbox(path)) as server,
+        chromium() as browser,
+        watched_page(browser) as page,
+    ):
+        page.goto(f"{server.url}/sql?token={TOKEN}")
+        expect(page.get_by_text("None yet.")).to_be_visible()
+        page.keyboard.press("/")
+        page.keyboard.type("SELECT 1 AS one")
+        page.get_by_label("Name", exact=True).fill("Ones, 50 %")
+        page.get_by_role("button", name="Save").click()
+        expect(page.get_by_text("cannot be the name of a query")).to_be_visible()
+        page.go_back()
+        page.get_by_label("Name", exact=True).fill("Ones (all)")
+        page.get_by_role("button", name="Save").click()
+        page.wait_for_url("**/sql?query=SELECT+1*")
+        expect(page.locator(".result tbody tr")).to_have_count(1)
+        file = path.with_name("queries") / "Ones (all).sql"
+        assert file.read_text() == "SELECT 1 AS one"
+        file.write_text("SELECT 1 AS one UNION SELECT 2")
+        page.goto(f"{server.url}/sql")
+        page.get_by_role("link", name="Ones (all)").click()
+        expect(page.locator(".result tbody tr")).to_have_count(2)
+        expect(page.get_by_label("Name", exact=True)).to_have_value("Ones (all)")
+        page.get_by_role("button", name="Delete “Ones (all)”").click()
+        expect(page.get_by_text("None yet.")).to_be_visible()
+        assert page.locator("#query").input_value() == "SELECT 1 AS one UNION SELECT 2"  # to be saved again
+        assert not file.exists()
+
+
+@pytest.mark.parametrize("name", ["", " ", "../up", "/etc/x", "a/b", ".hidden", "a.", "x" * 81, "a\0b", "a\nb"])
+def test_a_name_that_is_no_file_name_is_refused(path: Path, served: Served, name: str) -> None:
+    for action in ("save", "delete"):
+        answer = served.ask(f"/sql.{action}", method="POST", body=_form(name=name, query="SELECT 1"))
+        assert answer.status == 400
+    assert not path.with_name("queries").exists()
+
+
+def test_a_query_that_is_too_large_or_has_no_text_is_not_saved(path: Path, served: Served) -> None:
+    for size, status in ((0, 400), ((1 << 20) + 1, 400), (5 << 20, 413)):
+        assert served.ask("/sql.save", method="POST", body=_form(name="n", query="x" * size)).status == status
+    assert not path.with_name("queries").exists()
+
+
+def test_other_files_are_no_saved_queries(tmp_path: Path) -> None:
+    saved = SavedQueries(tmp_path / "queries")
+    assert saved.read() == ()
+    saved.save("naïve", "SELECT 'é'\r\n")
+    (saved.directory / "notes.txt").write_text("SELECT 1")
+    (saved.directory / ".hidden.sql").write_text("SELECT 1")
+    (saved.directory / "directory.sql").mkdir()
+    (saved.directory / "Bytes.sql").write_bytes(b"SELECT '\xff'")
+    (saved.directory / "long.sql").write_bytes(b"-" * ((1 << 20) + 1))
+    assert [(query.name, query.query) for query in saved.read()] == [
+        ("Bytes", "SELECT '\ufffd'"),
+        ("naïve", "SELECT 'é'\n"),
+    ]
+
+
+def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(QueryError, match=r"file/a\.sql cannot be changed: .*--queries"):
+        SavedQueries(tmp_path / "file").save("a", "SELECT 1")
+
+
+def test_saved_queries_are_in_the_data_directory_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/somebody")
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    assert default_directory() == Path("/home/somebody/.local/share/tfdbg_arrow/queries")
+    monkeypatch.setenv("XDG_DATA_HOME", "/data")
+    assert default_directory() == Path("/data/tfdbg_arrow/queries")
+
+
+def test_each_of_several_logdirs_has_the_page_and_all_share_the_saved_queries(tmp_path: Path) -> None:
+    paths = [logdirs.log_of_zero(tmp_path / name) for name in ("a", "b")]
+    saved = SavedQueries(tmp_path / "queries")
+    sites = Sites(LogdirSearch(paths), sql_box_of=lambda path: SqlBox(sandbox=Sandbox(path), saved=saved))
+    with serving_sites(sites) as server:
+        first, second = (f"/{key_of(path)}/sql" for path in paths)
+        assert server.ask(f"{first}.json?query=SELECT+count(*)+FROM+run").json["answer"]["rows"] == [[1]]
+        answer = server.ask(f"{first}.save", method="POST", body=_form(name="one", query="SELECT 1", run="run-a"))
+        assert (answer.status, answer.headers["location"]) == (303, "./sql?query=SELECT+1&name=one&run=run-a")
+        page = server.ask(f"{second}.json").json
+        assert (page["saved"], page["directory"]) == ([{"name": "one", "query": "SELECT 1"}], str(tmp_path / "queries"))
+        assert server.ask("/nowhere/sql.save", method="POST", body=_form(name="one", query="SELECT 1")).status == 404
+    with serving_sites(Sites(LogdirSearch(paths))) as server:
+        assert server.ask(first).status == 404
+        assert server.ask(f"{first}.save", method="POST", body=_form(name="two", query="SELECT 1")).status == 404
+    assert [query.name for query in saved.read()] == ["one"]
 
 
 def test_the_files_of_the_editor_are_those_of_its_package() -> None:

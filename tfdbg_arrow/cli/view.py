@@ -46,6 +46,14 @@ def view(
     has_sql: Annotated[
         bool, typer.Option("--sql", help="Add a page that runs SQL, each query in a separate process.")
     ] = False,
+    queries: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Where the SQL page keeps the queries that you save, one .sql file each. Default: "
+            "~/.local/share/tfdbg_arrow/queries.",
+        ),
+    ] = None,
     skip_broken: SkipBrokenOption = False,
     memory_limit: MemoryLimitOption = None,
     json: JsonOption = False,
@@ -65,7 +73,9 @@ def view(
         from tfdbg_arrow.query.sql_sandbox import Sandbox
         from tfdbg_arrow.storage.search import below_text
         from tfdbg_arrow.viewer.logdir_search import LogdirSearch
+        from tfdbg_arrow.viewer.pages.sql import SqlBox
         from tfdbg_arrow.viewer.reading import Reader
+        from tfdbg_arrow.viewer.saved_queries import SavedQueries, default_directory
         from tfdbg_arrow.viewer.security import RedirectFile, new_token
         from tfdbg_arrow.viewer.server import listen
         from tfdbg_arrow.viewer.sites import Sites, pair_of
@@ -73,34 +83,37 @@ def view(
     def open_reader(path: str | Path) -> Reader:
         return Reader(path, timeout_s=timeout, skip_broken=skip_broken, memory_limit=memory_limit)
 
+    saved = SavedQueries(queries or default_directory())
+
+    def sql_box_of(path: str | Path) -> SqlBox:
+        return SqlBox(sandbox=Sandbox(path, timeout_s=timeout, skip_broken=skip_broken), saved=saved)
+
     reader: Reader | Sites
     try:
         if other is not None:
-            if run_id is not None or has_sql:
-                option = "--sql" if run_id is None else "--run"
-                raise QueryError(f"{option} needs one logdir; leave out {other}.")
-            reader = pair_of(logdir, other, open_reader=open_reader)
+            if run_id is not None:
+                raise QueryError(f"--run needs one logdir; leave out {other}.")
+            reader = pair_of(logdir, other, open_reader=open_reader, sql_box_of=sql_box_of if has_sql else None)
         else:
             with progress("Opening …"):
                 reader = open_reader(logdir)
     except NoLogdirError as error:
         if other is not None or not error.below.logdirs:
             raise
-        if run_id is not None or has_sql:
-            option = "--sql" if run_id is None else "--run"
-            raise QueryError(f"{option} needs one logdir, and {logdir} is not one; {below_text(error.below)}") from None
-        reader = Sites(LogdirSearch([Path(logdir)]), open_reader=open_reader)
+        if run_id is not None:
+            raise QueryError(f"--run needs one logdir, and {logdir} is not one; {below_text(error.below)}") from None
+        search = LogdirSearch([Path(logdir)])
+        reader = Sites(search, open_reader=open_reader, sql_box_of=sql_box_of if has_sql else None)
     with contextlib.closing(reader), RedirectFile() as redirect:
         if run_id is not None and isinstance(reader, Reader):
             run_id = reader.find_run(run_id)
-        sandbox = Sandbox(logdir, timeout_s=timeout, skip_broken=skip_broken) if has_sql else None
         server = listen(
             reader,
             token=new_token(),
             host=host,
             port=port,
             run_id=run_id,
-            sandbox=sandbox,
+            sql_box=sql_box_of(logdir) if has_sql and isinstance(reader, Reader) else None,
             on_admission=redirect.remove,
         )
         with contextlib.suppress(KeyboardInterrupt):

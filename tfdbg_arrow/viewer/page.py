@@ -133,7 +133,7 @@ class PageKind:
         key: The letter that opens the page after `g`; None for a page that is not in the navigation.
         read: Reads a page's data and returns a frozen dataclass.
         assets: Styles and scripts under static/ that only this page loads, in this order.
-        version: A value that changes if the page changes although the logdir does not.
+        version: Returns a value that changes if the page changes although the logdir does not.
         gradual: How to read the page step by step; None if `read` is always quick. The HTML page asks again until
             everything is known, unless it has the parameter `wait`.
     """
@@ -144,7 +144,7 @@ class PageKind:
     read: Callable[[Logdir, Parameters], Any]
     assets: tuple[str, ...] = ()
     gradual: Gradual | None = None
-    version: Hashable = None
+    version: Callable[[], Hashable] = lambda: None
 
     @property
     def template(self) -> str:

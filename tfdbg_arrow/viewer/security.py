@@ -58,6 +58,7 @@ _ANY = ("0.0.0.0", "::")
 _OWN_SITES = (None, "same-origin", "none")
 _MAX_TARGET = 32_768
 _METHODS = ("GET", "HEAD")
+_CHANGES = ("POST",)
 
 
 def new_token() -> str:
@@ -127,18 +128,20 @@ class Asked:
     origin: str | None
 
 
-def refusal_of(asked: Asked, hosts: Hosts, *, way_in: str) -> Answer | None:
+def refusal_of(asked: Asked, hosts: Hosts, *, way_in: str, is_change: bool = False) -> Answer | None:
     """Returns the answer to a refused request; None if the request comes from a page of this server or from its user.
 
     Args:
         asked: The request.
         hosts: The hosts that it may name.
         way_in: What the user should do instead, for the message.
+        is_change: Whether the path changes something, so that only POST is answered.
     """
+    methods = _CHANGES if is_change else _METHODS
     if len(asked.hosts) != 1 or not hosts.allow(asked.hosts[0]):
         return _refused(400, f"This server does not answer to that host name; {way_in}.")
-    if asked.method not in _METHODS:
-        return _refused(405, "Only GET and HEAD are answered.", allow=", ".join(_METHODS))
+    if asked.method not in methods:
+        return _refused(405, f"Only {' and '.join(methods)} are answered.", allow=", ".join(methods))
     if not _is_plain(asked.path) or len(asked.path) + len(asked.query) > _MAX_TARGET:
         return _refused(400, "The path is not valid on this server.")
     if asked.fetch_site not in _OWN_SITES:
@@ -155,6 +158,7 @@ class Guard:
         app: The application.
         token: The secret that the printed address contains.
         hosts: The hosts that requests may name.
+        changes: The names of the pages that change something, which are the last parts of their paths.
         cookie_name: Name of the cookie of the session. Cookies are shared between the ports of a host, so each server
             needs a different name.
         on_admission: Called for each request that gets the cookie in exchange for the token.
@@ -166,6 +170,7 @@ class Guard:
         *,
         token: str,
         hosts: Hosts,
+        changes: Sequence[str] = (),
         cookie_name: str = "tfdbg_arrow",
         on_admission: Callable[[], None] = lambda: None,
     ) -> None:
@@ -174,6 +179,7 @@ class Guard:
         # The cookie is not the token: browsers send it to the servers on all ports of the host.
         self._session = new_token()
         self._hosts = hosts
+        self._changes = frozenset(name.encode() for name in changes)
         self._cookie_name = cookie_name
         self._on_admission = on_admission
 
@@ -215,7 +221,12 @@ class Guard:
         is_outside = asked.fetch_site not in _OWN_SITES
         if has_token and is_outside and headers.get("sec-fetch-mode") == "navigate":
             asked = replace(asked, fetch_site=None)
-        refusal = refusal_of(asked, self._hosts, way_in="open the address that it printed when it started")
+        refusal = refusal_of(
+            asked,
+            self._hosts,
+            way_in="open the address that it printed when it started",
+            is_change=asked.path.rpartition(b"/")[2] in self._changes,
+        )
         if refusal is not None:
             return response_of(refusal)
         if given:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
+from urllib.parse import parse_qsl
 
 import uvicorn
 from starlette.concurrency import run_in_threadpool
@@ -12,12 +13,18 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tfdbg_arrow.errors import SettingError
-from tfdbg_arrow.query.sql_sandbox import Sandbox
+from tfdbg_arrow.viewer.answer import Answer
 from tfdbg_arrow.viewer.links import ServerLinks
+from tfdbg_arrow.viewer.pages.sql import DELETE, SAVE, SqlBox
 from tfdbg_arrow.viewer.reading import Reader
 from tfdbg_arrow.viewer.security import TOKEN_PARAMETER, Guard, Hosts, response_of, shown_host
 from tfdbg_arrow.viewer.site import Site
 from tfdbg_arrow.viewer.sites import Sites
+
+_CHANGES = ("POST",)
+_MAX_FORM = 4 << 20
+"""Maximum number of bytes of a form: a query of the largest size, whose characters are all encoded."""
+_TOO_LARGE = Answer.of_text("The form is too large.\n", status=413)
 
 
 def _behind_guard(
@@ -26,12 +33,33 @@ def _behind_guard(
     """Returns the application, which serves a site behind the guard."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        query = dict(Request(scope).query_params)
+        request = Request(scope, receive)
         # In a thread, so that other pages are answered while this one is read.
-        answer = await run_in_threadpool(site.answer, scope["path"], query)
+        if request.method in _CHANGES:
+            form = await _form(request)
+            answer = _TOO_LARGE if form is None else await run_in_threadpool(site.change, scope["path"], form)
+        else:
+            answer = await run_in_threadpool(site.answer, scope["path"], dict(request.query_params))
         await response_of(answer)(scope, receive, send)
 
-    return Guard(app, token=token, hosts=hosts, cookie_name=cookie_name, on_admission=on_admission)
+    return Guard(
+        app,
+        token=token,
+        hosts=hosts,
+        changes=(SAVE, DELETE),
+        cookie_name=cookie_name,
+        on_admission=on_admission,
+    )
+
+
+async def _form(request: Request) -> dict[str, str] | None:
+    """Returns the fields of a form; None if they are too large."""
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > _MAX_FORM:
+            return None
+    return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +88,7 @@ def listen(
     host: str = "127.0.0.1",
     port: int = 0,
     run_id: str | None = None,
-    sandbox: Sandbox | None = None,
+    sql_box: SqlBox | None = None,
     on_admission: Callable[[], None] = lambda: None,
 ) -> Server:
     """Binds a server's socket.
@@ -71,7 +99,7 @@ def listen(
         host: The address to listen on; `0.0.0.0` or `::` means all addresses of this machine.
         port: The port; 0 means any free port.
         run_id: The run that the address opens, or "all"; None means the newest.
-        sandbox: Runs SQL for the SQL page of one logdir; None means that there is no SQL page.
+        sql_box: Runs SQL for the SQL page of one logdir; None means that there is no SQL page.
         on_admission: Called when a browser opens the address.
 
     Raises:
@@ -86,7 +114,7 @@ def listen(
         ) from error
     port = listener.getsockname()[1]
     name = shown_host(host)
-    site = reader if isinstance(reader, Sites) else Site(reader, sandbox=sandbox)
+    site = reader if isinstance(reader, Sites) else Site(reader, sql_box=sql_box)
     app = _behind_guard(
         site,
         token=token,

@@ -10,14 +10,13 @@ from tfdbg_arrow.errors import TfdbgArrowError
 from tfdbg_arrow.query import Logdir
 from tfdbg_arrow.query.integrity.damage import bug_text
 from tfdbg_arrow.query.logdir.statements import Question
-from tfdbg_arrow.query.sql_sandbox import Sandbox
 from tfdbg_arrow.viewer.answer import Answer
 from tfdbg_arrow.viewer.links import ServerLinks
 from tfdbg_arrow.viewer.page import NoSuchPageError, PageKind, Parameters, read_shell, status_of
 from tfdbg_arrow.viewer.pages import PAGES
 from tfdbg_arrow.viewer.pages.diff import PAGE as DIFF
 from tfdbg_arrow.viewer.pages.diff import OtherLogdir, diff_page
-from tfdbg_arrow.viewer.pages.sql import read_csv, sql_page
+from tfdbg_arrow.viewer.pages.sql import DELETE, SAVE, SqlBox, change_saved, read_csv, sql_page
 from tfdbg_arrow.viewer.reading import Reader
 from tfdbg_arrow.viewer.rendering import json_text, render, render_page, static_files
 
@@ -30,7 +29,7 @@ class Site:
     Args:
         reader: Reads the logdir.
         links: The links in the pages.
-        sandbox: Runs SQL; None means that there is no SQL page.
+        sql_box: Runs SQL; None means that there is no SQL page.
         others: Other logdirs that the server shows.
     """
 
@@ -39,14 +38,14 @@ class Site:
         reader: Reader,
         *,
         links: ServerLinks | None = None,
-        sandbox: Sandbox | None = None,
+        sql_box: SqlBox | None = None,
         others: Sequence[OtherLogdir] = (),
     ) -> None:
         self.reader = reader
         self._links = links or ServerLinks()
-        self._sandbox = sandbox
+        self._sql_box = sql_box
         pages = tuple(diff_page(others) if kind is DIFF and others else kind for kind in PAGES)
-        self._kinds = pages if sandbox is None else (*pages, sql_page(sandbox))
+        self._kinds = pages if sql_box is None else (*pages, sql_page(sql_box))
         self._kind_of = {kind.name: kind for kind in self._kinds} | {"": PAGES[0]}
 
     def answer(self, path: str, query: Mapping[str, str]) -> Answer:
@@ -61,14 +60,31 @@ class Site:
         except Exception as error:
             return failed(error, path, query)
 
+    def change(self, path: str, form: Mapping[str, str]) -> Answer:
+        """Does what a form of a page asks for, and returns the response, which leads on to a page.
+
+        Args:
+            path: The path below the site's root. It begins with `/`.
+            form: The fields of the form.
+        """
+        try:
+            name = path.removeprefix("/")
+            if name not in (SAVE, DELETE) or self._sql_box is None:
+                raise NoSuchPageError(f"there is no page {path}")
+            parameters = change_saved(self._sql_box.saved, name, Parameters(form))
+            # Relative to the form's address, because the site may be below an address that it does not know.
+            return moved_to(ServerLinks("./").page("sql", **parameters))
+        except Exception as error:
+            return failed(error, path, form)
+
     def _answer(self, path: str, query: Mapping[str, str]) -> Answer:
         name = path.removeprefix("/")
         if name.startswith("static/"):
             return static_answer(name.removeprefix("static/"))
         if name == "state.json":
             return json_answer({"state": self.reader.state()})
-        if name == "sql.csv" and self._sandbox is not None:
-            text = read_csv(self._sandbox, Parameters(query))
+        if name == "sql.csv" and self._sql_box is not None:
+            text = read_csv(self._sql_box, Parameters(query))
             return Answer.of_text(text, subtype="csv", headers={"content-disposition": "attachment"})
         kind = self._kind_of.get(name.removesuffix(".json"))
         if kind is None or name == ".json":
@@ -85,7 +101,7 @@ class Site:
         is_json = _is_json(path, query)
         gradual = None if is_json or parameters.flag("wait") else kind.gradual
         state = self.reader.state()  # before the page is read, so the page shows this state or a newer one
-        page, questions = self.reader.read((kind.name, kind.version, gradual is None, parameters.key), read)
+        page, questions = self.reader.read((kind.name, kind.version(), gradual is None, parameters.key), read)
         if is_json:
             return json_answer(page)
         shell = self.reader.read(("shell", parameters.key), lambda logdir: read_shell(logdir, parameters))
@@ -95,6 +111,11 @@ class Site:
             kind, page, shell=shell, links=self._links, kinds=self._kinds, questions=questions, state=state
         )
         return Answer.of_text(text, subtype="html")
+
+
+def moved_to(url: str) -> Answer:
+    """Returns an answer that leads on to another address."""
+    return Answer.of_text("", status=303, headers={"location": url})
 
 
 def static_answer(name: str) -> Answer:

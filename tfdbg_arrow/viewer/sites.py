@@ -10,8 +10,9 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from tfdbg_arrow.errors import LogdirError
@@ -25,9 +26,10 @@ from tfdbg_arrow.viewer.links import ServerLinks, Url
 from tfdbg_arrow.viewer.logdir_search import FoundLogdirs, LogdirSearch, key_of
 from tfdbg_arrow.viewer.page import NoSuchPageError
 from tfdbg_arrow.viewer.pages.diff import OtherLogdir
+from tfdbg_arrow.viewer.pages.sql import SqlBox
 from tfdbg_arrow.viewer.reading import Reader
 from tfdbg_arrow.viewer.rendering import render
-from tfdbg_arrow.viewer.site import Site, failed, json_answer, static_answer
+from tfdbg_arrow.viewer.site import Site, failed, json_answer, moved_to, static_answer
 
 _LIST = "logdirs"
 _MAX_OPEN = 4
@@ -69,7 +71,7 @@ class LogdirsPage:
 
 
 class Sites:
-    """The sites of the logdirs below some directories, without SQL pages.
+    """The sites of the logdirs below some directories.
 
     At most `_MAX_OPEN` logdirs are open at a time, except while requests still use others.
 
@@ -77,6 +79,7 @@ class Sites:
         search: Finds the logdirs.
         notes: What is not searched, for the list.
         open_reader: Opens a logdir.
+        sql_box_of: Returns what runs SQL over a logdir; None means that there are no SQL pages.
         home: The address of the first page, relative to the root.
     """
 
@@ -86,11 +89,14 @@ class Sites:
         *,
         notes: tuple[str, ...] = (),
         open_reader: Callable[[Path], Reader] = Reader,
+        sql_box_of: Callable[[Path], SqlBox] | None = None,
         home: str = _LIST,
     ) -> None:
         self._home = home
         self._search = search
         self._open_reader = open_reader
+        # One for each logdir, since it answers one query at a time.
+        self._sql_box_of = None if sql_box_of is None else cache(sql_box_of)
         self._notes = notes
         self._lock = threading.Lock()
         self._readers: OrderedDict[Path, _Shared] = OrderedDict()
@@ -118,6 +124,23 @@ class Sites:
         except Exception as error:
             return failed(error, path, query, home=_LIST)
 
+    def change(self, path: str, form: Mapping[str, str]) -> Answer:
+        """Does what a form of a page asks for, and returns the response, which leads on to a page.
+
+        Args:
+            path: The path below the root of the sites. It begins with `/`.
+            form: The fields of the form.
+        """
+        first, _, rest = path.removeprefix("/").partition("/")
+        try:
+            logdir = self._search.result(patience_s=_PATIENCE_S).paths.get(first)
+            if logdir is None:
+                raise NoSuchPageError(f"there is no page {path}; its logdir may have been moved or deleted.")
+            with self._site(logdir) as site:
+                return site.change(f"/{rest}", form)
+        except Exception as error:
+            return failed(error, path, form, home=_LIST)
+
     def _answer(self, path: str, query: Mapping[str, str]) -> Answer:
         first, slash, rest = path.removeprefix("/").partition("/")
         if first == "static":
@@ -125,7 +148,7 @@ class Sites:
         if path == "/state.json":
             return json_answer({"state": self._search.result(patience_s=0).state})
         if path == "/":
-            return _moved(self._home)
+            return moved_to(self._home)
         search_result = self._search.result(patience_s=_PATIENCE_S)
         if path == f"/{_LIST}.json":
             return json_answer(self._list(search_result))
@@ -135,15 +158,23 @@ class Sites:
         if logdir is None:
             raise NoSuchPageError(f"there is no page {path}; its logdir may have been moved or deleted.")
         if not slash:
-            return _moved(f"{first}/")
+            return moved_to(f"{first}/")
         links = ServerLinks("./", logdirs=f"../{_LIST}" if len(search_result.paths) > 1 else None)
         others = _others(search_result, logdir) if rest.removesuffix(".json") == "diff" else ()
+        with self._site(logdir, links=links, others=others) as site:
+            return site.answer(f"/{rest}", query)
+
+    @contextlib.contextmanager
+    def _site(
+        self, logdir: Path, *, links: ServerLinks | None = None, others: Sequence[OtherLogdir] = ()
+    ) -> Iterator[Site]:
+        sql_box = None if self._sql_box_of is None else self._sql_box_of(logdir)
         with self._borrowed(logdir) as reader:
-            return Site(reader, links=links, others=others).answer(f"/{rest}", query)
+            yield Site(reader, links=links, sql_box=sql_box, others=others)
 
     def _list_answer(self, search_result: FoundLogdirs) -> Answer:
         if len(search_result.paths) == 1:
-            return _moved(f"{next(iter(search_result.paths))}/")
+            return moved_to(f"{next(iter(search_result.paths))}/")
         text = render("logdirs.html", page=self._list(search_result), state=search_result.state)
         return Answer.of_text(text, subtype="html")
 
@@ -232,13 +263,20 @@ class _Shared:
     is_dropped: bool = False
 
 
-def pair_of(logdir: str, other: str, *, open_reader: Callable[[Path], Reader] = Reader) -> Sites:
+def pair_of(
+    logdir: str,
+    other: str,
+    *,
+    open_reader: Callable[[Path], Reader] = Reader,
+    sql_box_of: Callable[[Path], SqlBox] | None = None,
+) -> Sites:
     """Returns the sites of two logdirs. The first page compares their runs.
 
     Args:
         logdir: A logdir.
         other: Another one.
         open_reader: Opens a logdir.
+        sql_box_of: As for `Sites`.
 
     Raises:
         NoLogdirError: A path is not a logdir.
@@ -249,7 +287,8 @@ def pair_of(logdir: str, other: str, *, open_reader: Callable[[Path], Reader] = 
             raise LogdirError(f"{path} is a URL; the viewer compares two logdirs only if both are directories.")
         check_logdir(Path(path))
     paths = [Path(logdir), Path(other)]
-    return Sites(LogdirSearch(paths), open_reader=open_reader, home=f"{key_of(paths[0])}/diff")
+    home = f"{key_of(paths[0])}/diff"
+    return Sites(LogdirSearch(paths), open_reader=open_reader, sql_box_of=sql_box_of, home=home)
 
 
 def _others(search_result: FoundLogdirs, logdir: Path) -> tuple[OtherLogdir, ...]:
@@ -272,7 +311,3 @@ def _name(logdir: Path, directory: Path, *, is_alone: bool) -> str:
     if logdir == directory or not is_alone:
         return str(logdir)
     return str(logdir.relative_to(directory))
-
-
-def _moved(url: str) -> Answer:
-    return Answer.of_text("", status=303, headers={"location": url})

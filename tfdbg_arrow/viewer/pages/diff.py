@@ -388,7 +388,7 @@ def diff_page(others: Sequence[OtherLogdir] = ()) -> PageKind:
         read=read,
         assets=("diff.css", "chart.css", "colours.css", "chart.js", "pending.js"),
         gradual=Gradual(start=start, complete=_complete),
-        version=tuple((other, state_of(other.path)) for other in others),
+        version=lambda: tuple((other, state_of(other.path)) for other in others),
     )
 
 

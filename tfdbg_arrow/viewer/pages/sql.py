@@ -1,4 +1,4 @@
-"""The SQL page: runs a SELECT over the tables and views in a separate process.
+"""The SQL page: runs a SELECT over the tables and views in a separate process, and keeps queries of the user.
 
 The page exists only if the server was started with --sql.
 """
@@ -15,7 +15,10 @@ from tfdbg_arrow.query.logdir.public_views import public_views
 from tfdbg_arrow.query.sql_sandbox import Sandbox, SandboxAnswer
 from tfdbg_arrow.schema import TABLES, Table
 from tfdbg_arrow.viewer.page import PageKind, Parameters
+from tfdbg_arrow.viewer.saved_queries import SavedQueries, SavedQuery
 
+SAVE, DELETE = "sql.save", "sql.delete"
+"""The addresses that the buttons of the page post its form to."""
 _EDITOR = ("codemirror.css", "show-hint.css", "codemirror.js", "sql.js", "show-hint.js", "sql-hint.js")
 """The files of CodeMirror in the order in which a page must load them."""
 _COLUMNS = """
@@ -23,6 +26,14 @@ SELECT table_name, list(column_name ORDER BY column_index) FROM (
     SELECT table_name, column_name, min(column_index) AS column_index FROM duckdb_columns()
     WHERE NOT internal GROUP BY table_name, column_name
 ) GROUP BY table_name ORDER BY table_name"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SqlBox:
+    """What the SQL page of a logdir works with: what runs queries, and the queries that the user saved."""
+
+    sandbox: Sandbox
+    saved: SavedQueries
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +84,9 @@ class SqlPage:
         sources: The tables and views that can be queried.
         columns: The columns of each of them, which the editor completes.
         examples: Example queries.
+        name: The name under which the query was saved, or is to be saved; None if it has none.
+        saved: The queries that the user saved.
+        directory: Where they are.
     """
 
     query: str | None
@@ -81,6 +95,14 @@ class SqlPage:
     sources: tuple[Source, ...]
     columns: Mapping[str, Sequence[str]]
     examples: tuple[Example, ...]
+    name: str | None
+    saved: tuple[SavedQuery, ...]
+    directory: str
+
+    @property
+    def is_saved(self) -> bool:
+        """Whether there is a saved query of the name."""
+        return any(saved.name == self.name for saved in self.saved)
 
     def tensor_at(self, row: tuple[Any, ...]) -> tuple[str, int] | None:
         """Returns the (run_id, event_index) that a row names; None if the row has no such columns."""
@@ -91,13 +113,14 @@ class SqlPage:
         return (run_id, event_index) if isinstance(run_id, str) and isinstance(event_index, int) else None
 
 
-def read_sql(logdir: Logdir, sandbox: Sandbox, query: str | None) -> SqlPage:
+def read_sql(logdir: Logdir, sql_box: SqlBox, query: str | None, *, name: str | None = None) -> SqlPage:
     """Runs a query and returns it with its answer.
 
     Args:
         logdir: Has the tables and views.
-        sandbox: Runs the query.
+        sql_box: Runs the query.
         query: One SELECT; None if none was given.
+        name: The name of the query; None if it has none.
 
     Raises:
         SandboxBusyError: Another query is still running.
@@ -105,34 +128,73 @@ def read_sql(logdir: Logdir, sandbox: Sandbox, query: str | None) -> SqlPage:
     answer = error = None
     if query is not None:
         try:
-            answer = sandbox.ask(query)
+            answer = sql_box.sandbox.ask(query)
         except QueryError as refused:
             error = str(refused)
     sources = _sources()
     names = {source.name for source in sources}
     columns = {name: columns for name, columns in logdir.rows(_COLUMNS) if name in names}
-    return SqlPage(query=query, answer=answer, error=error, sources=sources, columns=columns, examples=EXAMPLES)
+    return SqlPage(
+        query=query,
+        answer=answer,
+        error=error,
+        sources=sources,
+        columns=columns,
+        examples=EXAMPLES,
+        name=name,
+        saved=sql_box.saved.read(),
+        directory=str(sql_box.saved.directory),
+    )
 
 
-def sql_page(sandbox: Sandbox) -> PageKind:
+def sql_page(sql_box: SqlBox) -> PageKind:
     """Returns the SQL page, which runs its queries in a sandbox."""
     return PageKind(
         name="sql",
         title="SQL",
         key="q",
-        read=lambda logdir, parameters: read_sql(logdir, sandbox, parameters.text("query")),
+        read=lambda logdir, parameters: read_sql(
+            logdir, sql_box, parameters.text("query"), name=parameters.text("name")
+        ),
         assets=(*(f"vendor/codemirror/{name}" for name in _EDITOR), "sql.js", "sql.css"),
+        version=sql_box.saved.state,
     )
 
 
-def read_csv(sandbox: Sandbox, parameters: Parameters) -> str:
+def change_saved(saved: SavedQueries, action: str, parameters: Parameters) -> dict[str, str | None]:
+    """Saves or deletes a query, as the fields of the page's form say.
+
+    Args:
+        saved: The saved queries.
+        action: SAVE or DELETE.
+        parameters: The fields.
+
+    Returns:
+        The parameters of the page that shows the query. After a deletion it has no name, but still the query.
+
+    Raises:
+        QueryError: The query has no name, or cannot be saved or deleted.
+    """
+    name, query = (parameters.text("name") or "").strip(), parameters.text("query")
+    if not name or query is None:
+        raise QueryError(
+            f"the form has no {'name' if query else 'query'}; go back, enter one, and save the query again."
+        )
+    if action == SAVE:
+        saved.save(name, query)
+    else:
+        saved.delete(name)
+    return {"query": query, "name": name if action == SAVE else None, "run": parameters.text("run")}
+
+
+def read_csv(sql_box: SqlBox, parameters: Parameters) -> str:
     """Returns the result of a URL's query as CSV.
 
     Raises:
         QueryError: The URL has no query, or the query is refused.
         SandboxBusyError: Another query is still running.
     """
-    return sandbox.csv(parameters.needed("query"))
+    return sql_box.sandbox.csv(parameters.needed("query"))
 
 
 def _sources() -> tuple[Source, ...]:

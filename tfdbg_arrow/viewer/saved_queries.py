@@ -1,0 +1,116 @@
+"""SavedQueries: the queries that the user keeps for the SQL page, as .sql files in a directory."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tfdbg_arrow.errors import QueryError
+from tfdbg_arrow.storage.disk import written_whole
+
+_SUFFIX = ".sql"
+_NAME = re.compile(r"[\w(),+-](?:[\w .(),+-]{0,78}[\w(),+-])?")
+"""Names that are file names on every system: up to 80 characters, none of which ends a directory's name."""
+_MAX_LISTED = 200
+"""Number of saved queries in the list; more would make the page long."""
+_MAX_BYTES = 1 << 20
+"""A longer file is no query."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedQuery:
+    """A saved query: its name, and its text."""
+
+    name: str
+    query: str
+
+
+class SavedQueries:
+    """The queries in a directory of the user. Other programs may write and remove files there.
+
+    Args:
+        directory: Holds one file NAME.sql for each query. It is made when the first query is saved.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def read(self) -> tuple[SavedQuery, ...]:
+        """Returns the saved queries by their names. Files that cannot be read, or are too large, are left out."""
+        return tuple(
+            SavedQuery(name=path.stem, query=text) for path in self._paths() if (text := _text(path)) is not None
+        )
+
+    def state(self) -> tuple[tuple[str, int], ...]:
+        """Returns what changes when a query is saved or deleted: the name and the time of each file."""
+        stated = []
+        for path in self._paths():
+            with contextlib.suppress(OSError):
+                stated.append((path.name, path.stat().st_mtime_ns))
+        return tuple(stated)
+
+    def save(self, name: str, query: str) -> None:
+        """Saves a query, in place of the one of the same name.
+
+        Raises:
+            QueryError: The name cannot be the name of a file, the query is too long, or it cannot be written.
+        """
+        path, data = self._path(name), query.replace("\r\n", "\n").encode()
+        if len(data) > _MAX_BYTES:
+            raise QueryError(f"the query has {len(data):,} bytes, and a saved one can have {_MAX_BYTES:,}.")
+        with _writing(path):
+            self.directory.mkdir(parents=True, exist_ok=True)
+            with written_whole(path) as temporary:
+                temporary.write_bytes(data)
+
+    def delete(self, name: str) -> None:
+        """Deletes a saved query, if there is one of that name.
+
+        Raises:
+            QueryError: The name cannot be the name of a file, or the file cannot be deleted.
+        """
+        path = self._path(name)
+        with _writing(path):
+            path.unlink(missing_ok=True)
+
+    def _paths(self) -> list[Path]:
+        try:
+            names = sorted(os.listdir(self.directory), key=str.casefold)
+        except OSError:  # no query was saved yet
+            return []
+        stems = (name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX))
+        return [self._path(stem) for stem in stems if _NAME.fullmatch(stem)][:_MAX_LISTED]
+
+    def _path(self, name: str) -> Path:
+        if not _NAME.fullmatch(name):
+            raise QueryError(
+                f"{name[:100]!r} cannot be the name of a query; use up to 80 letters, digits, spaces and any of .,()+-_"
+            )
+        return self.directory / f"{name}{_SUFFIX}"
+
+
+def default_directory() -> Path:
+    """Returns the directory of the user's saved queries: tfdbg_arrow/queries in $XDG_DATA_HOME or ~/.local/share."""
+    base = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
+    return Path(base).expanduser().absolute() / "tfdbg_arrow" / "queries"
+
+
+def _text(path: Path) -> str | None:
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MAX_BYTES + 1)
+    except OSError:  # it was deleted since, or is a directory
+        return None
+    return None if len(data) > _MAX_BYTES else data.decode("utf-8", "replace")
+
+
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise QueryError(f"{path} cannot be changed: {error.strerror}; choose a directory with --queries.") from error
