@@ -190,7 +190,7 @@ def test_the_security_headers_of_every_response(served: Served, target: str, coo
     assert headers["content-security-policy"] == CONTENT_SECURITY_POLICY
     assert "unsafe" not in headers["content-security-policy"]
     assert headers["x-content-type-options"] == "nosniff"
-    assert headers["referrer-policy"] == "no-referrer"
+    assert headers["referrer-policy"] == "same-origin"
     assert headers["cache-control"] == "no-store"
     assert "server" not in headers
 

@@ -167,8 +167,8 @@ def test_a_query_is_saved_opened_changed_and_deleted(path: Path) -> None:
         page.keyboard.type("SELECT 1 AS one")
         page.get_by_label("Name", exact=True).fill("Ones, 50 %")
         page.get_by_role("button", name="Save").click()
-        expect(page.get_by_text("cannot be the name of a query")).to_be_visible()
-        page.go_back()
+        assert page.locator("input:invalid").count() == 1  # the browser asks for another name
+        assert not [*path.parent.rglob("*.sql")]
         page.get_by_label("Name", exact=True).fill("Ones (all)")
         page.get_by_role("button", name="Save").click()
         page.wait_for_url("**/sql?query=SELECT+1*")
@@ -186,24 +186,24 @@ def test_a_query_is_saved_opened_changed_and_deleted(path: Path) -> None:
         assert not file.exists()
 
 
-@pytest.mark.parametrize("name", ["", " ", "../up", "/etc/x", "a/b", ".hidden", "a.", "x" * 81, "a\0b", "a\nb"])
+@pytest.mark.parametrize("name", ["", " ", "../up", "/etc/x", "a/b", ".hidden", "a.", "x" * 81, "a\0b", "a\nb", "é"])
 def test_a_name_that_is_no_file_name_is_refused(path: Path, served: Served, name: str) -> None:
     for action in ("save", "delete"):
         answer = served.ask(f"/sql.{action}", method="POST", body=_form(name=name, query="SELECT 1"))
         assert answer.status == 400
-    assert not path.with_name("queries").exists()
+    assert not [*path.parent.rglob("*.sql")]
 
 
 def test_a_query_that_is_too_large_or_has_no_text_is_not_saved(path: Path, served: Served) -> None:
     for size, status in ((0, 400), ((1 << 20) + 1, 400), (5 << 20, 413)):
         assert served.ask("/sql.save", method="POST", body=_form(name="n", query="x" * size)).status == status
-    assert not path.with_name("queries").exists()
+    assert not [*path.parent.rglob("*.sql")]
 
 
 def test_other_files_are_no_saved_queries(tmp_path: Path) -> None:
     saved = SavedQueries(tmp_path / "queries")
     assert saved.read() == ()
-    saved.save("naïve", "SELECT 'é'\r\n")
+    saved.save("naive", "SELECT 'é'\r\n")
     (saved.directory / "notes.txt").write_text("SELECT 1")
     (saved.directory / ".hidden.sql").write_text("SELECT 1")
     (saved.directory / "directory.sql").mkdir()
@@ -211,7 +211,7 @@ def test_other_files_are_no_saved_queries(tmp_path: Path) -> None:
     (saved.directory / "long.sql").write_bytes(b"-" * ((1 << 20) + 1))
     assert [(query.name, query.query) for query in saved.read()] == [
         ("Bytes", "SELECT '\ufffd'"),
-        ("naïve", "SELECT 'é'\n"),
+        ("naive", "SELECT 'é'\n"),
     ]
 
 

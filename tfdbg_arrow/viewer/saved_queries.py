@@ -13,8 +13,9 @@ from tfdbg_arrow.errors import QueryError
 from tfdbg_arrow.storage.disk import written_whole
 
 _SUFFIX = ".sql"
-_NAME = re.compile(r"[\w(),+-](?:[\w .(),+-]{0,78}[\w(),+-])?")
-"""Names that are file names on every system: up to 80 characters, none of which ends a directory's name."""
+NAME_PATTERN = r"[A-Za-z0-9_\(\),+\-]([A-Za-z0-9_ .\(\),+\-]{0,78}[A-Za-z0-9_\(\),+\-])?"
+"""Names that are file names on every system, for Python and for browsers: up to 80 characters, no `/`, no `.` first."""
+_NAME = re.compile(NAME_PATTERN)
 _MAX_LISTED = 200
 """Number of saved queries in the list; more would make the page long."""
 _MAX_BYTES = 1 << 20
@@ -88,7 +89,8 @@ class SavedQueries:
     def _path(self, name: str) -> Path:
         if not _NAME.fullmatch(name):
             raise QueryError(
-                f"{name[:100]!r} cannot be the name of a query; use up to 80 letters, digits, spaces and any of .,()+-_"
+                f"{name[:100]!r} cannot be the name of a query; use up to 80 letters of ASCII, digits, spaces and any of "
+                ".,()+-_, and no space or dot first or last."
             )
         return self.directory / f"{name}{_SUFFIX}"
 

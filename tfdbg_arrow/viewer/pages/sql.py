@@ -15,7 +15,7 @@ from tfdbg_arrow.query.logdir.public_views import public_views
 from tfdbg_arrow.query.sql_sandbox import Sandbox, SandboxAnswer
 from tfdbg_arrow.schema import TABLES, Table
 from tfdbg_arrow.viewer.page import PageKind, Parameters
-from tfdbg_arrow.viewer.saved_queries import SavedQueries, SavedQuery
+from tfdbg_arrow.viewer.saved_queries import NAME_PATTERN, SavedQueries, SavedQuery
 
 SAVE, DELETE = "sql.save", "sql.delete"
 """The addresses that the buttons of the page post its form to."""
@@ -98,6 +98,11 @@ class SqlPage:
     name: str | None
     saved: tuple[SavedQuery, ...]
     directory: str
+
+    @property
+    def name_pattern(self) -> str:
+        """What the browser allows as a name, so that a refused name does not lose the query."""
+        return NAME_PATTERN
 
     @property
     def is_saved(self) -> bool:

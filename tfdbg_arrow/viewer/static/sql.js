@@ -5,7 +5,8 @@
     const field = document.getElementById("query");
     if (!field || field.classList.contains("edited")) return; // no content with a query, or the editor is there
     field.classList.add("edited");
-    const run = () => field.form.requestSubmit();
+    // By its button, which is the one that needs no name.
+    const run = () => field.form.requestSubmit(field.form.querySelector("[data-run]"));
     const editor = CodeMirror.fromTextArea(field, {
       mode: "text/x-sql",
       lineWrapping: true,
