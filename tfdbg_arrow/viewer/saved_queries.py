@@ -89,8 +89,8 @@ class SavedQueries:
     def _path(self, name: str) -> Path:
         if not _NAME.fullmatch(name):
             raise QueryError(
-                f"{name[:100]!r} cannot be the name of a query; use up to 80 letters of ASCII, digits, spaces and any of "
-                ".,()+-_, and no space or dot first or last."
+                f"{name[:100]!r} cannot be the name of a query; use up to 80 letters of ASCII, digits, spaces and any "
+                "of .,()+-_, and no space or dot first or last."
             )
         return self.directory / f"{name}{_SUFFIX}"
 
