@@ -279,6 +279,41 @@ def test_the_sample_of_a_mask_is_known_though_tensorflow_moved_the_cast_of_the_m
     assert facts_of(found) == [ONE_BAD, ("data", f"{ORDERED}; {CLEAN}")]
 
 
+class LogOfCount(keras.layers.Layer):  # type: ignore[misc]
+    """Takes the logarithm of the number of steps of a series that are not padding."""
+
+    def __init__(self, axis: int) -> None:
+        super().__init__()
+        self._axis = axis
+
+    def call(self, x: Any) -> Any:
+        is_used = tf.reduce_any(tf.not_equal(x, 0.0), axis=-1)
+        used = tf.reduce_any(is_used, axis=self._axis, keepdims=True) if self._axis == 0 else is_used
+        return x[:, 0] * tf.math.log(tf.reduce_sum(tf.cast(used, tf.float32), axis=1, keepdims=True))
+
+
+@pytest.mark.parametrize(
+    ("num_steps", "num_features", "axis", "is_known"),
+    [(12, 3, 1, True), (12, 3, 0, False), (BATCH, 3, 1, False), (12, BATCH, 1, False)],
+)
+def test_the_sample_of_a_mask_that_is_computed_from_the_data_is_known(
+    tmp_path: Path, num_steps: int, num_features: int, axis: int, is_known: bool
+) -> None:
+    """The mask is of booleans, which have no rows. In the near misses, another axis may be that of the batch."""
+    series = np.random.default_rng(0).uniform(1, 2, (NUM_ROWS, num_steps, num_features)).astype("float32")
+    series[BAD_ROW if axis else slice(None)] = 0
+
+    def program() -> None:
+        model = keras.Sequential([LogOfCount(axis), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        model.fit(series, np.ones((NUM_ROWS, 1)), batch_size=BATCH, shuffle=False, verbose=0)
+
+    found = first(tmp_path, program)
+    assert found.op_type == "Log"
+    assert (facts_of(found)[:1] == [ONE_BAD]) is is_known
+    assert any(ORDERED in fact for _, fact in facts_of(found)) is is_known
+
+
 @pytest.mark.slow
 def test_with_several_steps_in_one_execution_the_inputs_are_those_of_the_same_step(tmp_path: Path) -> None:
     def program() -> None:

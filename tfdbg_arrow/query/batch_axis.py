@@ -8,6 +8,7 @@ the graph leaves the size of that axis open, or if no other axis has the same si
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
@@ -33,6 +34,8 @@ _REORDERING = frozenset({
     "Reverse", "ReverseV2", "Roll", "ScatterNd", "TopK", "TopKV2", "Unique", "UniqueV2", "UnsortedSegmentSum",
 })  # fmt: skip
 """Types of ops whose output can have the slices of an input in another order."""
+_REDUCTIONS = frozenset({"All", "Any", "ArgMax", "ArgMin", "Max", "Min", "Prod", "Sum"})
+"""Types of ops that reduce masks and numbers, along some axes."""
 _LOOKUPS = frozenset({"Gather", "GatherV2", "ResourceGather"})
 """Types of ops that take slices of a table by number, such as an embedding."""
 _MAX_TENSORS = 1_000
@@ -221,16 +224,23 @@ class BatchAxis:
         return None if not rows or rows[0][0] is None else tuple(rows[0][0])
 
     def _behind_integers(self, row: TensorEvent, start: GraphTensor | None, *, num_axes: int) -> list[TensorEvent]:
-        """Returns a recorded component of the batch if an op computes from another one that has no row.
+        """Returns the recorded tensors behind those without a row from which an op computes, such as masks.
+
+        If these come from a component of the batch that has no row, this is another component.
 
         Args:
             row: The output of the op.
             start: The output or an input, from which ops are followed back.
             num_axes: Number of axes of `start`.
         """
-        component = self._component_behind(row, start, num_axes=num_axes)
-        siblings = [] if component is None else self._siblings_of(component)
-        return [sibling for sibling in siblings if sibling.shape and sibling.shape[0] == (row.shape or (0,))[0]][:1]
+        size = (row.shape or (0,))[0]
+        rows: list[TensorEvent] = []
+        for source in self._behind_unrecorded(row, start, num_axes=num_axes):
+            if isinstance(source, TensorEvent):
+                rows += [source] if source.shape and source.shape[0] == size else []
+            elif siblings := [one for one in self._siblings_of(source) if one.shape and one.shape[0] == size]:
+                return siblings[:1]
+        return rows
 
     def _source(self, row: TensorEvent) -> BatchSource | None:
         """Returns a tensor as a source if it is an input of the step, or computed from one that has no row."""
@@ -289,7 +299,14 @@ class BatchAxis:
     def _component_behind(
         self, row: TensorEvent, start: GraphTensor | None, *, num_axes: int
     ) -> GraphTensor | EagerValue | None:
-        """Returns the component of the batch from which an op computes through tensors without rows, or None.
+        """Returns the component of the batch from which an op computes through tensors without rows, or None."""
+        sources = self._behind_unrecorded(row, start, num_axes=num_axes)
+        return next((source for source in sources if not isinstance(source, TensorEvent)), None)
+
+    def _behind_unrecorded(
+        self, row: TensorEvent, start: GraphTensor | None, *, num_axes: int
+    ) -> Iterator[GraphTensor | EagerValue | TensorEvent]:
+        """Yields the components of the batch, and the recorded tensors, behind tensors without rows that an op takes.
 
         Tensors of integers and booleans, such as pixels, token numbers and masks, have no rows.
 
@@ -304,23 +321,26 @@ class BatchAxis:
         )
         for _ in range(_MAX_UNRECORDED):
             if not to_follow:
-                return None
+                return
             place, num_axes, shape = to_follow.pop()
             trace = self._flow.trace(place, how="graph", near=row.event_index)
             place = trace.place
             if trace.row is not None and place != start:
+                if _num_axes(trace.row) == num_axes:
+                    yield trace.row
                 continue
             argument = next((passed for passed in reversed(trace.path) if isinstance(passed, GraphTensor)), None)
             if shape is None and argument is not None:
                 shape = self._static_shape(argument)
             if isinstance(place, EagerValue):
-                if self._flow.events.eager(place.tensor_id).op_type in GETS_ELEMENT:
-                    return place if len(shape or ()) == num_axes else None
+                if self._flow.events.eager(place.tensor_id).op_type in GETS_ELEMENT and len(shape or ()) == num_axes:
+                    yield place
                 continue
             op = self._flow.graphs.op(place.graph_id, place.op_name)
             if op is not None and op.op_type in GETS_ELEMENT:
-                # A component that was broadcast has another first axis.
-                return place if len(shape or ()) == num_axes else None
+                if len(shape or ()) == num_axes:  # a component that was broadcast has another first axis
+                    yield place
+                continue
             sources = () if op is None else self._flow.borders.executed.inputs(place, op)
             if op is not None and op.op_type in _ELEMENTWISE:
                 same_shape = shape if len(sources) == 1 else None  # a node that the optimizer made has no static shape
@@ -329,7 +349,10 @@ class BatchAxis:
                 source_shape = self._static_shape(sources[0])
                 if _has_same_slices(source_shape, shape):
                     to_follow.append((sources[0], len(source_shape or ()), source_shape))
-        return None
+            elif op is not None and op.op_type in _REDUCTIONS and sources:
+                source_shape = self._static_shape(sources[0])
+                if source_shape and _shows_first_axis(source_shape, self._static_shape(place)):
+                    to_follow.append((sources[0], len(source_shape), source_shape))
 
     def _is_open(self, row: TensorEvent, axis: int) -> bool:
         """Returns whether the graph leaves the size of an axis open until it runs; True for an eager tensor."""
@@ -406,6 +429,20 @@ def _has_same_slices(before: tuple[int, ...] | None, after: tuple[int, ...] | No
     if not before or not after or -1 in before[1:] or -1 in after[1:]:
         return False
     return math.prod(before[1:]) == math.prod(after[1:])  # then the first axis has the same size, too
+
+
+def _shows_first_axis(before: tuple[int, ...], after: tuple[int, ...] | None) -> bool:
+    """Returns whether the first axis before a reduction is certainly that after it: no other axis has its size.
+
+    Args:
+        before: The static shape of the input. Axes whose size a graph leaves open have the size -1.
+        after: The static shape of the output.
+    """
+    return after is not None and _axes_of_size(before, before[0]) == _axes_of_size(after, before[0]) == [0]
+
+
+def _axes_of_size(shape: tuple[int, ...], size: int) -> list[int]:
+    return [axis for axis, length in enumerate(shape) if length == size]
 
 
 def _num_axes(row: TensorEvent) -> int:
