@@ -166,7 +166,9 @@ class Flow:
         context = Context(*(row[column] for column in Context._fields))
         if context.step_id is None:  # an unknown context equals no other one
             context = context._replace(iteration=~row["event_index"])
-        elif context not in self._seen:
+        # A node that the optimizer made can run in a loop with the call site of the outermost graph.
+        is_misplaced = not row["call_site"] and row["frame_id"] and (row["graph_id"], row["op_name"]) not in self._ops
+        if context.step_id is not None and context not in self._seen and not is_misplaced:
             self._seen[context] = row["event_index"], row["execution_index"]
             self._sites[context.step_id][context.call_site].append(context)
         self.health[Tensor(context, row["op_name"], row["output_slot"])] = row
