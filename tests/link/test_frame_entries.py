@@ -6,14 +6,19 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.query.interpreter import _combine
 from tfdbg_arrow.link.frame_entries import find_entries
 
 IDS = st.integers(-(2**63), 2**63 - 1)
 
 
+def combine(first: int, second: int) -> int:
+    """Combines two hashes. Source: tensorflow/core/lib/hash/hash.h, Hash64Combine."""
+    first %= 2**64
+    return first ^ ((second + 0x9E3779B97F4A7800 + (first << 10) + (first >> 4)) % 2**64)
+
+
 def frame_id(outer: int, iteration: int, name: int) -> int:
-    made = _combine(outer, _combine(iteration, name))
+    made = combine(outer, combine(iteration, name))
     return made - 2**64 if made >= 2**63 else made
 
 

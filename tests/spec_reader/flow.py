@@ -24,10 +24,10 @@ _BORDER_NODES = frozenset({"Identity", "Switch", "Merge", "Enter", "Exit", "Next
 _NEVER_BAD = re.compile(r"bool|string|q?u?int\d+")
 TAKING = re.compile(r"(TensorArray(Read|Gather|Concat)|StackPop)(V\d)?")
 _STORING = re.compile(r"(TensorArray(Write|Scatter|Split)|StackPush)(V\d)?")
-_PASSING = frozenset(
+PASSING = frozenset(
     {"CheckNumerics", "EnsureShape", "Identity", "IdentityN", "PreventGradient", "Snapshot", "StopGradient"}
 )
-_CONTAINERS = ("EmptyTensorList", "Optional", "TensorList")
+CONTAINERS = ("EmptyTensorList", "Optional", "TensorList")
 _MAX_PATH = 10_000
 
 Row = dict[str, Any]
@@ -166,7 +166,9 @@ class Flow:
         context = Context(*(row[column] for column in Context._fields))
         if context.step_id is None:  # an unknown context equals no other one
             context = context._replace(iteration=~row["event_index"])
-        elif context not in self._seen:
+        # A node that the optimizer made can run in a loop with the call site of the outermost graph.
+        is_misplaced = not row["call_site"] and row["frame_id"] and (row["graph_id"], row["op_name"]) not in self._ops
+        if context.step_id is not None and context not in self._seen and not is_misplaced:
             self._seen[context] = row["event_index"], row["execution_index"]
             self._sites[context.step_id][context.call_site].append(context)
         self.health[Tensor(context, row["op_name"], row["output_slot"])] = row
@@ -237,6 +239,10 @@ class Flow:
 
     # Inputs
 
+    def is_at_border(self, tensor: Tensor) -> bool:
+        """Returns whether a tensor is at a border, so that no op computed it there."""
+        return self._across(tensor) is not None
+
     def inputs(self, tensor: Tensor) -> list[Tensor]:
         """Returns the inputs of a tensor's op that can be bad, with or without rows.
 
@@ -293,7 +299,7 @@ class Flow:
         """Returns whether a tensor without a row is determined by the inputs of its op."""
         op_type = self._ops[tensor.context.graph_id, tensor.op]["op_type"]
         is_absorbed = tensor.context.graph_id in self._recorded_sites and self._node(tensor) is None
-        return is_absorbed or op_type in _PASSING or op_type.startswith(_CONTAINERS)
+        return is_absorbed or op_type in PASSING or op_type.startswith(CONTAINERS)
 
     def _dtype(self, tensor: Tensor) -> str | None:
         if tensor in self.health:

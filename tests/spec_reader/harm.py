@@ -29,9 +29,9 @@ def most_harmful(run: Run) -> tuple[Origin | None, str | None]:
 
     Roles other than `gradient` are not considered.
     """
-    for harm, harmed in (*_harmed(run), (None, _bad(run))):
+    for harm, harmed in (*_harmed(run), (None, bad_tensors(run))):
         first_harmed = next((same for _, same in _by_start(run, harmed)), []) if harm else harmed
-        roots = {_cause(run, root) if harm else root for root in _roots(run, first_harmed)}
+        roots = {_cause(run, root) if harm else root for root in roots_of(run, first_harmed)}
         if roots:
             first = min(roots, key=functools.partial(_place, run))
             if harm == "variable" and (loss := _first_loss(run, first_harmed)) is not None:
@@ -47,7 +47,7 @@ def _first_loss(run: Run, written: list[Tensor]) -> Tensor | None:
     results = next(tensors for harm, tensors in _harmed(run) if harm == "result")
     (end, _), *_ = _by_start(run, written)
     for start, returned in _by_start(run, results):
-        roots = {_cause(run, root) for root in _roots(run, returned)} if start <= end else set()
+        roots = {_cause(run, root) for root in roots_of(run, returned)} if start <= end else set()
         losses = [root for root in roots if run.code(root).get("role") == "loss" or _op_of(run, root) in of_loss]
         if losses:
             return min(losses, key=functools.partial(_place, run))
@@ -64,18 +64,19 @@ def harm_of_roots(run: Run) -> dict[int, str]:
     """Returns the greatest harm of each root that did any, by event_index."""
     found: dict[int, str] = {}
     for harm, harmed in _harmed(run):
-        for root in _roots(run, harmed):
+        for root in roots_of(run, harmed):
             found.setdefault(run.health[root]["event_index"], harm)
     return found
 
 
-def _bad(run: Run) -> list[Tensor]:
+def bad_tensors(run: Run) -> list[Tensor]:
+    """Returns the bad tensors with a row, in the order of `event_index`."""
     return [tensor for tensor, row in run.health.items() if run.kinds_of_row(row)]
 
 
 def _harmed(run: Run) -> list[tuple[str, list[Tensor]]]:
     """Returns the kinds of harm, the greatest first, with the bad tensors that did it."""
-    bad = _bad(run)
+    bad = bad_tensors(run)
     return [("variable", _written(run)), ("result", [*_results(run, bad), *_decided(run), *_cut_off(run, bad)])]
 
 
@@ -106,13 +107,13 @@ def _place(run: Run, root: Tensor) -> tuple[Any, ...]:
     return position[0], root not in run.origins() or not run.is_known(root), position
 
 
-def _bad_inputs(run: Run, tensor: Tensor) -> list[Tensor]:
+def bad_inputs(run: Run, tensor: Tensor) -> list[Tensor]:
     """Returns the nearest bad rows that an op took."""
     behind = [*run.nearest_rows(tensor), *run.behind_exponentials(tensor)]
     return [source for source in behind if run.kinds_of_row(run.health[source])]
 
 
-def _roots(run: Run, tensors: Iterable[Tensor]) -> set[Tensor]:
+def roots_of(run: Run, tensors: Iterable[Tensor]) -> set[Tensor]:
     """Returns the bad tensors to which the bad values of others go back."""
     found: set[Tensor] = set()
     seen: set[Tensor] = set()
@@ -123,7 +124,7 @@ def _roots(run: Run, tensors: Iterable[Tensor]) -> set[Tensor]:
             continue
         seen.add(tensor)
         own = run.kinds_of_row(run.health[tensor])
-        sources = _bad_inputs(run, tensor)
+        sources = bad_inputs(run, tensor)
         if tensor not in run.origins():
             sources = [source for source in sources if run.kinds_of_row(run.health[source]) & own]
         waiting += sources
@@ -248,27 +249,20 @@ def _computes(run: Run, row: Row, user: Row) -> bool:
 
 def _cause(run: Run, root: Tensor) -> Tensor:
     """Returns the first root of the bad outputs of the forward op of a gradient, or else the root itself."""
-    code = run.code(root)
-    if code.get("forward_op_name") is not None:
-        place = ("graph_id", "op_name"), (code["forward_graph_id"], code["forward_op_name"])
-    elif code.get("forward_execution_index") is not None:
-        place = ("scope", "execution_index"), ("execution", code["forward_execution_index"])
-    else:
-        place = None
-    behind = [] if place is None else _bad_outputs(run, root, *place)
-    behind = behind or _after_forward_op(run, root, code)
+    behind = bad_outputs_of_forward_op(run, root)
+    behind = behind or _after_forward_op(run, root)
     behind = behind or [each for each in run.unlinked(root) if run.kinds_of_row(run.health[each])]
-    return min(_roots(run, behind) - {root}, key=run.position, default=root)
+    return min(roots_of(run, behind) - {root}, key=run.position, default=root)
 
 
-def _after_forward_op(run: Run, root: Tensor, code: Row) -> list[Tensor]:
+def _after_forward_op(run: Run, root: Tensor) -> list[Tensor]:
     """Returns the roots in the forward pass of a call that were computed from the result of a gradient's forward op."""
-    own = run.health[root]
+    own, code = run.health[root], run.code(root)
     if code.get("forward_op_name") is None or own["execution_index"] is None:
         return []
     forward = [
         tensor
-        for tensor in _bad(run)
+        for tensor in bad_tensors(run)
         if run.health[tensor]["scope"] == "graph"
         and run.health[tensor]["execution_index"] == own["execution_index"]
         and run.code(tensor).get("role") != "gradient"
@@ -276,14 +270,21 @@ def _after_forward_op(run: Run, root: Tensor, code: Row) -> list[Tensor]:
     place = code["forward_graph_id"], code["forward_op_name"]
     return [
         tensor
-        for tensor in _roots(run, forward)
+        for tensor in roots_of(run, forward)
         if any((run.health[each]["graph_id"], each.op) == place for each in run.ancestors(tensor) if each in run.health)
     ]
 
 
-def _bad_outputs(run: Run, root: Tensor, columns: tuple[str, ...], key: tuple[object, ...]) -> list[Tensor]:
-    """Returns the bad tensors of an op in the last call before a tensor in which it ran."""
-    index = run.health[root]["execution_index"]
+def bad_outputs_of_forward_op(run: Run, gradient: Tensor) -> list[Tensor]:
+    """Returns the bad tensors of the forward op of a gradient, in the last call before it in which this op ran."""
+    code = run.code(gradient)
+    if code.get("forward_op_name") is not None:
+        columns, key = ("graph_id", "op_name"), (code["forward_graph_id"], code["forward_op_name"])
+    elif code.get("forward_execution_index") is not None:
+        columns, key = ("scope", "execution_index"), ("execution", code["forward_execution_index"])
+    else:
+        return []
+    index = run.health[gradient]["execution_index"]
     rows = [
         (tensor, row)
         for tensor, row in run.health.items()

@@ -17,7 +17,7 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 import tensorflow as tf
 
 import tfdbg_arrow
-from tests.query.program_strategies import random_program
+from tests.spec_reader.random_program import random_program
 from tests.spec_reader.source import source
 
 

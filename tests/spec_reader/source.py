@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from tests.query.programs import (
+from tests.spec_reader.programs import (
     Constant,
     EagerCall,
     EagerOp,
@@ -42,7 +42,7 @@ _OPS = {
     "ReadVariableOp": "{0} = {x}.read_value()",
     "AssignVariableOp": "{x}.assign({y})",
     "AssignAddVariableOp": "{x}.assign_add({y})",
-    # Of TENSORFLOW_ONLY:
+    # Of OP_GROUPS:
     "Float16": "{0} = tf.cast(tf.exp(tf.cast({x}, tf.float16) * 9.0), tf.float32)",
     "BFloat16": "{0} = tf.cast(tf.math.rsqrt(tf.cast({x}, tf.bfloat16)), tf.float32)",
     "Float64": "{0} = tf.cast(tf.math.log1p(tf.cast({x}, tf.float64)), tf.float32)",
@@ -115,10 +115,10 @@ class _Writer:
         self._names: dict[tuple[Graph, str, int], str] = {}
         self._written: set[Graph] = set()
         # Tensors of more than 128 elements are captured as arguments, smaller ones as constants.
-        self._repeats = 65 if program.order % 4 == 0 else 1
+        self._repeats = 65 if program.is_large else 1
 
     def source(self) -> tuple[str, str]:
-        variables = [f"v{each.tensor_id} = tf.Variable({self._value(each.start)})" for each in self._program.variables]
+        variables = [f"v{each.number} = tf.Variable({self._value(each.start)})" for each in self._program.variables]
         for statement in self._program.statements:
             if isinstance(statement, EagerCall):
                 self._function(statement.graph)
@@ -153,7 +153,7 @@ class _Writer:
                 self._gradient(statement.graph, arguments, outputs, target, gradient=_eager(statement.gradient))
 
     def _call(self, graph: Graph, arguments: Sequence[str], outputs: Sequence[str]) -> None:
-        self._add(f"[{', '.join(outputs)}] = {_name_of(graph)}({', '.join(arguments)})")
+        self._add(f"[{', '.join(outputs)}] = {graph.name}({', '.join(arguments)})")
 
     def _gradient(
         self, graph: Graph, arguments: Sequence[str], outputs: Sequence[str], target: str, *, gradient: str
@@ -192,20 +192,20 @@ class _Writer:
         for callee in _callees(graph):
             self._function(callee)
         self._add("@tf.function(autograph=False)")
-        self._graph(graph, len(graph.results))
+        self._graph(graph)
 
-    def _graph(self, graph: Graph, num_results: int, *, num_iterations: int = 0, counter: str | None = None) -> None:
+    def _graph(self, graph: Graph, *, num_iterations: int = 0, counter: str | None = None) -> None:
         """Writes a graph as a Python function. `counter` is the loop's counter in the graph."""
         arguments = [self._name(Symbol(graph, name)) for name in graph.arguments]
         for outer, inner in graph.captures:
             self._names[graph, inner.op_name, inner.slot] = self._source(graph, outer)
-        self._add(f"def {_name_of(graph)}({', '.join(arguments)}):")
+        self._add(f"def {graph.name}({', '.join(arguments)}):")
         self._indent += "    "
         for op in graph.ops.values():
             if op.op_type != "Placeholder":
                 self._graph_op(graph, op, num_iterations=num_iterations, counter=counter)
-        results = [self._name(result) for result in graph.results[:num_results]]
-        self._add(f"return {results[0]}" if num_iterations and num_results == 1 else f"return [{', '.join(results)}]")
+        results = [self._name(result) for result in graph.results]
+        self._add(f"return {results[0]}" if num_iterations else f"return [{', '.join(results)}]")
         self._indent = self._indent[4:]
         self._add("")
 
@@ -220,51 +220,43 @@ class _Writer:
 
     def _graph_op(self, graph: Graph, op: Op, *, num_iterations: int, counter: str | None) -> None:
         inputs = [self._name(symbol) for symbol in op.inputs]
-        outputs = [self._name(Symbol(graph, op.name, slot)) for slot in range(len(op.dtypes))]
-        if op.op_type == "StatefulPartitionedCall":
-            callee = op.calls[0][2]
-            self._call(callee, inputs[: len(callee.arguments)], outputs)
+        outputs = [self._name(Symbol(graph, op.name, slot)) for slot in range(op.num_outputs)]
+        if op.op_type == "Call":
+            self._call(op.calls[0], inputs, outputs)
         elif op.op_type == "Gradient":
-            callee = op.calls[0][2]
+            callee = op.calls[0]
             results = [outputs[0], *(["_"] * (len(callee.results) - 1))]
-            target, *arguments = inputs[: len(callee.arguments) + 1]
+            target, *arguments = inputs
             self._gradient(callee, arguments, results, target, gradient=outputs[1])
             if target.startswith("v"):
                 apply = "tf.raw_ops.ResourceApplyGradientDescent(var={}.handle, alpha=0.5, delta={})"
                 self._add(apply.format(target, outputs[1]))
         elif op.op_type in ("If", "Case"):
-            branches = [branch for _, _, branch in op.calls]
-            for branch in branches:
-                self._graph(branch, len(op.dtypes), counter=counter)
-            names = [_name_of(branch) for branch in branches]
+            for branch in op.calls:
+                self._graph(branch, counter=counter)
+            names = [branch.name for branch in op.calls]
             called = f"tf.cond({inputs[0]}, {names[0]}, {names[1]})"
             if op.op_type == "Case":
                 called = f"tf.switch_case({inputs[0]}, [{', '.join(names)}])"
             # TensorFlow may return a list of one tensor as the tensor.
             self._add(f"[{', '.join(outputs)}] = tf.nest.flatten({called})")
         elif op.op_type == "While":
-            (_, _, body), (_, _, cond) = op.calls
-            self._graph(cond, 1, num_iterations=op.num_iterations + 1)
-            self._graph(body, len(body.arguments), counter=self._name(Symbol(body, body.arguments[0])))
-            number = len(body.arguments)
-            call = f"tf.while_loop({_name_of(cond)}, {_name_of(body)}, [{', '.join(inputs[:number])}])"
-            self._add(f"{', '.join(outputs[:number])} = {call}")
+            body, cond = op.calls
+            self._graph(cond, num_iterations=op.num_iterations + 1)
+            self._graph(body, counter=self._name(Symbol(body, body.arguments[0])))
+            self._add(f"{', '.join(outputs)} = tf.while_loop({cond.name}, {body.name}, [{', '.join(inputs)}])")
         else:
             self._op(op.op_type, inputs, outputs, poison=op.poison, counter=counter, num_iterations=num_iterations - 1)
 
 
 def _eager(source: EagerSymbol | Variable) -> str:
-    return f"{'v' if isinstance(source, Variable) else 'e'}{source.tensor_id}"
-
-
-def _name_of(graph: Graph) -> str:
-    return graph.function_name.removeprefix("__inference_")
+    return f"{'v' if isinstance(source, Variable) else 'e'}{source.number}"
 
 
 def _callees(graph: Graph) -> Iterator[Graph]:
     """Yields the functions that a graph calls, also from its branches and loops."""
     for op in graph.ops.values():
-        for _, _, callee in op.calls:
+        for callee in op.calls:
             if callee.around is None:
                 yield callee
             else:

@@ -1,8 +1,8 @@
 """Test that a reader written from the specification alone answers as tfdbg_arrow does about random programs.
 
 For each program, the test compares all origins, whether each is proven (all inputs of its op are known), whether each
-did harm, and the whole answer of first_nonfinite. TFDBG_ARROW_SEEDS replays programs: `TFDBG_ARROW_SEEDS=17` or
-`TFDBG_ARROW_SEEDS=1000-1199`.
+did harm, the whole answer of first_nonfinite, and the tensors on the paths of provenance and spread.
+TFDBG_ARROW_SEEDS replays programs: `TFDBG_ARROW_SEEDS=17` or `TFDBG_ARROW_SEEDS=1000-1199`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import tfdbg_arrow
 from tests.spec_reader.harm import harm_of_roots, most_harmful
 from tests.spec_reader.reader import Origin, open_logdir
 from tests.spec_reader.test_spec_reader import REPOSITORY
+from tests.spec_reader.traces import wrong_traces
 from tfdbg_arrow.query import NonFinite
 
 HARMS = ("variable", "result")
@@ -69,6 +70,7 @@ def compare(logdir: Path) -> list[str]:
         for index, harm in harm_of_roots(run).items()
         if index in proven and ours[index].effect == "absorbed"
     ]
+    found += wrong_traces(run, logdir)
     first = tfdbg_arrow.first_nonfinite(logdir)
     expected, harm = most_harmful(run)
     own = first and (*_row(first), first.effect if first.effect in HARMS else None)

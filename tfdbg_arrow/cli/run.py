@@ -255,7 +255,6 @@ def run(
     no harm (see first-nonfinite), 1 a bad value was found, 2 an error, 3 a bug of tfdbg-arrow. The search stops after
     10 seconds. If it has found nothing by then, the exit code is 1 if a NaN was written to a variable, else 0.
     """
-    options = dict(locals())
     import tfdbg_arrow.stop  # noqa: F401  (registers the look-up of origins for --on-nonfinite raise)
     from tfdbg_arrow.storage.location import parse_location
     from tfdbg_arrow.writer.launch import record_program
@@ -271,7 +270,7 @@ def run(
         "max_memory_bytes": DEFAULT_MAX_MEMORY_BYTES if max_memory_bytes is None else max_memory_bytes,
     }
     names = {field.name for field in dataclasses.fields(Request)}
-    request = Request(**{name: value for name, value in options.items() if name in names} | changed)
+    request = Request(**{name: value for name, value in ctx.params.items() if name in names} | changed)
     try:
         outcome = record_program(_program(module, program or []), request, seed=seed)
         if outcome.is_child:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import base64
-import hashlib
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -69,25 +68,6 @@ def tables_markdown() -> str:
     """Returns the content of spec/tables.md."""
     contents = "\n".join(f"- [`{table.name}`](#{table.name}): {table.row}" for table in TABLES)
     return "\n".join([_INTRODUCTION, contents, *(_table_markdown(table) for table in TABLES)])
-
-
-def declaration_digest() -> str:
-    """Returns a SHA-256 of the format version and of every declared property that readers rely on.
-
-    The digest covers names, keys, order, ids, types, nullability, units and references, but not the documentation.
-    """
-    tables = [
-        [
-            table.name,
-            table.key,
-            [
-                [column.id, column.name, column.type.value, column.nullable, column.unit, column.references]
-                for column in table.columns
-            ],
-        ]
-        for table in TABLES
-    ]
-    return hashlib.sha256(json.dumps([FORMAT_VERSION, tables]).encode()).hexdigest()
 
 
 def generated_files() -> Mapping[str, str]:

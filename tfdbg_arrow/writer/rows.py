@@ -22,7 +22,6 @@ from tfdbg_arrow.errors import SettingError
 
 PATHS, SOURCE = "paths", "source"
 REDACTIONS = (PATHS, SOURCE)
-NOTHING: frozenset[str] = frozenset()
 
 
 Row = dict[str, object]
@@ -77,7 +76,7 @@ def parse_redact(value: str | Collection[str] | None) -> frozenset[str]:
         SettingError: The value is none of these.
     """
     if value is None:
-        return NOTHING
+        return frozenset()
     try:
         names = [name.strip() for name in value.split(",")] if isinstance(value, str) else list(value)
     except TypeError:

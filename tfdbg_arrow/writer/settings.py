@@ -27,7 +27,7 @@ from tfdbg_arrow.writer.remote.uploader import (
     check_remote,
     local_logdir,
 )
-from tfdbg_arrow.writer.rows import NOTHING, parse_redact
+from tfdbg_arrow.writer.rows import parse_redact
 from tfdbg_arrow.writer.selection import Choice, ChosenValues, Schedule, is_integer, parse_schedule, parse_values
 
 _CHOICES = {
@@ -110,22 +110,22 @@ class Settings:
     tensor_dtypes_text: str | None
     health_backend: str
     memory: MemoryShares
-    when_full: str = "wait"
-    values: ChosenValues | None = None
-    steps: Schedule | None = None
-    max_bytes: int | None = None
-    dump_on: str | None = None
-    retention: Retention | None = None
-    xla: str = "auto"
-    keeps_ops: bool = False
-    remote: RemoteSettings | None = None
-    on_nonfinite: str | Callable[[Any], object] = "record"
-    redact: frozenset[str] = NOTHING
-    histograms: bool = False
-    exact_subnormals: bool = False
-    run_name: str | None = None
-    tags: tuple[str, ...] = ()
-    notes: str | None = None
+    when_full: str
+    values: ChosenValues | None
+    steps: Schedule | None
+    max_bytes: int | None
+    dump_on: str | None
+    retention: Retention | None
+    xla: str
+    keeps_ops: bool
+    remote: RemoteSettings | None
+    on_nonfinite: str | Callable[[Any], object]
+    redact: frozenset[str]
+    histograms: bool
+    exact_subnormals: bool
+    run_name: str | None
+    tags: tuple[str, ...]
+    notes: str | None
 
     @property
     def stops_or_calls(self) -> bool:

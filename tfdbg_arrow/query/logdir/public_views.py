@@ -95,6 +95,7 @@ _OP_TYPES = {
     "frame_types": Trait.ENTERS | Trait.EXITS,
     "next_types": Trait.NEXT,
     "merge_types": Trait.MERGES,
+    "argument_types": Trait.ARGUMENT,
 }
 """The lists of op types that a view can name in braces."""
 _REPEATED = re.compile(r"\{repeat (\d+)\}\n(.*?)\{end\}\n", re.DOTALL)

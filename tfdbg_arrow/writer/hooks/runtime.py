@@ -17,9 +17,6 @@ from tfdbg_arrow._version import SUPPORTED_TENSORFLOW
 from tfdbg_arrow.errors import RecordingError
 from tfdbg_arrow.writer.graphs.stripping import strip_function
 
-_ALONE = "/job:localhost/replica:0/task:0"
-"""Address of a process that is not connected to others."""
-
 
 def eager_tensor_id(tensor: Any) -> int:
     """Returns the ID of an eager tensor; -1 for anything else."""

@@ -16,11 +16,11 @@ SELECT
     o.role,
     CASE
         WHEN count(e.node_name) = 0 THEN 'absorbed'
-        WHEN max(CASE WHEN e.op_type = o.op_type OR e.op_type IN ('_Arg', '_DeviceArg') THEN 1 ELSE 0 END) = 1 THEN 'ran'
+        WHEN max(CASE WHEN e.op_type = o.op_type OR e.op_type IN ({argument_types}) THEN 1 ELSE 0 END) = 1 THEN 'ran'
         WHEN max(CASE WHEN e.op_type <> 'Const' THEN 1 ELSE 0 END) = 0 THEN 'folded'
         ELSE 'replaced'
     END AS fate,
-    min(CASE WHEN e.op_type <> o.op_type AND e.op_type NOT IN ('_Arg', '_DeviceArg') THEN e.op_type END) AS executed_type,
+    min(CASE WHEN e.op_type <> o.op_type AND e.op_type NOT IN ({argument_types}) THEN e.op_type END) AS executed_type,
     count(e.node_name) AS num_nodes
 FROM graph_op AS o
 JOIN (SELECT DISTINCT run_id, graph_id FROM executed_op) AS x ON x.run_id = o.run_id AND x.graph_id = o.graph_id

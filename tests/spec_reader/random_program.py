@@ -1,16 +1,12 @@
-"""Random programs: as a Hypothesis strategy, of which the least important parts shrink away first, or from a seed."""
+"""Makes random programs from seeds."""
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
-from typing import TypeVar
 
-from hypothesis import strategies as st
-
-from .programs import (
-    TENSORFLOW_ONLY,
+from tests.spec_reader.programs import (
+    OP_GROUPS,
     Constant,
     EagerCall,
     EagerOp,
@@ -18,7 +14,6 @@ from .programs import (
     Graph,
     Poison,
     Program,
-    Source,
     Statement,
     Symbol,
     Variable,
@@ -28,52 +23,37 @@ _UNARY = ("Neg", "Identity", "Reverse", "SelectV2", "Log", "Sqrt", "Exp", "Unpac
 _BINARY = ("AddV2", "Mul", "Sub", "RealDiv")
 _ELEMENTS = [1.0, 0.0, -2.0, 0.5]
 _MAX_DEPTH = 3
-
-_T = TypeVar("_T")
-
-
-@st.composite
-def programs(draw: st.DrawFn, *, max_ops: int = 6, max_statements: int = 7) -> Program:
-    """Generates programs of functions that call each other, loops, branches, variables and eager ops."""
-    return _Writer(lambda least, greatest: draw(st.integers(least, greatest)), max_ops=max_ops).program(max_statements)
+_MAX_OPS = 6
+_MAX_STATEMENTS = 7
 
 
-def random_program(seed: int, *, max_ops: int = 6, max_statements: int = 7) -> Program:
-    """Generates the program of a seed, for TensorFlow. It also has gradients and the ops of TENSORFLOW_ONLY."""
-    draw = random.Random(seed).randint
-    return _Writer(draw, max_ops=max_ops, is_for_tensorflow=True).program(max_statements)
+def random_program(seed: int) -> Program:
+    """Returns a program of functions that call each other, loops, branches, gradients, variables and eager ops."""
+    return _Writer(random.Random(seed)).program()
 
 
 class _Writer:
-    """Writes one program.
-
-    Args:
-        number: Draws an integer between two others, both included. The smallest stands for the simplest program.
-        is_for_tensorflow: Whether to use what only TensorFlow can run, and the interpreter cannot.
-    """
-
-    def __init__(self, number: Callable[[int, int], int], *, max_ops: int, is_for_tensorflow: bool = False) -> None:
-        self._number = number
-        self._max_ops = max_ops
-        self._is_for_tensorflow = is_for_tensorflow
-        self._next_tensor = 100
+    def __init__(self, source: random.Random) -> None:
+        self._number = source.randint
+        self._choice = source.choice
+        self._next_number = 100
         self._num_graphs = 0
         self._variables: list[Variable] = []
         self._functions: list[Graph] = []
         self._eager: list[EagerSymbol] = []
-        self._budget = 6 * max_ops
+        self._budget = _MAX_OPS * 6
         """The number of ops that may still be added to any graph, so that nested loops and calls stay small."""
 
-    def program(self, max_statements: int) -> Program:
+    def program(self) -> Program:
         statements: list[Statement] = [self._constant()]
         for _ in range(self._number(1, 2)):
-            self._variables.append(Variable(self._new_id(), self._elements()))
+            self._variables.append(Variable(self._new_number(), self._elements()))
         for _ in range(self._number(2, 3)):
             self._functions.append(self._function())
         statements.append(self._call(self._functions[-1]))
-        for _ in range(self._number(1, max_statements)):
+        for _ in range(self._number(1, _MAX_STATEMENTS)):
             statements += self._step() if self._number(0, 3) == 3 else [self._statement()]
-        return Program(tuple(self._variables), tuple(statements), self._number(0, 1000))
+        return Program(tuple(self._variables), tuple(statements), is_large=self._number(0, 3) == 0)
 
     # Eager code.
 
@@ -83,10 +63,7 @@ class _Writer:
         return Constant(symbol, self._elements())
 
     def _statement(self) -> Statement:
-        kinds = ["call", "call", "op", "constant", *(["read", "assign", "assign_add"] if self._variables else [])]
-        if self._is_for_tensorflow:
-            kinds += ["gradient", "gradient"]
-        kind = self._choice(kinds)
+        kind = self._choice(["call", "call", "op", "constant", "read", "assign", "assign_add", "gradient", "gradient"])
         if kind == "constant":
             return self._constant()
         if kind == "call":
@@ -94,8 +71,7 @@ class _Writer:
         if kind == "gradient":
             return self._gradient()
         if kind == "op":
-            only = TENSORFLOW_ONLY if self._is_for_tensorflow else ()
-            op_type = self._choice([*_BINARY, *(name for name in _UNARY if name != "Unpack"), *only])
+            op_type = self._choice([*_BINARY, *(name for name in _UNARY if name != "Unpack"), *OP_GROUPS])
             inputs = tuple(self._choice(self._eager) for _ in range(2 if op_type in _BINARY else 1))
             poison = None if op_type == "Identity" else self._poison()
             return self._with_output(EagerOp(op_type, inputs, self._new_eager(), poison=poison))
@@ -143,60 +119,48 @@ class _Writer:
 
     def _graph(self, name: str, *, around: Graph | None) -> Graph:
         self._num_graphs += 1
-        function_name = f"{name}_{self._num_graphs}" if around else f"__inference_{name}_{self._num_graphs}"
-        return Graph(name, function_name, around)
+        return Graph(f"{name}_{self._num_graphs}", around)
 
     def _return(self, graph: Graph, tensors: list[Symbol], number: int) -> None:
         """Adds results to a graph. As in TensorFlow, each result has its own Identity."""
-        graph.results += [graph.add("Identity", [self._choice(tensors[:-4:-1])]) for _ in range(number)]
+        for _ in range(number):
+            graph.results += graph.add("Identity", [self._choice(tensors[:-4:-1])])
 
     def _fill(self, graph: Graph, tensors: list[Symbol], *, depth: int) -> None:
         """Adds ops to a graph and appends their outputs to `tensors`."""
-        for _ in range(self._number(2, self._max_ops)):
+        for _ in range(self._number(2, _MAX_OPS)):
             if self._budget <= 0:
                 return
             self._budget -= 1
             self._add(graph, tensors, depth=depth)
 
     def _add(self, graph: Graph, tensors: list[Symbol], *, depth: int) -> None:
-        kinds = ["op", "op", "op"]
+        kinds = ["op", "op", "op", "read", "read", "assign", "assign_add"]
         if depth == 0:
             kinds += ["outside"]
-        if self._variables:
-            kinds += ["read", "read", "assign", "assign_add"]
         if self._functions:
-            kinds += ["call", "call"]
-        if self._functions and self._is_for_tensorflow:
-            kinds += ["gradient", "gradient", "train"]
+            kinds += ["call", "call", "gradient", "gradient", "train"]
         if depth < _MAX_DEPTH:
             kinds += ["branch", "loop", "loop"]
         kind = self._choice(kinds)
         if kind == "op":
-            only = TENSORFLOW_ONLY if self._is_for_tensorflow else ()
-            op_type = self._choice([*_BINARY, *_UNARY, *only])
+            op_type = self._choice([*_BINARY, *_UNARY, *OP_GROUPS])
             # The first input is one of the latest tensors, which makes chains likely.
             inputs = [self._choice(tensors[-3:]), *([self._choice(tensors)] if op_type in _BINARY else [])]
             poison = None if op_type == "Identity" else self._poison()
-            dtypes = ("float32",) * (2 if op_type == "Unpack" else 1)
-            # Ops that only pass a tensor on have no gradient.
-            known = [
-                op.name for op in graph.ops.values() if op.op_type in (*_BINARY, *_UNARY) and op.op_type != "Identity"
-            ]
-            forward = self._choice(known) if op_type != "Identity" and known and self._number(0, 3) == 3 else None
-            first = graph.add(op_type, inputs, dtypes=dtypes, poison=poison, forward=forward)
-            tensors += [Symbol(graph, first.op_name, slot) for slot in range(len(dtypes))]
+            tensors += graph.add(op_type, inputs, num_outputs=2 if op_type == "Unpack" else 1, poison=poison)
         elif kind == "outside":
             tensors.append(graph.capture(self._choice(self._eager)))
         elif kind == "read":
-            tensors.append(graph.add("ReadVariableOp", [graph.capture(self._choice(self._variables))]))
+            tensors += graph.add("ReadVariableOp", [graph.capture(self._choice(self._variables))])
         elif kind in ("assign", "assign_add"):
             op_type = "AssignVariableOp" if kind == "assign" else "AssignAddVariableOp"
             handle = graph.capture(self._choice(self._variables))
-            graph.add(op_type, [handle, self._choice(tensors[-3:])], dtypes=())
+            graph.add(op_type, [handle, self._choice(tensors[-3:])], num_outputs=0)
         elif kind == "call":
             callee = self._choice(self._functions)
             arguments = [self._choice(tensors[-3:]) for _ in callee.arguments]
-            tensors += graph.called(callee, arguments, name=self._choice(["StatefulPartitionedCall", "scope/call"]))
+            tensors += graph.add("Call", arguments, num_outputs=len(callee.results), calls=(callee,))
         elif kind in ("gradient", "train"):
             callee = self._choice(self._functions)
             arguments = [self._choice(tensors[-3:]) for _ in callee.arguments]
@@ -210,8 +174,7 @@ class _Writer:
     def _branch(self, graph: Graph, tensors: list[Symbol], *, depth: int) -> list[Symbol]:
         num_branches = self._number(2, 3)
         op_type = "Greater" if num_branches == 2 else "ArgMax"
-        dtype = "bool" if num_branches == 2 else "int32"
-        predicate = graph.add(op_type, [self._choice(tensors[-3:])], dtypes=(dtype,))
+        (predicate,) = graph.add(op_type, [self._choice(tensors[-3:])])
         branches = []
         num_results = self._number(1, 2)
         for _ in range(num_branches):
@@ -225,19 +188,18 @@ class _Writer:
     def _loop(self, graph: Graph, tensors: list[Symbol], *, depth: int) -> list[Symbol]:
         start = [self._choice(tensors[-3:]) for _ in range(self._number(1, 2))]
         body, cond = self._graph("while_body", around=graph), self._graph("while_cond", around=graph)
-        counter = body.argument(dtype="int32")
+        counter = body.argument()
         inner = [body.argument() for _ in start]
-        body.results = [body.add("Increment", [counter], dtypes=("int32",))]
+        body.results = body.add("Increment", [counter])
         if self._number(0, 1):
             inner.append(body.capture(self._choice(tensors)))
         self._fill(body, inner, depth=depth + 1)
         for argument in body.arguments[1:]:
             kept = Symbol(body, argument)
             chosen = kept if self._number(0, 3) == 3 else self._choice(inner[:-4:-1])
-            body.results.append(body.add("Identity", [chosen]))
-        condition = cond.add("Less", [cond.argument(dtype="int32")], dtypes=("bool",))
+            body.results += body.add("Identity", [chosen])
+        cond.results = cond.add("Less", [cond.argument()])
         seen = [cond.argument() for _ in start]
-        cond.results = [condition]
         if self._number(0, 1):
             cond.add("Sum", [seen[0]])
         return graph.looped(start, body=body, cond=cond, num_iterations=self._number(0, 3))
@@ -245,23 +207,16 @@ class _Writer:
     # Draws.
 
     def _poison(self) -> Poison | None:
-        rarity = 4 if self._is_for_tensorflow else 2
-        if self._number(0, rarity) < rarity:
+        if self._number(0, 4) < 4:
             return None
         return Poison(self._choice([math.nan, math.inf, -math.inf]), self._choice([-1, 0, 1]))
-
-    def _choice(self, options: list[_T]) -> _T:
-        return options[self._number(0, len(options) - 1)]
 
     def _elements(self) -> tuple[float, ...]:
         return (self._choice(_ELEMENTS), self._choice(_ELEMENTS))
 
-    def _new_id(self) -> int:
-        self._next_tensor += 1
-        return self._next_tensor
+    def _new_number(self) -> int:
+        self._next_number += 1
+        return self._next_number
 
     def _new_eager(self) -> EagerSymbol:
-        return EagerSymbol(self._new_id())
-
-
-__all__ = ["Source", "programs", "random_program"]
+        return EagerSymbol(self._new_number())
