@@ -106,7 +106,6 @@ def test_the_layer_that_parted_first(tmp_path: Path) -> None:
     [
         (["nothing"], "nothing does not exist"),
         (["s3://a/b"], "s3://a/b is a URL; the viewer compares two logdirs only if both are directories."),
-        (["other", "--sql"], "--sql needs one logdir; leave out other."),
         (["other", "--run", "run-a"], "--run needs one logdir; leave out other."),
     ],
 )
