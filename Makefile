@@ -10,10 +10,11 @@
 #   make gpu       check recordings on the NVIDIA GPU of this machine, and write build/gpu.json; downloads 3 GB the first time;
 #                   GPU_ARGS='--only record,identical' chooses
 #   make matrix    run the demo and the tests of recording with each supported TensorFlow and Python, and write docs/versions.md;
-#                   MATRIX_ARGS='--python 3.12 --tensorflow 2.18' chooses; it takes hours and 3 GB of disk for each combination
+#                   MATRIX_ARGS='--python 3.12 --tensorflow 2.18' or '--lowest' chooses; it takes hours and 3 GB of disk for each combination
 #   make readers   read logdirs, and exports as Delta and Iceberg tables, with other programs, in an environment of their own
 #   make sanitize  tests of the native core under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer
 #   make tidy      clang-tidy over the native core
+#   make aarch64   build the native core for aarch64, and compare what its kernels compute under QEMU with what they compute here
 #   make fuzz      the parsers of the native core under libFuzzer, for half an hour; needs Clang
 #   make chaos     an hour of random trainings with random disturbances, each compared with the same one without a recording
 #   make coverage  the branches of recovery, manifest and compaction: fails where one is not taken by their tests
@@ -63,7 +64,7 @@ CHROMIUM := /usr/bin/chromium
 
 MODULES := $(STAMPS)/modules
 
-.PHONY: FORCE demo test slow exhaustive third-party gpu matrix readers sanitize tidy fuzz chaos coverage mutation lint docs format protos clean distclean
+.PHONY: FORCE demo test slow exhaustive third-party gpu matrix readers sanitize tidy aarch64 fuzz chaos coverage mutation lint docs format protos clean distclean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -101,6 +102,9 @@ tidy: $(STAMPS)/quality
 	$(BIN)/cmake -S . -B build/tidy -G Ninja -DCMAKE_EXPORT_COMPILE_COMMANDS=ON -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja \
 		-DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python -Dnanobind_DIR=$$($(BIN)/python -m nanobind --cmake_dir)
 	printf '%s\0' tfdbg_arrow/writer/native/*.cc | xargs -0 -P 2 -n 1 $(BIN)/clang-tidy -p build/tidy --quiet
+
+aarch64: $(STAMPS)/test
+	$(BIN)/python tools/aarch64.py
 
 fuzz: $(STAMPS)/test $(STAMPS)/package
 	$(BIN)/python tools/fuzz_native.py

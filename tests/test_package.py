@@ -36,13 +36,28 @@ def test_importing_loads_neither_tensorflow_nor_duckdb(module: str) -> None:
     assert heavy & set(json.loads(loaded)) == set()
 
 
-def test_supported_versions_are_the_same_everywhere() -> None:
+def load_matrix() -> ModuleType:
     spec = importlib.util.spec_from_file_location("matrix", ROOT / "tools" / "matrix.py")
     assert spec is not None
     assert spec.loader is not None
     matrix = importlib.util.module_from_spec(spec)
     sys.modules["matrix"] = matrix  # dataclasses look their module up
     spec.loader.exec_module(matrix)
+    return matrix
+
+
+def test_the_matrix_tests_exactly_the_lower_bounds() -> None:
+    lowest = load_matrix().lowest_versions()
+    assert [each for each in lowest if not re.fullmatch(r"[a-z0-9-]+==\d+(\.\d+)*", each)] == []
+    assert {"duckdb", "typer", "starlette"} <= {each.partition("==")[0] for each in lowest}
+    (row,) = re.findall(r"^\| .* \| lowest \| .*$", (ROOT / "docs" / "versions.md").read_text(), re.MULTILINE)
+    _, _, _, _, numpy, pyarrow, *_ = row.split("|")
+    assert f"numpy=={numpy.strip()}".startswith(next(each for each in lowest if each.startswith("numpy")))
+    assert f"pyarrow=={pyarrow.strip()}".startswith(next(each for each in lowest if each.startswith("pyarrow")))
+
+
+def test_supported_versions_are_the_same_everywhere() -> None:
+    matrix = load_matrix()
     versions = sorted(matrix.COMBINATIONS, key=lambda version: int(version.partition(".")[2]))
     first, last = versions[0], versions[-1]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

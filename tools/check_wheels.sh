@@ -5,13 +5,18 @@
 #   tools/check_wheels.sh wheelhouse/*.whl           checks these wheels
 #   tools/check_wheels.sh python3.11 python3.12      builds a wheel from the sdist with each of these first, and checks them
 #
-# What it builds is in dist/. TENSORFLOW names another package or version than tensorflow-cpu.
+# What it builds is in dist/. TENSORFLOW names another package or version than the default one, which is tensorflow-cpu
+# on x86-64, and tensorflow on aarch64, where there is no tensorflow-cpu.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 export PIP_DISABLE_PIP_VERSION_CHECK=1 TF_CPP_MIN_LOG_LEVEL=2
+case $(uname -m) in
+  aarch64) default=tensorflow ;;
+  *) default=tensorflow-cpu ;;
+esac
 
 [ $# -gt 0 ] || { echo "usage: $0 WHEEL...|PYTHON..." >&2; exit 2; }
 
@@ -56,7 +61,7 @@ check() {
   (
     # From here on, only the environment's own commands are found.
     PATH=$work/env/bin
-    python -m pip install --quiet --only-binary :all: "$1" "${TENSORFLOW:-tensorflow-cpu>=2.18,<2.22}"
+    python -m pip install --quiet --only-binary :all: "$1" "${TENSORFLOW:-$default>=2.18,<2.22}"
     tfdbg-arrow --help >"$work/help"
     python "$work/program.py" "$work/logdir"
   )

@@ -1,11 +1,15 @@
 """Tests the package with each supported version of Python and TensorFlow, and prints a table of the results.
 
 Usage: `python tools/matrix.py` tests all combinations for which a Python is installed; `--python 3.12` and
-`--tensorflow 2.18` choose some. `--write` puts the results into docs/versions.md, beside those of other combinations.
+`--tensorflow 2.18` choose some. `--lowest` chooses the last one, with the lowest versions. `--write` puts the results
+into docs/versions.md, beside those of other combinations.
 
 Each combination gets a virtual environment in .venv/matrix with the package, that TensorFlow, and the newest versions
 of everything else that pip finds, like a fresh installation. Then the demo, the programs with known bugs
 (`tests/culprit`) and tests of recording run in it.
+
+The last combination has the oldest Python and TensorFlow, and the lowest version that pyproject.toml allows of each
+package that the package and its viewer need. In it, the tests of the query layer, the commands and the viewer run too.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,11 +44,13 @@ TESTS = (
     "tests/writer/test_recording_lifecycle.py",
     "tests/writer/test_tf1_sessions.py",
 )
+LOWEST_TESTS = (*TESTS, "tests/cli", "tests/query")
+"""What runs with the lowest versions, beside the tests of the viewer that need no browser."""
 TEST_REQUIREMENTS = ("hypothesis", "pandas", "polars", "pytest", "pytest-xdist", "scikit-learn", "tensorboard")
 """What the demo and the tests need beside the package, in the newest versions."""
 EXTRA_REQUIREMENTS = {"2.18": ("protobuf<7",), "2.19": ("protobuf<7",), "2.20": ("protobuf<7",)}
 """Versions that a TensorFlow needs and does not ask for: `tf.io.write_graph` of these fails with protobuf 7."""
-_ROW = re.compile(r"^\| (\d+\.\d+)\.\S+ \| (\d+\.\d+)\.\S+ \|")
+_ROW = re.compile(r"^\| (\d+\.\d+)\.\S+ \| (\d+\.\d+)\.\S+ \| (newest|lowest) \|")
 _COUNT = re.compile(r"(\d+) (passed|failed|skipped|error)")
 
 
@@ -53,6 +60,7 @@ class Result:
 
     tensorflow: str
     python: str
+    others: str
     numpy: str
     pyarrow: str
     date: str
@@ -63,7 +71,8 @@ class Result:
     @property
     def row(self) -> str:
         """The row of the table."""
-        cells = (self.tensorflow, self.python, self.numpy, self.pyarrow, self.date, self.demo, self.tests)
+        versions = (self.tensorflow, self.python, self.others, self.numpy, self.pyarrow)
+        cells = (*versions, self.date, self.demo, self.tests)
         return f"| {' | '.join(cells)} |"
 
 
@@ -72,22 +81,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", action="append", help="a version such as 3.12; can be repeated")
     parser.add_argument("--tensorflow", action="append", choices=COMBINATIONS, help="can be repeated")
+    parser.add_argument("--lowest", action="store_true", help="test only the lowest versions")
     parser.add_argument("--write", action="store_true", help="put the results into docs/versions.md")
     options = parser.parse_args()
     results = []
-    for tensorflow, pythons in COMBINATIONS.items():
-        for version in pythons:
-            if tensorflow not in (options.tensorflow or COMBINATIONS) or version not in (options.python or pythons):
-                continue
-            python = find_python(version)
-            if python is None:
-                print(f"Python {version} is not installed: not tested with TensorFlow {tensorflow}.", file=sys.stderr)
-                continue
-            result = check(python, version, tensorflow)
-            print(result.row, flush=True)
-            results.append(result)
-            if options.write:
-                write(result)
+    combinations = [(tensorflow, python, False) for tensorflow, pythons in COMBINATIONS.items() for python in pythons]
+    oldest, version, _ = combinations[0]
+    combinations.append((oldest, version, True))
+    for tensorflow, version, is_lowest in combinations:
+        if tensorflow not in (options.tensorflow or COMBINATIONS) or version not in (options.python or version):
+            continue
+        if options.lowest and not is_lowest:
+            continue
+        python = find_python(version)
+        if python is None:
+            print(f"Python {version} is not installed: not tested with TensorFlow {tensorflow}.", file=sys.stderr)
+            continue
+        result = check(python, version, tensorflow, is_lowest=is_lowest)
+        print(result.row, flush=True)
+        results.append(result)
+        if options.write:
+            write(result)
     if not results:
         sys.exit("No combination was tested.")
     sys.exit(not all(result.is_good for result in results))
@@ -100,12 +114,15 @@ def find_python(version: str) -> Path | None:
     return next((Path(candidate) for candidate in candidates if candidate), None)
 
 
-def check(python: Path, version: str, tensorflow: str) -> Result:
+def check(python: Path, version: str, tensorflow: str, *, is_lowest: bool) -> Result:
     """Installs one combination and runs the demo and the tests in it."""
-    environment = REPOSITORY / ".venv" / "matrix" / f"python{version}-tensorflow{tensorflow}"
+    others = "lowest" if is_lowest else "newest"
+    environment = REPOSITORY / ".venv" / "matrix" / f"python{version}-tensorflow{tensorflow}-{others}"
     command = str(environment / "bin" / "python")
     run([str(python), "-m", "venv", "--clear", str(environment)])
-    pip = [command, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+    constraints = environment / "constraints.txt"
+    constraints.write_text("\n".join(lowest_versions()) if is_lowest else "")
+    pip = [command, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--constraint", str(constraints)]
     run([*pip, "--requirement", "requirements/build.txt", *TEST_REQUIREMENTS])
     # The tests import the package from this directory, so it is installed as editable. One build for each Python.
     build = f"--config-settings=build-dir=build/matrix-{version}"
@@ -120,16 +137,17 @@ def check(python: Path, version: str, tensorflow: str) -> Result:
     start = time.monotonic()
     tests = run(
         [command, "-m", "pytest", "-n", "2", "--dist", "loadfile", "-q", "-p", "no:cacheprovider",
-         "-m", "not slow and not exhaustive", *TESTS],
+         "-m", "not slow and not exhaustive", *(lowest_tests() if is_lowest else TESTS)],
         check=False,
     )  # fmt: skip
-    log = REPOSITORY / "build" / f"matrix-python{version}-tensorflow{tensorflow}.log"
+    log = REPOSITORY / "build" / f"matrix-{environment.name}.log"
     log.write_text(demo.stdout + demo.stderr + tests.stdout + tests.stderr)
     last_line = tests.stdout.splitlines()[-1] if tests.stdout else ""
     counts = ", ".join(" ".join(match) for match in _COUNT.findall(last_line))
     minutes = (time.monotonic() - start) / 60
     print(f"{environment.name}: {minutes:.0f} minutes of tests, log in {log}", file=sys.stderr)
     return Result(
+        others=others,
         tensorflow=versions[0],
         python=run([command, "-c", "import platform; print(platform.python_version())"]).stdout.strip(),
         numpy=versions[1],
@@ -139,6 +157,19 @@ def check(python: Path, version: str, tensorflow: str) -> Result:
         tests=counts or "did not run",
         is_good=not demo.returncode and not tests.returncode,
     )
+
+
+def lowest_versions() -> list[str]:
+    """Returns the lower bounds in pyproject.toml of what the package and its viewer need, as constraints of pip."""
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    requirements = [*project["dependencies"], *project["optional-dependencies"]["viewer"]]
+    return [requirement.replace(">=", "==") for requirement in requirements]
+
+
+def lowest_tests() -> list[str]:
+    """Returns the tests that run with the lowest versions."""
+    viewer = sorted(REPOSITORY.glob("tests/viewer/test_*.py"))
+    return [*LOWEST_TESTS, *(str(path) for path in viewer if "playwright" not in path.read_text())]
 
 
 def run(command: list[str], *, check: bool = True) -> subprocess.CompletedProcess[str]:

@@ -256,8 +256,9 @@ class TestSeries:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             from tensorboard.plugin_util import markdown_to_safe_html
-        assert "<img" in markdown_to_safe_html(answer.headline)  # which is why the text is indented
-        assert "<img" not in markdown_to_safe_html(texts["first_nonfinite", 8])
+
+            assert "<img" in markdown_to_safe_html(answer.headline)  # which is why the text is indented
+            assert "<img" not in markdown_to_safe_html(texts["first_nonfinite", 8])
 
     def test_a_finite_number_beyond_float32_stays_finite(self) -> None:
         largest = float(np.finfo(np.float32).max)

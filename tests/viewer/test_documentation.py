@@ -11,14 +11,16 @@ from tfdbg_arrow.query.sql_sandbox import Sandbox
 from tfdbg_arrow.viewer import pages
 from tfdbg_arrow.viewer.page import PageKind
 from tfdbg_arrow.viewer.pages import PAGES
-from tfdbg_arrow.viewer.pages.sql import sql_page
+from tfdbg_arrow.viewer.pages.sql import SqlBox, sql_page
+from tfdbg_arrow.viewer.saved_queries import SavedQueries
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
+SQL_BOX = SqlBox(sandbox=Sandbox("nowhere"), saved=SavedQueries(Path("nowhere")))
 TEXT = (DOCS / "viewer.md").read_text(encoding="utf-8")
 ASKED = re.compile(r'parameters\.(?:text|needed|integer|integers|choice|flag)\(\s*"(\w+)"')
 
 
-@pytest.mark.parametrize("kind", [*PAGES, sql_page(Sandbox("nowhere"))], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", [*PAGES, sql_page(SQL_BOX)], ids=lambda kind: kind.name)
 def test_the_table_of_pages_has_keys_and_parameters(kind: PageKind) -> None:
     (row,) = re.findall(rf"^\| .*`/{kind.name}` \|.*$", TEXT, re.MULTILINE)
     assert kind.key is None or f"`g {kind.key}`" in row

@@ -41,7 +41,8 @@ int64_t element_size(int dtype);
 bool count_health(int dtype, const void* data, int64_t n, Health* out);
 
 // Like count_health, and also measures the finite elements. Computes in the default floating-point environment, and
-// restores the caller's. The result is the same in every run and for every x86-64 instruction set.
+// restores the caller's. The result is the same in every run and for every instruction set. Only the last bit of the
+// largest modulus depends on the C library, whose std::hypot computes it.
 bool measure(int dtype, const void* data, int64_t n, Health* out, Numerics* numerics);
 
 // Counts the finite elements by their sign and power of two. `num_zero` is the count of count_health() for the same

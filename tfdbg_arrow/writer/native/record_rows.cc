@@ -273,7 +273,6 @@ struct Layout {
 };
 
 Layout layout(const RecordKernel& kernel, TF_OpKernelContext* context, bool has_parts, bool has_magnitudes) {
-  const TensorFlowApi& tf = tf_api();
   Layout found;
   int next_shape = has_parts ? 1 : 0;
   const bool has_shapes_of_parts = std::count(kernel.dims.begin(), kernel.dims.end(), kShapeOfPart) > 0;
