@@ -65,7 +65,7 @@ def test_the_overview_and_the_alerts_are_about_the_newest_run(site: Site) -> Non
 
 def test_a_page_says_which_run_it_shows_and_the_menu_selects_it(site: Site) -> None:
     text = site.answer("/overview", {"wait": "1"}).content.decode()
-    assert f'<p class="quiet">{ABOUT}</p>' in text
+    assert f'<p class="quiet">{ABOUT} <a href="/runs">All runs</a></p>' in text
     assert '<option value="">the newest run</option>' in text
     assert '<option value="all">all 2 runs</option>' in text
     of_all = site.answer("/tensors", {"run": "all"}).content.decode()

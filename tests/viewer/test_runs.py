@@ -217,3 +217,16 @@ def test_labels_of_runs_differ() -> None:
         f"my.training · {time} · bad from step 1,211",
         f"newest · {'x' * 59}… · {time}",
     ]
+
+
+def test_a_newest_run_that_is_not_bad_is_told_first(tmp_path: Path) -> None:
+    worker(tmp_path, 0, bad=(6, 7))
+    worker(tmp_path, 1, bad=(4,), late_s=60)
+    worker(tmp_path, 2, late_s=120)
+    page = runs(tmp_path)
+    assert page.headline == "The newest run is not bad. 2 of 3 runs are bad, the first from step 4 on."
+    with serving(tmp_path) as served:
+        assert '<section class="verdict healthy"' in served.ask("/runs?wait=1").text
+        assert '<a href="/runs">All runs</a>' in served.ask("/tensors").text
+    worker(tmp_path, 3, bad=(1,), late_s=180)
+    assert runs(tmp_path).headline == "worker:3 went bad first, in step 1; 3 of 4 runs are bad."

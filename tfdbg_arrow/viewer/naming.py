@@ -29,7 +29,7 @@ BORDERS = {
 ROLES = {
     **tensors.ROLES,
     "propagator": "passed it on",
-    "cause": "healthy input",
+    "cause": "finite input",
     "infinite": "infinite input",
 }
 """The role of a tensor on the path back from a bad one, by `Hop.role`."""

@@ -45,7 +45,8 @@ class ModelPage:
         measure: The measure that is shown; None if the recording's mode provides none.
         health: The map; None if no tensors are recorded.
         rows: The rows as they are drawn.
-        worst: The rows that went bad first, or else those that changed most.
+        worst: The rows that went bad first, or else those that changed most; none if the measure is 0 in all rows.
+        num_more: Number of rows after these.
         headline: What happened, in one sentence.
     """
 
@@ -57,6 +58,7 @@ class ModelPage:
     health: LayerHealth | None
     rows: tuple[MapRow, ...]
     worst: tuple[WorstRow, ...]
+    num_more: int
     headline: str
 
     @property
@@ -92,6 +94,7 @@ def read_model(
     end = None if last is None else last + 1
     health = layer_health(logdir, run_id=run_id, positions=(first, end), max_columns=columns)
     shown = None if health is None else shown_measure(health, measure)
+    worst = () if health is None or shown is None else _worst(health, shown)
     return ModelPage(
         run_id=run_id if health is None else health.run_id,
         first=first,
@@ -100,7 +103,8 @@ def read_model(
         measure=shown,
         health=health,
         rows=() if health is None else map_rows(health),
-        worst=() if health is None or shown is None else _worst(health, shown),
+        worst=worst[:_NUM_WORST],
+        num_more=max(0, len(worst) - _NUM_WORST),
         headline=_headline(health),
     )
 
@@ -112,7 +116,10 @@ def _headline(health: LayerHealth | None) -> str:
 
 
 def _worst(health: LayerHealth, measure: Measure) -> tuple[WorstRow, ...]:
-    """Returns the rows without others inside them that went bad first, or else whose measure changed most."""
+    """Returns the rows without others inside them, those that went bad first or whose measure changed most first.
+
+    Returns none if the measure is 0 in all of them.
+    """
     worst_rows = []
     for index, row in enumerate(health.rows):
         if row.has_children:
@@ -137,7 +144,8 @@ def _worst(health: LayerHealth, measure: Measure) -> tuple[WorstRow, ...]:
             -_change(row),
         )
     )
-    return tuple(worst_rows[:_NUM_WORST])
+    is_flat = all(row.first_bad_column is None and not row.peak for row in worst_rows)
+    return () if is_flat else tuple(worst_rows)
 
 
 def _change(row: WorstRow) -> float:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tfdbg_arrow.query import Logdir
+from tfdbg_arrow.query.asked_runs import asked_runs
 from tfdbg_arrow.query.model_health import last_loss
 from tfdbg_arrow.safe_text import number_of
 from tfdbg_arrow.viewer.background import Background
@@ -66,6 +67,8 @@ class RunsPage:
 
     Attributes:
         headline: One sentence that says which run went bad first.
+        is_newest_clean: Whether the newest run, with the other processes of its program, has no bad tensor while others
+            have one, such as after a repair.
         order: One of ORDERS.
         first: Number of runs before the window.
         limit: Maximum number of runs in a window.
@@ -80,6 +83,7 @@ class RunsPage:
     """
 
     headline: str
+    is_newest_clean: bool
     order: str
     first: int
     limit: int
@@ -149,6 +153,10 @@ def read_runs(logdir: Logdir, *, order: str = "time", first: int = 0, limit: int
     """
     summaries = read_run_summaries(logdir)
     bad = _by_first_bad(summaries)
+    newest = asked_runs(logdir, None).run_ids
+    is_newest_clean = bool(bad) and all(
+        one.run.measures_health and not one.num_bad for one in summaries if one.run.run_id in newest
+    )
     if order == "bad":
         ids = {summary.run.run_id for summary in bad}
         summaries = (*bad, *(summary for summary in summaries if summary.run.run_id not in ids))
@@ -158,7 +166,8 @@ def read_runs(logdir: Logdir, *, order: str = "time", first: int = 0, limit: int
         logdir, [one.run.run_id for one in window], steps=(min(steps), max(steps)) if steps else None
     )
     return RunsPage(
-        headline=_headline(bad, len(summaries)),
+        headline=_headline(bad, len(summaries), is_newest_clean=is_newest_clean),
+        is_newest_clean=is_newest_clean,
         order=order,
         first=first,
         limit=limit,
@@ -189,14 +198,17 @@ def _bad_time(summary: RunSummary) -> int:
     return summary.first_bad_wall_time_ns or 0
 
 
-def _headline(bad: tuple[RunSummary, ...], num_runs: int) -> str:
+def _headline(bad: tuple[RunSummary, ...], num_runs: int, *, is_newest_clean: bool) -> str:
     if not num_runs:
         return "There are no runs yet."
     if not bad:
         return f"None of {num_runs:,} runs is known to be bad." if num_runs > 1 else "The run is not known to be bad."
-    where = "" if bad[0].first_bad_step is None else f", in step {bad[0].first_bad_step:,}"
-    verb = "is" if len(bad) == 1 else "are"
-    return f"{run_name(bad[0])} went bad first{where}; {len(bad):,} of {num_runs:,} runs {verb} bad."
+    count = f"{len(bad):,} of {num_runs:,} runs {'is' if len(bad) == 1 else 'are'} bad"
+    step = bad[0].first_bad_step
+    if is_newest_clean:
+        first = ", the first" if len(bad) > 1 else ""
+        return f"The newest run is not bad. {count}" + ("." if step is None else f"{first} from step {step:,} on.")
+    return f"{run_name(bad[0])} went bad first{'' if step is None else f', in step {step:,}'}; {count}."
 
 
 def _verdict(summary: RunSummary, bad: tuple[RunSummary, ...]) -> str:
