@@ -18,8 +18,8 @@ NAME_PATTERN = r"[A-Za-z0-9_\(\),+\-]([A-Za-z0-9_ .\(\),+\-]{0,78}[A-Za-z0-9_\(\
 _NAME = re.compile(NAME_PATTERN)
 _MAX_LISTED = 200
 """Number of saved queries in the list; more would make the page long."""
-_MAX_BYTES = 1 << 20
-"""A longer file is no query."""
+_MAX_BYTES = 10_000
+"""A longer query would not fit into the address of the page, in which a byte can take three characters."""
 
 
 @dataclass(frozen=True, kw_only=True)

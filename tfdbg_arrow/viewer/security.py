@@ -59,7 +59,7 @@ _ANY = ("0.0.0.0", "::")
 _OWN_SITES = (None, "same-origin", "none")
 _MAX_TARGET = 32_768
 _METHODS = ("GET", "HEAD")
-_CHANGES = ("POST",)
+_METHODS_OF_CHANGES = ("POST",)
 
 
 def new_token() -> str:
@@ -138,7 +138,7 @@ def refusal_of(asked: Asked, hosts: Hosts, *, way_in: str, is_change: bool = Fal
         way_in: What the user should do instead, for the message.
         is_change: Whether the path changes something, so that only POST is answered.
     """
-    methods = _CHANGES if is_change else _METHODS
+    methods = _METHODS_OF_CHANGES if is_change else _METHODS
     if len(asked.hosts) != 1 or not hosts.allow(asked.hosts[0]):
         return _refused(400, f"This server does not answer to that host name; {way_in}.")
     if asked.method not in methods:

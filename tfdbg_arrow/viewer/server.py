@@ -21,9 +21,8 @@ from tfdbg_arrow.viewer.security import TOKEN_PARAMETER, Guard, Hosts, response_
 from tfdbg_arrow.viewer.site import Site
 from tfdbg_arrow.viewer.sites import Sites
 
-_CHANGES = ("POST",)
-_MAX_FORM = 4 << 20
-"""Maximum number of bytes of a form: a query of the largest size, whose characters are all encoded."""
+_MAX_FORM = 1 << 16
+"""Maximum number of bytes of a form. A saved query has up to 10,000 bytes, each of which can take three characters."""
 _TOO_LARGE = Answer.of_text("The form is too large.\n", status=413)
 
 
@@ -35,7 +34,7 @@ def _behind_guard(
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         # In a thread, so that other pages are answered while this one is read.
-        if request.method in _CHANGES:
+        if request.method == "POST":
             form = await _form(request)
             answer = _TOO_LARGE if form is None else await run_in_threadpool(site.change, scope["path"], form)
         else:
