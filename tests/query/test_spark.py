@@ -216,7 +216,7 @@ def test_documented_queries_that_follow_values(on_spark: SparkLogdir, on_duckdb:
     assert_same_rows(on_spark, on_duckdb, QUERIES[heading])
 
 
-IN_EVERY_RUN = ("gradient_norm_spike", "nonfinite_origin")
+IN_EVERY_RUN = ("gradient_norm_spike", "nonfinite")
 
 
 @pytest.mark.parametrize(

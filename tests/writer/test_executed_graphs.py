@@ -61,7 +61,13 @@ def test_a_training_is_bit_identical(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["mlp", "cnn", "transformer", "rnn", "mixed_precision"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("mlp", "cnn", "mixed_precision"),
+        *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("transformer", "rnn")),
+    ],
+)
 def test_a_training_that_xla_compiles_keeps_its_numbers(name: str, tmp_path: Path) -> None:
     compiled = trainings.COMPILED + name
     wanted = run_training(compiled, 16)
@@ -73,8 +79,14 @@ def test_a_training_that_xla_compiles_keeps_its_numbers(name: str, tmp_path: Pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("health_backend", ["native", "tensorflow"])
-@pytest.mark.parametrize("name", trainings.TRAININGS)
+@pytest.mark.parametrize(
+    ("name", "health_backend"),
+    [
+        *((name, "native") for name in trainings.TRAININGS if name != "mirrored"),
+        pytest.param("mirrored", "native", marks=pytest.mark.exhaustive),
+        *(pytest.param(name, "tensorflow", marks=pytest.mark.exhaustive) for name in trainings.TRAININGS),
+    ],
+)
 def test_a_long_training_is_bit_identical(name: str, health_backend: str, tmp_path: Path) -> None:
     recorded = run_training(name, 200, tmp_path, "auto", "FULL_HEALTH", health_backend)
     assert run_training(name, 200) == recorded
