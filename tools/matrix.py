@@ -89,7 +89,9 @@ def main() -> None:
     oldest, version, _ = combinations[0]
     combinations.append((oldest, version, True))
     for tensorflow, version, is_lowest in combinations:
-        if tensorflow not in (options.tensorflow or COMBINATIONS) or version not in (options.python or version):
+        if tensorflow not in (options.tensorflow or COMBINATIONS):
+            continue
+        if options.python and version not in options.python:
             continue
         if options.lowest and not is_lowest:
             continue

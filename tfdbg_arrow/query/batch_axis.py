@@ -224,9 +224,9 @@ class BatchAxis:
         return None if not rows or rows[0][0] is None else tuple(rows[0][0])
 
     def _behind_integers(self, row: TensorEvent, start: GraphTensor | None, *, num_axes: int) -> list[TensorEvent]:
-        """Returns the recorded tensors behind those without a row from which an op computes, such as masks.
+        """Returns the nearest recorded tensors from which an op computes through tensors without rows, such as masks.
 
-        If these come from a component of the batch that has no row, this is another component.
+        Such a path can end in a component of the batch that has no row. Then the result is another component of the batch.
 
         Args:
             row: The output of the op.
