@@ -226,7 +226,7 @@ class BatchAxis:
     def _behind_integers(self, row: TensorEvent, start: GraphTensor | None, *, num_axes: int) -> list[TensorEvent]:
         """Returns the nearest recorded tensors from which an op computes through tensors without rows, such as masks.
 
-        Such a path can end in a component of the batch that has no row. Then the result is another component of the batch.
+        Such a path can end in a component of the batch that has no row. Then another component is returned.
 
         Args:
             row: The output of the op.
