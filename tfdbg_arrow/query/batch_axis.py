@@ -77,7 +77,7 @@ class BatchAxis:
         self._outside = OutsideTensors(flow)
         self._sources: dict[int, frozenset[int]] = {}
         self._of_batch: dict[int, BatchSource] = {}
-        self._open_axes = lru_cache(maxsize=100)(self._read_open_axes)
+        self._static_shapes = lru_cache(maxsize=100)(self._read_static_shapes)
         self._cached_arguments = lru_cache(maxsize=100)(self._read_arguments)
         self._attributes = lru_cache(maxsize=1000)(self._read_attributes)
 
@@ -216,12 +216,7 @@ class BatchAxis:
 
     def _static_shape(self, place: GraphTensor) -> tuple[int, ...] | None:
         """Returns the shape of a tensor as far as its graph knows it, with -1 for open axes; None if it is unknown."""
-        rows = self._logdir.rows(
-            "SELECT static_shape FROM graph_op_output WHERE run_id = ? AND graph_id = ? AND op_name = ? "
-            "AND output_slot = ?",
-            [self._run_id, place.graph_id, place.op_name, place.output_slot],
-        )
-        return None if not rows or rows[0][0] is None else tuple(rows[0][0])
+        return self._static_shapes(place.graph_id).get((place.op_name, place.output_slot))
 
     def _behind_integers(self, row: TensorEvent, start: GraphTensor | None, *, num_axes: int) -> list[TensorEvent]:
         """Returns the nearest recorded tensors from which an op computes through tensors without rows, such as masks.
@@ -358,16 +353,17 @@ class BatchAxis:
         """Returns whether the graph leaves the size of an axis open until it runs; True for an eager tensor."""
         if row.scope != "graph" or row.graph_id is None or row.op_name is None or row.output_slot is None:
             return True
-        return axis in self._open_axes(row.graph_id).get((row.op_name, row.output_slot), ())
+        shape = self._static_shapes(row.graph_id).get((row.op_name, row.output_slot), ())
+        return axis < len(shape) and shape[axis] < 0
 
-    def _read_open_axes(self, graph_id: int) -> dict[tuple[str, int], list[int]]:
-        """Returns the axes that a graph leaves open, by op and output slot."""
+    def _read_static_shapes(self, graph_id: int) -> dict[tuple[str, int], tuple[int, ...]]:
+        """Returns the shapes that a graph knows, by op and output slot."""
         rows = self._logdir.rows(
             "SELECT op_name, output_slot, static_shape FROM graph_op_output "
-            "WHERE run_id = ? AND graph_id = ? AND array_contains(static_shape, -1)",
+            "WHERE run_id = ? AND graph_id = ? AND static_shape IS NOT NULL",
             [self._run_id, graph_id],
         )
-        return {(name, slot): [axis for axis, size in enumerate(shape) if size < 0] for name, slot, shape in rows}
+        return {(name, slot): tuple(shape) for name, slot, shape in rows}
 
     # The inputs of a step
 

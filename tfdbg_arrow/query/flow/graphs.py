@@ -251,7 +251,9 @@ class GraphReader:
 
     def executed(self, graph_id: int) -> list[ExecutedGraph]:
         """Returns the optimized graphs that contain nodes of a graph; none if the program's graph ran unchanged."""
-        return [self.executed_graph(executed_graph_id) for executed_graph_id in self._executed_of.get(graph_id, ())]
+        executed_graph_ids = self._executed_of.get(graph_id, ())
+        self._need_executed(executed_graph_ids)
+        return [self._executed[executed_graph_id] for executed_graph_id in executed_graph_ids]
 
     @cached_property
     def recorded_graphs(self) -> frozenset[int]:
@@ -279,20 +281,29 @@ class GraphReader:
 
     def executed_graph(self, executed_graph_id: int) -> ExecutedGraph:
         """Returns an optimized graph."""
-        if executed_graph_id not in self._executed:
-            inputs: dict[str, list[tuple[str, int]]] = {}
-            for node_name, source, slot in self._rows(
-                "SELECT node_name, source_node_name, source_output_slot FROM executed_op_input "
-                "WHERE run_id = ? AND executed_graph_id = ? AND NOT is_control ORDER BY node_name, input_index",
-                executed_graph_id,
-            ):
-                inputs.setdefault(node_name, []).append((source, 0 if slot is None else slot))
-            rows = self._rows(
-                "SELECT node_name, op_type, graph_id, op_name, made_for, call_site, output_dtypes, interface_index "
-                "FROM executed_op WHERE run_id = ? AND executed_graph_id = ? ORDER BY node_name",
-                executed_graph_id,
-            )
-            self._executed[executed_graph_id] = ExecutedGraph(
+        self._need_executed([executed_graph_id])
+        return self._executed[executed_graph_id]
+
+    def _need_executed(self, executed_graph_ids: Iterable[int]) -> None:
+        """Reads those of some optimized graphs that were not read before."""
+        unread = [number for number in executed_graph_ids if number not in self._executed]
+        if not unread:
+            return
+        inputs: dict[tuple[int, str], list[tuple[str, int]]] = {}
+        nodes: dict[int, list[ExecutedNode]] = {executed_graph_id: [] for executed_graph_id in unread}
+        condition = f"WHERE run_id = ? AND executed_graph_id IN ({', '.join('?' * len(unread))})"
+        for executed_graph_id, node_name, source, slot in self._rows(
+            "SELECT executed_graph_id, node_name, source_node_name, source_output_slot FROM executed_op_input "
+            f"{condition} AND NOT is_control ORDER BY executed_graph_id, node_name, input_index",
+            *unread,
+        ):
+            inputs.setdefault((executed_graph_id, node_name), []).append((source, 0 if slot is None else slot))
+        for executed_graph_id, name, op_type, of_graph, op_name, made_for, site, dtypes, index in self._rows(
+            "SELECT executed_graph_id, node_name, op_type, graph_id, op_name, made_for, call_site, output_dtypes, "
+            f"interface_index FROM executed_op {condition} ORDER BY executed_graph_id, node_name",
+            *unread,
+        ):
+            nodes[executed_graph_id].append(
                 ExecutedNode(
                     node_name=name,
                     op_type=op_type,
@@ -302,11 +313,11 @@ class GraphReader:
                     call_site=site,
                     dtypes=read_dtypes(dtypes),
                     interface_index=index,
-                    inputs=tuple(inputs.get(name, ())),
+                    inputs=tuple(inputs.get((executed_graph_id, name), ())),
                 )
-                for name, op_type, of_graph, op_name, made_for, site, dtypes, index in rows
             )
-        return self._executed[executed_graph_id]
+        for executed_graph_id, nodes_of_graph in nodes.items():
+            self._executed[executed_graph_id] = ExecutedGraph(nodes_of_graph)
 
     def _connected(self, graph_id: int) -> list[int]:
         """Returns a graph and the unread graphs that call it or are called by it, at any depth."""
@@ -342,6 +353,7 @@ class GraphReader:
             f"SELECT graph_id, op_name, output_slot, dtype FROM graph_op_output {condition}", *graph_ids
         ):
             dtypes[graph_id][op_name, slot] = dtype
+        self._need_executed({number for graph_id in graph_ids for number in self._executed_of.get(graph_id, ())})
         for graph_id in graph_ids:
             self._add_made_nodes(graph_id, ops[graph_id], dtypes[graph_id])
             names = {source: tuple(user_names) for source, user_names in users[graph_id].items()}

@@ -23,6 +23,7 @@ _ASKS_THE_CATALOG = re.compile(
     r"\b(show|describe|summarize|pragma|information_schema|duckdb_\w+|pg_\w+|sqlite_master|query|query_table|export)\b"
 )
 """Matches words of statements that may depend on views that they do not name."""
+_WORD = re.compile(r"\w+")
 _MAX_LOADED_ROWS = 500_000
 """Maximum number of rows of a run's table that is read into memory."""
 _PERCENT_OF_LIMIT = 75
@@ -235,16 +236,22 @@ def mentioned(query: str) -> tuple[tuple[str, ...], tuple[View, ...]]:
     text = query.lower()
     if _ASKS_THE_CATALOG.search(text) is not None:
         return tuple(_TABLES), public_views()
-    texts = [text]
-    rest = list(public_views())
-    while True:
-        named = [view for view in rest if any(_names(text, view.name) for text in texts)]
-        if not named:
-            break
-        rest = [view for view in rest if view not in named]
-        texts += [" ".join(COMPUTED.get(view.name, ())) or view.select.lower() for view in named]
-    views = tuple(view for view in public_views() if view not in rest)
-    return tuple(name for name in _TABLES if any(_names(text, name) for text in texts)), views
+    words = set(_WORD.findall(text))
+    views = set()
+    for view in reversed(public_views()):  # a view comes after those that it reads
+        if view.name in words:
+            views.add(view.name)
+            words |= _words_of(view)
+    return (
+        tuple(name for name in _TABLES if name in words),
+        tuple(view for view in public_views() if view.name in views),
+    )
+
+
+@lru_cache(maxsize=128)
+def _words_of(view: View) -> frozenset[str]:
+    """Returns the words of a view's SELECT, or the tables from which it is computed."""
+    return COMPUTED.get(view.name) or frozenset(_WORD.findall(view.select.lower()))
 
 
 @lru_cache(maxsize=1024)
@@ -260,10 +267,6 @@ def mentioned_tables(query: str) -> frozenset[str]:
         # Reading the catalog reads no rows. Only the tables that the statement names count.
         query = _ASKS_THE_CATALOG.sub(" ", query.lower())
     return frozenset(mentioned(query)[0])
-
-
-def _names(text: str, name: str) -> bool:
-    return re.search(rf"\b{name}\b", text) is not None
 
 
 def _source(parts: Sequence[str], *, unite: bool) -> str:
