@@ -508,13 +508,60 @@ def test_samples_in_another_order_are_not_called_samples(tmp_path: Path, reorder
     assert not any("sample" in text for _, text in facts_of(found))
 
 
-def test_a_function_of_one_matrix_has_no_batch(tmp_path: Path) -> None:
+def test_rows_of_the_only_argument_are_no_samples(tmp_path: Path) -> None:
     function = tf.function(tf.math.log)
     matrix = np.ones((8, 3), "float32")
     matrix[5, 1] = matrix[7, 0] = 0
     assert texts(tmp_path, lambda: function(tf.constant(matrix))) == [
-        ("where", "2 of 8 slices along the first axis are bad, the first is slice 5")
+        ("where", "2 of the 8 rows of the argument x of log lead to bad elements, the first is row 5"),
+        ("data", "the argument x of log itself has no NaN and no infinity"),
     ]
+
+
+def test_rows_are_followed_through_calls_eager_ops_and_split_tensors(tmp_path: Path) -> None:
+    weight = tf.Variable(tf.ones([6, 4]))
+
+    @tf.function
+    def model(images: Any) -> Any:
+        return tf.nn.relu(images @ weight)
+
+    @tf.function
+    def loss(probs: Any) -> Any:
+        one, _ = tf.split(probs, 2, axis=1)
+        return tf.reduce_mean(tf.math.log(one))
+
+    def program() -> None:
+        features = arrays()[0][40:60]
+        features[13] = 0
+        loss(0.5 * model(tf.constant(features) * 2.0))
+
+    found = first(tmp_path, program)
+    assert facts_of(found) == [
+        ("where", f"row 13 of the argument images of model, the only one that leads to bad elements, of {BATCH}"),
+        ("data", "the argument images of model itself has no NaN and no infinity"),
+    ]
+    assert found.headline.endswith(" in call 1 of loss: row 13 of the argument images of model.")
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, _: tf.reduce_min(x, axis=0),
+        lambda x, _: tf.matmul(x, x, transpose_a=True) * 0.0,
+        lambda x, y: x * y,  # rows of two arguments
+        lambda x, _: tf.concat([x[1:], x[:1]], axis=0),
+        lambda x, _: tf.sort(x, axis=0),
+    ],
+    ids=["sum", "product", "two", "concat", "sort"],
+)
+def test_other_axes_and_several_arguments_are_no_rows_of_an_argument(
+    tmp_path: Path, function: Callable[[Any, Any], Any]
+) -> None:
+    x, y = np.full((2, 8, 6), 2, "float32")
+    x[5, 3] = 0
+    step = tf.function(lambda x, y: tf.math.log(function(x, y)))
+    found = first(tmp_path, lambda: step(tf.constant(x), tf.constant(y)))
+    assert (found.op_type, found.samples) == ("Log", None)
 
 
 def test_a_vector_and_a_scalar_have_no_slices(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ SAMPLES = BadSamples(
     num_bad=1,
     num_samples=64,
     whole="the batch",
+    is_of_argument=False,
     name=None,
     inputs=(),
     row=None,

@@ -36,14 +36,17 @@ class StepInput:
 
 @dataclass(frozen=True, kw_only=True)
 class BadSamples:
-    """The samples that hold the bad elements of a tensor.
+    """The samples that hold the bad elements of a tensor, or the rows of an argument from which they are computed.
 
     Attributes:
         first: Index of the first of them, from 0.
         num_bad: Number of them; None if other components of the data have other bad samples.
         num_samples: Number of all samples of the tensor.
         whole: What they are samples of: `the batch`, or `the data` from which batches are taken. In the validation of
-            Keras's `fit`, `the batch of the validation` or `the validation data`.
+            Keras's `fit`, `the batch of the validation` or `the validation data`. For rows, the argument, such as `the
+            argument x of step`.
+        is_of_argument: Whether they are rows along the first axis of an argument, and nothing shows that this is the
+            axis of a batch.
         name: What the tensor is, such as `the argument x of train_step` or `the second component of the data`; None if
             it is computed from these.
         inputs: The other inputs of the step that were recorded and have the samples of the batch.
@@ -58,11 +61,17 @@ class BadSamples:
     num_bad: int | None
     num_samples: int
     whole: str
+    is_of_argument: bool
     name: str | None
     inputs: tuple[StepInput, ...]
     row: int | None
     is_row_of_arrays: bool
     follows_skipped: bool
+
+    @property
+    def noun(self) -> str:
+        """What one of them is called: `sample` or `row`."""
+        return "row" if self.is_of_argument else "sample"
 
 
 class SampleFinder:
@@ -83,13 +92,16 @@ class SampleFinder:
             return None
         data_name = self._data_name(event)
         sources = [] if data_name is not None else self._axis.sources(event)
-        if data_name is None and not sources:
+        arguments = {source.argument for source in sources}
+        if data_name is None and len(arguments) != 1:  # nothing, or rows of several arguments
             return None
+        (argument,) = arguments or {None}
         rows = {self._row_of(source, first_bad[0]) for source in sources}
         row = rows.pop() if len(rows) == 1 else None
-        inputs = self._inputs_beside(sources[0].row, event.execution_index) if sources else {}
+        call = event.execution_index if argument is None else sources[0].call
+        inputs = self._inputs_beside(sources[0].row, call) if sources else {}
         own = inputs.get(event.event_index)
-        whole = self._whole(event, is_batch=data_name is None)
+        whole = argument or self._whole(event, is_batch=data_name is None)
         if data_name is not None:
             data_name = f"{data_name} of {whole}"
         return BadSamples(
@@ -97,6 +109,7 @@ class SampleFinder:
             num_bad=num_bad,
             num_samples=event.shape[0],
             whole=whole,
+            is_of_argument=argument is not None,
             name=data_name if own is None else own.name,
             inputs=tuple(
                 beside

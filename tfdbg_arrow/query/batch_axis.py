@@ -8,7 +8,7 @@ the graph leaves the size of that axis open, or if no other axis has the same si
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
@@ -36,6 +36,7 @@ _REORDERING = frozenset({
 """Types of ops whose output can have the slices of an input in another order."""
 _REDUCTIONS = frozenset({"All", "Any", "ArgMax", "ArgMin", "Max", "Min", "Prod", "Sum"})
 """Types of ops that reduce masks and numbers, along some axes."""
+_SPLITS = frozenset({"Split", "SplitV"})
 _LOOKUPS = frozenset({"Gather", "GatherV2", "ResourceGather"})
 """Types of ops that take slices of a table by number, such as an embedding."""
 _MAX_TENSORS = 1_000
@@ -45,15 +46,32 @@ _MAX_UNRECORDED = 20
 
 
 class BatchSource(NamedTuple):
-    """A tensor whose slices along the first axis are the samples of a batch.
+    """A tensor whose slices along the first axis are the samples of a batch, or an argument that may be one.
 
     Attributes:
         row: An input of the step, or the first recorded tensor that was computed from one.
         taken_in: The execution that took the batch from a data set; None for an argument of a function.
+        argument: What the tensor is, such as `the argument x of step`, if nothing shows that it is a batch.
+        call: The execution that took this argument.
     """
 
     row: TensorEvent
     taken_in: int | None
+    argument: str | None = None
+    call: int | None = None
+
+
+class _Carrier(NamedTuple):
+    """A tensor from which another one has its first axis.
+
+    Attributes:
+        row: The tensor.
+        is_certain: Whether slice i of the other one is certainly computed from slice i of this one. Otherwise, only the
+            sizes of the axes show it, which is enough for a batch.
+    """
+
+    row: TensorEvent
+    is_certain: bool
 
 
 class _Unrecorded(NamedTuple):
@@ -76,17 +94,21 @@ class BatchAxis:
         self._run_id = run_id
         self._outside = OutsideTensors(flow)
         self._sources: dict[int, frozenset[int]] = {}
-        self._of_batch: dict[int, BatchSource] = {}
+        self._source_of: dict[int, BatchSource] = {}
+        self._arguments_behind: dict[int, BatchSource] = {}
         self._static_shapes = lru_cache(maxsize=100)(self._read_static_shapes)
         self._cached_arguments = lru_cache(maxsize=100)(self._read_arguments)
         self._attributes = lru_cache(maxsize=1000)(self._read_attributes)
 
     def sources(self, event: TensorEvent) -> list[BatchSource]:
-        """Returns the tensors from which a tensor has the axis of the batch; none if that is not certain."""
+        """Returns the tensors from which a tensor has the axis of the batch; none if that is not certain.
+
+        If it has its first axis from no batch, these are the arguments of calls from which it has it.
+        """
         if not self._flow.records_all:
             return []
         num_followed = 0
-        carriers: dict[int, list[TensorEvent]] = {}
+        carriers: dict[int, list[_Carrier]] = {}
         to_follow = [event]
         while to_follow:
             row = to_follow[-1]
@@ -100,42 +122,66 @@ class BatchAxis:
                     return []
                 source = self._source(row)
                 if source is not None:
-                    self._of_batch[index] = source
+                    self._source_of[index] = source
                     self._sources[index] = frozenset([index])
                     continue
                 carriers[index] = self._carriers(row)
-                to_follow += [carrier for carrier in carriers[index] if carrier.event_index not in carriers]
+                self._note_arguments(row)
+                to_follow += [carrier.row for carrier in carriers[index] if carrier.row.event_index not in carriers]
                 continue
             to_follow.pop()
-            of_carriers = (self._sources.get(carrier.event_index, frozenset()) for carrier in carriers[index])
-            self._sources[index] = frozenset().union(*of_carriers)
-        return [self._of_batch[index] for index in sorted(self._sources[event.event_index])]
+            self._sources[index] = self._sources_behind(index, carriers[index])
+        sources = [self._source_of[index] for index in sorted(self._sources[event.event_index])]
+        return [source for source in sources if source.argument is None] or sources
 
-    def _carriers(self, row: TensorEvent) -> list[TensorEvent]:
+    def _note_arguments(self, row: TensorEvent) -> None:
+        """Notes what the arguments of the call of a tensor are, and if it came from outside, what it is itself."""
+        if row.scope in ("graph", "external"):
+            for index, (name, argument) in self.arguments(row.execution_index).items():
+                self._arguments_behind.setdefault(index, BatchSource(argument, None, name, row.execution_index))
+
+    def _sources_behind(self, index: int, carriers: list[_Carrier]) -> frozenset[int]:
+        behind: set[int] = set()
+        for carrier in carriers:
+            of_carrier = self._sources.get(carrier.row.event_index, frozenset())
+            behind.update(
+                source for source in of_carrier if carrier.is_certain or self._source_of[source].argument is None
+            )
+        if not behind and index in self._arguments_behind:
+            self._source_of[index] = self._arguments_behind[index]
+            behind.add(index)
+        return frozenset(behind)
+
+    def _carriers(self, row: TensorEvent) -> list[_Carrier]:
         """Returns the inputs of a tensor's op from one of which it has its first axis; none if that is not certain."""
         if row.op_type in _LOOKUPS:
             indices = self._indices(row)
-            return [] if indices is None else self._behind_integers(row, indices.place, num_axes=indices.num_axes)
+            return (
+                []
+                if indices is None
+                else _certain(self._behind_integers(row, indices.place, num_axes=indices.num_axes))
+            )
         if row.op_type in _REORDERING or row.op_type == READER or not row.shape:
             return []
         size = row.shape[0]
         taken = [(index, source) for index, _, source in self._flow.taken_by(row) if source.shape]
         inputs = [source for _, source in taken]
+        alike = [source for source in inputs if (source.shape or ())[0] == size]
         if row.op_type in _ELEMENTWISE:
             # Axes are matched from the last one on, so the first axes of tensors with as many axes correspond.
-            alike = [one for one in inputs if _num_axes(one) == len(row.shape) and (one.shape or ())[0] == size]
-            return [*alike, *self._behind_integers(row, row.graph_tensor, num_axes=_num_axes(row))]
+            alike = [source for source in alike if _num_axes(source) == len(row.shape)]
+            return _certain([*alike, *self._behind_integers(row, row.graph_tensor, num_axes=_num_axes(row))])
         if row.op_type in _MATRIX_PRODUCTS and len(row.shape) > 2:
             # An input with fewer axes is multiplied by each slice of the other one.
-            return [
-                source for source in inputs if _num_axes(source) == len(row.shape) and (source.shape or ())[0] == size
-            ]
+            return _certain(source for source in alike if _num_axes(source) == len(row.shape))
         if row.op_type == "Einsum" and (labelled := self._labelled_inputs(row)):
-            return [source for index, source in taken if index in labelled and (source.shape or ())[0] == size]
+            return _certain(source for index, source in taken if index in labelled and source in alike)
+        if row.op_type in _SPLITS:  # along the axis that has another size
+            return _certain(source for source in alike if (source.shape or ())[1:] != row.shape[1:])
         if row.op_type in _RESHAPING and (carrier := self._behind_product(row)) is not None:
-            return [carrier]
+            return _certain([carrier])
         if self._keeps_slices(row):
-            return [source for index, source in taken if index == 0 and (source.shape or ())[0] == size]
+            return _certain(source for index, source in taken if index == 0 and source in alike)
         others = [
             (source, axis) for source in inputs for axis, length in enumerate(source.shape or ()) if length == size
         ]
@@ -143,7 +189,9 @@ class BatchAxis:
             others = [(source, axis) for source, axis in others if self._is_open(source, axis)]
         elif size in row.shape[1:]:
             return []
-        return [] if any(axis != 0 for _, axis in others) else [source for source, _ in others]
+        if any(axis != 0 for _, axis in others):
+            return []
+        return [_Carrier(source, is_certain=len(inputs) == 1) for source, _ in others]
 
     def _behind_product(self, row: TensorEvent) -> TensorEvent | None:
         """Returns the first input of a product of tensors with three axes or more, as a Dense layer computes it.
@@ -418,6 +466,10 @@ class BatchAxis:
             [self._run_id, execution_index],
         )
         return bool(rows)
+
+
+def _certain(rows: Iterable[TensorEvent]) -> list[_Carrier]:
+    return [_Carrier(row, is_certain=True) for row in rows]
 
 
 def _has_same_slices(before: tuple[int, ...] | None, after: tuple[int, ...] | None) -> bool:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from itertools import accumulate
 
 from tfdbg_arrow.query.bad_samples import BadSamples
-from tfdbg_arrow.query.nonfinite_tensor import NonFinite
+from tfdbg_arrow.query.nonfinite_tensor import FunctionCall, NonFinite
 from tfdbg_arrow.query.outside_tensors import ASSIGNED, CAPTURED, WRITTEN
 from tfdbg_arrow.query.recorded import TensorHealth
 from tfdbg_arrow.query.stacks import Frame, executed_span, short_place
@@ -58,7 +58,7 @@ def headline_of(tensor: NonFinite, *, line: str | None, later: Sequence[str] = (
     when = _when_text(tensor)
     if aside:
         text, when = f"{text}, {aside}", f",{when}" if when else ""
-    end = "." if tensor.samples is None else f": {_samples_text(tensor.samples)}."
+    end = "." if tensor.samples is None else f": {_samples_text(tensor.samples, tensor.call)}."
     text = f"{text}{when}{end}"
     if tensor.is_expected:
         return f"The bad values did no harm: {text}"
@@ -175,13 +175,15 @@ def _when_text(tensor: NonFinite) -> str:
     return text if tensor.worker is None else f"{text} on {tensor.worker}"
 
 
-def _samples_text(samples: BadSamples) -> str:
+def _samples_text(samples: BadSamples, call: FunctionCall | None) -> str:
+    noun = samples.noun
+    whole = samples.whole if call is None else samples.whole.removesuffix(f" of {call.function}")
     if samples.num_bad in (1, None):
-        return f"sample {samples.first:,} of {samples.whole}"
+        return f"{noun} {samples.first:,} of {whole}"
     if samples.num_bad == samples.num_samples:
-        return f"every sample of {samples.whole}"
-    of_whole = f"{samples.num_bad:,} of the {samples.num_samples:,} samples of {samples.whole}"
-    return f"{of_whole}, the first is sample {samples.first:,}"
+        return f"every {noun} of {whole}"
+    of_whole = f"{samples.num_bad:,} of the {samples.num_samples:,} {noun}s of {whole}"
+    return f"{of_whole}, the first is {noun} {samples.first:,}"
 
 
 def _enumeration(texts: Sequence[str]) -> str:

@@ -171,7 +171,7 @@ def place_facts(health: TensorHealth, samples: BadSamples | None) -> tuple[tuple
 
     An example is `sample 17 of the batch, the only bad one of 64`.
     """
-    name = [] if samples is None or samples.name is None else [f"this is {samples.name}"]
+    name = [] if samples is None or samples.name in (None, samples.whole) else [f"this is {samples.name}"]
     data = [] if samples is None else [*name, *data_texts(samples)]
     facts = (("where", slices_text(health, samples)), ("data", "; ".join(data)))
     return tuple((name, text) for name, text in facts if text)
@@ -180,16 +180,18 @@ def place_facts(health: TensorHealth, samples: BadSamples | None) -> tuple[tuple
 def slices_text(health: TensorHealth, samples: BadSamples | None) -> str | None:
     """Returns which samples or slices of a bad tensor are bad; None if it is not known, or if most slices are."""
     if samples is not None:
-        whole = f" of {samples.whole}"
+        noun, whole = samples.noun, f" of {samples.whole}"
+        is_computed = samples.is_of_argument and samples.name is None  # from the rows, which need not be bad themselves
         if samples.num_bad == samples.num_samples:
-            return f"every sample{whole}; it has {samples.num_samples:,}"
+            return f"every {noun}{whole}; it has {samples.num_samples:,}"
         if samples.num_bad is None:
-            return f"sample {samples.first:,}{whole}"
+            return f"{noun} {samples.first:,}{whole}"
         if samples.num_bad == 1:
-            return f"sample {samples.first:,}{whole}, the only bad one of {samples.num_samples:,}"
+            only = "the only one that leads to bad elements, of" if is_computed else "the only bad one of"
+            return f"{noun} {samples.first:,}{whole}, {only} {samples.num_samples:,}"
         return (
-            f"{samples.num_bad:,} of the {samples.num_samples:,} samples{whole} are bad, the first is sample "
-            f"{samples.first:,}"
+            f"{samples.num_bad:,} of the {samples.num_samples:,} {noun}s{whole} "
+            f"{'lead to bad elements' if is_computed else 'are bad'}, the first is {noun} {samples.first:,}"
         )
     first_bad, bad = health.first_bad_place, health.num_bad_slices
     if first_bad is None or bad is None or health.shape is None or len(first_bad) == 1 or 2 * bad > health.shape[0]:
@@ -210,15 +212,15 @@ def data_texts(samples: BadSamples) -> list[str]:
     for input_ in samples.inputs:
         index = input_.health.first_bad_place
         if input_.health.has_inf_or_nan:
-            first = "" if index is None or index[0] == samples.first else "first "
-            where = "" if index is None else f", {first}in sample {index[0]:,}" if first else f" in sample {index[0]:,}"
+            first = "" if index is None or index[0] == samples.first else ", first"
+            where = "" if index is None else f"{first} in {samples.noun} {index[0]:,}"
             texts.append(f"{input_.name} already has {bad_kinds_text(input_.health)}{where}")
     if (
         samples.name is None
         and samples.inputs
         and all(input_.health.has_inf_or_nan is False for input_ in samples.inputs)
     ):
-        texts.append("the batch itself has no NaN and no infinity")
+        texts.append(f"{samples.whole} itself has no NaN and no infinity")
     return texts
 
 
