@@ -25,7 +25,7 @@ SAMPLES = BadSamples(
     num_bad=1,
     num_samples=64,
     whole="the batch",
-    is_of_argument=False,
+    unit="sample",
     name=None,
     inputs=(),
     row=None,
@@ -53,7 +53,7 @@ CASES: list[tuple[dict[str, Any], str]] = [
     ),
     ({"source": FRAME, "step": 1211}, f"{WHOLE} made -Inf in step 1,211."),
     ({"source": FRAME}, f"{WHOLE} made -Inf."),
-    ({"source": FRAME, "call": FunctionCall("train_step", 12)}, f"{WHOLE} made -Inf in call 12 of train_step."),
+    ({"source": FRAME, "call": FunctionCall("train_step", 12, 30)}, f"{WHOLE} made -Inf in call 12 of train_step."),
     ({"source": FRAME, "step": 3, "worker": "worker:1"}, f"{WHOLE} made -Inf in step 3 on worker:1."),
     ({"source": replace(FRAME, code=None), "step": 3}, "layers.py:12 made -Inf in step 3."),
     (

@@ -45,8 +45,8 @@ class BadSamples:
         whole: What they are samples of: `the batch`, or `the data` from which batches are taken. In the validation of
             Keras's `fit`, `the batch of the validation` or `the validation data`. For rows, the argument, such as `the
             argument x of step`.
-        is_of_argument: Whether they are rows along the first axis of an argument, and nothing shows that this is the
-            axis of a batch.
+        unit: What one of them is called: `sample`. If nothing shows that an argument is a batch, `row` for what it has
+            along its first axis, or `element` for a vector.
         name: What the tensor is, such as `the argument x of train_step` or `the second component of the data`; None if
             it is computed from these.
         inputs: The other inputs of the step that were recorded and have the samples of the batch.
@@ -61,17 +61,12 @@ class BadSamples:
     num_bad: int | None
     num_samples: int
     whole: str
-    is_of_argument: bool
+    unit: str
     name: str | None
     inputs: tuple[StepInput, ...]
     row: int | None
     is_row_of_arrays: bool
     follows_skipped: bool
-
-    @property
-    def noun(self) -> str:
-        """What one of them is called: `sample` or `row`."""
-        return "row" if self.is_of_argument else "sample"
 
 
 class SampleFinder:
@@ -109,7 +104,7 @@ class SampleFinder:
             num_bad=num_bad,
             num_samples=event.shape[0],
             whole=whole,
-            is_of_argument=argument is not None,
+            unit="sample" if argument is None else "row" if len(sources[0].row.shape or ()) > 1 else "element",
             name=data_name if own is None else own.name,
             inputs=tuple(
                 beside

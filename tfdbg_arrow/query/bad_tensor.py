@@ -262,7 +262,7 @@ class BadTensorReader:
         calls = () if name is None or not self._has_all_executions else self._calls_of(execution.graph_id)
         number = bisect_right(calls, index)
         owners = {frame.owner for frame in stack if frame.func.rpartition(".")[2] == name}
-        return None if name is None or number == 0 or owners == {"framework"} else FunctionCall(name, number)
+        return None if name is None or number == 0 or owners == {"framework"} else FunctionCall(name, number, index)
 
     def _run_of_session(self, execution: Execution) -> FunctionCall | None:
         """Returns which run of a session with the same fetches it is, or None if some runs are missing."""
@@ -272,7 +272,8 @@ class BadTensorReader:
         number = sum(run.execution_index <= execution.execution_index for run in runs)
         fetches = self.flow.borders.sessions.fetches_of(execution.op_type)
         more = ["..."] if len(fetches) > _MAX_FETCHES else []
-        return FunctionCall(f"Session.run([{', '.join(fetches[:_MAX_FETCHES] + more)}])", number)
+        fetched = ", ".join(fetches[:_MAX_FETCHES] + more)
+        return FunctionCall(f"Session.run([{fetched}])", number, execution.execution_index)
 
     def _element_of(self, event: TensorEvent) -> TensorEvent | None:
         """Returns the batch in which a data set returned the record of a bad tensor, or None if that is not certain.

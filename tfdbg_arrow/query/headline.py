@@ -176,14 +176,14 @@ def _when_text(tensor: NonFinite) -> str:
 
 
 def _samples_text(samples: BadSamples, call: FunctionCall | None) -> str:
-    noun = samples.noun
+    unit = samples.unit
     whole = samples.whole if call is None else samples.whole.removesuffix(f" of {call.function}")
     if samples.num_bad in (1, None):
-        return f"{noun} {samples.first:,} of {whole}"
+        return f"{unit} {samples.first:,} of {whole}"
     if samples.num_bad == samples.num_samples:
-        return f"every {noun} of {whole}"
-    of_whole = f"{samples.num_bad:,} of the {samples.num_samples:,} {noun}s of {whole}"
-    return f"{of_whole}, the first is {noun} {samples.first:,}"
+        return f"every {unit} of {whole}"
+    of_whole = f"{samples.num_bad:,} of the {samples.num_samples:,} {unit}s of {whole}"
+    return f"{of_whole}, the first is {unit} {samples.first:,}"
 
 
 def _enumeration(texts: Sequence[str]) -> str:

@@ -59,10 +59,12 @@ class FunctionCall:
     Attributes:
         function: The name of the function.
         number: Which of the calls in the run it is, from 1, in the order in which they began.
+        execution_index: The call among all executions of the run.
     """
 
     function: str
     number: int
+    execution_index: int
 
 
 @dataclass(frozen=True, kw_only=True)

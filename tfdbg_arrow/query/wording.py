@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from tfdbg_arrow.query.bad_samples import BadSamples
-    from tfdbg_arrow.query.nonfinite_tensor import InputTensor, NonFinite
+    from tfdbg_arrow.query.nonfinite_tensor import FunctionCall, InputTensor, NonFinite
     from tfdbg_arrow.query.recorded import TensorHealth
     from tfdbg_arrow.query.stacks import Frame
     from tfdbg_arrow.query.trace_back import Provenance
@@ -157,13 +157,18 @@ def label_facts(tensor: NonFinite) -> tuple[tuple[str, str], ...]:
     """Returns the known purpose and effect of a bad tensor, as pairs of a name and a text."""
     facts = (
         ("layer", tensor.layer),
-        ("made at", None if tensor.made_at is None else made_at_text(tensor.made_at)),
+        ("created at", None if tensor.made_at is None else made_at_text(tensor.made_at)),
         ("step", None if tensor.step is None else f"{tensor.step:,}"),
-        ("call", None if tensor.call is None else f"{tensor.call.number:,} of {tensor.call.function}"),
+        ("call", None if tensor.call is None else call_text(tensor.call)),
         ("role", tensor.role),
         ("effect", effect_text(tensor)),
     )
     return tuple((name, text) for name, text in facts if text is not None)
+
+
+def call_text(call: FunctionCall) -> str:
+    """Returns which call of a function it is, such as `10 of train_step, execution 24`."""
+    return f"{call.number:,} of {call.function}, execution {call.execution_index:,}"
 
 
 def place_facts(health: TensorHealth, samples: BadSamples | None) -> tuple[tuple[str, str], ...]:
@@ -180,18 +185,20 @@ def place_facts(health: TensorHealth, samples: BadSamples | None) -> tuple[tuple
 def slices_text(health: TensorHealth, samples: BadSamples | None) -> str | None:
     """Returns which samples or slices of a bad tensor are bad; None if it is not known, or if most slices are."""
     if samples is not None:
-        noun, whole = samples.noun, f" of {samples.whole}"
-        is_computed = samples.is_of_argument and samples.name is None  # from the rows, which need not be bad themselves
+        unit, whole = samples.unit, f" of {samples.whole}"
+        is_computed = (
+            samples.unit != "sample" and samples.name is None
+        )  # the rows need not be bad
         if samples.num_bad == samples.num_samples:
-            return f"every {noun}{whole}; it has {samples.num_samples:,}"
+            return f"every {unit}{whole}; it has {samples.num_samples:,}"
         if samples.num_bad is None:
-            return f"{noun} {samples.first:,}{whole}"
+            return f"{unit} {samples.first:,}{whole}"
         if samples.num_bad == 1:
             only = "the only one that leads to bad elements, of" if is_computed else "the only bad one of"
-            return f"{noun} {samples.first:,}{whole}, {only} {samples.num_samples:,}"
+            return f"{unit} {samples.first:,}{whole}, {only} {samples.num_samples:,}"
         return (
-            f"{samples.num_bad:,} of the {samples.num_samples:,} {noun}s{whole} "
-            f"{'lead to bad elements' if is_computed else 'are bad'}, the first is {noun} {samples.first:,}"
+            f"{samples.num_bad:,} of the {samples.num_samples:,} {unit}s{whole} "
+            f"{'lead to bad elements' if is_computed else 'are bad'}, the first is {unit} {samples.first:,}"
         )
     first_bad, bad = health.first_bad_place, health.num_bad_slices
     if first_bad is None or bad is None or health.shape is None or len(first_bad) == 1 or 2 * bad > health.shape[0]:
@@ -213,7 +220,7 @@ def data_texts(samples: BadSamples) -> list[str]:
         index = input_.health.first_bad_place
         if input_.health.has_inf_or_nan:
             first = "" if index is None or index[0] == samples.first else ", first"
-            where = "" if index is None else f"{first} in {samples.noun} {index[0]:,}"
+            where = "" if index is None else f"{first} in {samples.unit} {index[0]:,}"
             texts.append(f"{input_.name} already has {bad_kinds_text(input_.health)}{where}")
     if (
         samples.name is None

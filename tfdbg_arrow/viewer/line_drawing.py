@@ -25,6 +25,8 @@ from tfdbg_arrow.viewer.svg import (
 )
 
 _MAX_DECADES = 5
+_ROOM = 0.004
+"""Decades between the edges of a logarithmic scale and the values next to them, at least."""
 _LEAST_SHARE = 1e-12
 """A greatest share up to which a plot shows all shares, as for 0."""
 _UNITS = 1000
@@ -87,9 +89,11 @@ class Plot:
         positive = [value for value in values if value > 0]
         low, high = min(values, default=0.0), max(values, default=1.0)
         if self.scale == "log" and positive:
-            # A logarithmic scale has no 0, so zeros are a decade below the lowest value.
-            first = math.floor(math.log10(min(positive))) - (low <= 0)
-            return Extent(low=first, high=max(first + 1, math.ceil(math.log10(high) + 0.004)), scale="log")
+            # A logarithmic scale has no 0, so zeros are a decade below the lowest value. A constant does not lie on an
+            # edge, where its line would not be seen.
+            least, most = math.log10(min(positive)), math.log10(high)
+            first = math.floor(least - _ROOM if most < least + _ROOM else least) - (low <= 0)
+            return Extent(low=first, high=max(first + 1, math.ceil(most + _ROOM)), scale="log")
         if self.scale == "share":
             return Extent(low=0.0, high=min(1.0, 1.15 * high) if high > _LEAST_SHARE else 1.0, scale="share")
         most = sys.float_info.max

@@ -75,6 +75,7 @@ def _environment() -> Environment:
         shares=shares,
         tensor_name=naming.tensor_name,
         effect_text=wording.effect_text,
+        call_text=wording.call_text,
         op_text=wording.op_in_graph_text,
         origin_text=wording.origin_text,
         with_code=_with_code,

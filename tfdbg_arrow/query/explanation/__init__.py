@@ -210,7 +210,7 @@ def _of_overflow(sentence: str, repair: str, around: Surroundings) -> Explanatio
     elif repair == OVERFLOW and share == 1 and around.is_after_gradient():
         repair = OVERFLOW_OF_BATCH
     if samples is not None and 0 < share <= _MAX_SHARE_OF_OUTLIERS:
-        which, their = (f"this {samples.noun}", "its") if samples.num_bad == 1 else (f"these {samples.noun}s", "their")
+        which, their = (f"this {samples.unit}", "its") if samples.num_bad == 1 else (f"these {samples.unit}s", "their")
         repair = (
             f"Look at {which} first: a number in {their} data or label may be far larger than in the others. If none "
             f"is: {repair}"

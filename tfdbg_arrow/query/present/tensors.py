@@ -286,7 +286,7 @@ def _hop(hop: TensorHop, *, note: str | None, indent: int = 0) -> Iterator[Line]
     yield Line(wording.facts_text(hop), indent=indent + 4)
     yield from code_line(hop.source, indent=indent + 4)
     if hop.made_at is not None:
-        yield Line((f"made at {wording.made_at_text(hop.made_at)}", "quiet"), indent=indent + 4)
+        yield Line((f"created at {wording.made_at_text(hop.made_at)}", "quiet"), indent=indent + 4)
 
 
 def _place(hop: TensorHop) -> str:
