@@ -138,9 +138,19 @@ def test_variables_and_numbers_are_those_of_an_unrecorded_run(tmp_path: Path) ->
     assert kept(tmp_path / "log") == []
 
 
-@pytest.mark.slow
+LONG = ("mirrored", "rnn", "transformer")
+
+
 @pytest.mark.parametrize(
-    ("name", "onednn"), [*((name, "0") for name in trainings.TRAININGS), ("cnn", "1"), ("transformer", "1")]
+    ("name", "onednn"),
+    [
+        *(
+            pytest.param(name, "0", marks=pytest.mark.exhaustive if name in LONG else pytest.mark.slow)
+            for name in trainings.TRAININGS
+        ),
+        pytest.param("cnn", "1", marks=pytest.mark.exhaustive),
+        pytest.param("transformer", "1", marks=pytest.mark.slow),
+    ],
 )
 def test_a_training_is_bit_identical(name: str, onednn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", onednn)
