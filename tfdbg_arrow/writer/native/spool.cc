@@ -140,10 +140,24 @@ void Spool::release(uint64_t upto, int64_t rows_upto) {
   upto = std::min(upto, read_.load(std::memory_order_relaxed));
   if (upto > tail) {
     // A slot's old commit never equals that of its next use, so it need not be cleared.
+    unmap(tail, upto);
     header_->tail.store(upto, std::memory_order_release);
     stalled_.store(false, std::memory_order_relaxed);
   }
   header_->rows_tail.store(rows_upto, std::memory_order_release);
+}
+
+void Spool::unmap(uint64_t from, uint64_t upto) {
+  // Otherwise a long run would have touched every page of the ring, and the process would seem to need all of it.
+  static const uintptr_t page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  while (from < upto) {
+    uint64_t end = std::min(upto, (from | mask_) + 1);  // the end of the ring at most
+    uintptr_t first = (reinterpret_cast<uintptr_t>(slot(from)) + page - 1) / page * page;
+    uintptr_t last = reinterpret_cast<uintptr_t>(slot(end - 1) + 1) / page * page;
+    // The pages keep their content in the file. If the call fails, they only stay in memory.
+    if (first < last) ::madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+    from = end;
+  }
 }
 
 bool Spool::wait(double timeout_s, uint64_t pending_records) {

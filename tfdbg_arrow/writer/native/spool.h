@@ -77,6 +77,9 @@ class Spool {
   uint64_t num_dropped() const { return dropped_.load(std::memory_order_relaxed); }
 
  private:
+  // Takes the pages of released slots out of the memory of the process.
+  void unmap(uint64_t from, uint64_t upto);
+
   std::string path_;
   SpoolHeader* header_ = nullptr;
   Record* records_ = nullptr;
