@@ -260,7 +260,9 @@ def test_the_run_of_a_session_is_named(tmp_path: Path) -> None:
             session.run(log, {x: [1.0, value]})
     found = tfdbg_arrow.first_nonfinite(tmp_path)
     assert found is not None
-    assert found.headline.endswith("made -Inf in call 3 of Session.run([Log]): element 1 of the feed of Placeholder.")
+    assert found.headline.endswith(
+        "made -Inf in call 3 of Session.run([Log]): from element 1 of the feed of Placeholder."
+    )
 
 
 def test_another_bug_that_only_the_loss_shows_is_named_by_its_part(tmp_path: Path) -> None:

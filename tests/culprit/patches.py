@@ -274,6 +274,10 @@ PATCHES: dict[str, Patch] = {
     "sequences.pooling_of_keras_over_padding": Patch(
         _DIVIDE, (("[[1, 2, 0, 0], [0, 0, 0, 0]]), np.ones((2, 1)", "[[1, 2, 0, 0]]), np.ones((1, 1)"),)
     ),
+    "sequences.pooling_scaled_by_the_logarithm_of_the_length": Patch(
+        "Keep the argument above 0 before both ops",
+        (("axis=1, keepdims=True)\n            scale", "axis=1, keepdims=True) + 1e-6\n            scale"),),
+    ),
     "sequences.simple_rnn_with_exponential_activation": Patch(
         "Clip the argument from above",
         (('activation="exponential"', "activation=lambda x: tf.exp(tf.minimum(x, 22.0))"),),

@@ -37,6 +37,10 @@ WEIGHTED = (
     "Use tf.reduce_logsumexp(x + tf.math.log(w)) in place of the logarithm of a sum of w * exp(x): it does not "
     "underflow."
 )
+LOG_AND_DIVISOR = (
+    "Keep the argument above 0 before both ops that take it, the logarithm and a division by it, for example with "
+    "tf.maximum where it is computed."
+)
 XLOGY = "Use tf.math.xlogy(p, p) in place of p * log(p): it is 0 for p = 0, and its gradient is finite."
 SOFTMAX = "Use tf.nn.softmax in place of the exponentials, their sum and the division."
 OF_AXIS = "Use tf.nn.softmax, with the axis of the sum, in place of the exponentials, their sum and the division."
@@ -841,10 +845,14 @@ def log_of(*takers: tuple[str, str, list[str]]) -> Step:
         (log_of(("other", "Neg", ["x"]), ("product", "Mul", ["other", "log"])), ABOVE_0),  # another factor
         (log_of(("product", "Mul", ["x", "log"]), ("sum", "Sum", ["log"])), ABOVE_0),  # the logarithm is needed, too
         (log_of(("product", "Mul", ["log", "log"])), ABOVE_0),
+        (log_of(("quotient", "RealDiv", ["log", "x"])), LOG_AND_DIVISOR),
+        (log_of(("quotient", "RealDiv", ["x", "log"])), ABOVE_0),  # the divisor is the logarithm
     ],
-    ids=["entropy", "entropy with its gradient", "other factor", "second use", "square"],
+    ids=["entropy", "entropy with its gradient", "other factor", "second use", "square", "quotient", "by the log"],
 )
-def test_only_the_product_of_a_number_and_its_logarithm_is_xlogy(step: Step, repair: str, tmp_path: Path) -> None:
+def test_the_repair_of_a_logarithm_depends_on_the_other_uses_of_its_argument(
+    step: Step, repair: str, tmp_path: Path
+) -> None:
     found = step.reason("log", tmp_path, result="log")
     assert found == Explanation(LOG_OF_0, XLOGY if repair == "xlogy" else repair)
 

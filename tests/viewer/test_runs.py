@@ -87,7 +87,7 @@ def test_a_run_without_steps_among_others_has_a_verdict_but_no_strip(tmp_path: P
     worker(tmp_path, 1, bad=(4,), has_steps=False)
     page = runs(tmp_path)
     assert list(page.strips.strips) == ["run-0"]
-    assert [row.verdict for row in page.rows] == ["not bad", "went bad first"]
+    assert [row.verdict for row in page.rows] == ["not bad", "the only bad run"]
     with serving(tmp_path) as served:
         assert "no training step marked" in served.ask("/runs").text
 

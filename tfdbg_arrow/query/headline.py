@@ -176,14 +176,16 @@ def _when_text(tensor: NonFinite) -> str:
 
 
 def _samples_text(samples: BadSamples, call: FunctionCall | None) -> str:
+    """Returns which samples are bad, or from which rows of an argument the bad elements are computed."""
     unit = samples.unit
     whole = samples.whole if call is None else samples.whole.removesuffix(f" of {call.function}")
+    computed_from = "" if unit == "sample" else "from "
     if samples.num_bad in (1, None):
-        return f"{unit} {samples.first:,} of {whole}"
+        return f"{computed_from}{unit} {samples.first:,} of {whole}"
     if samples.num_bad == samples.num_samples:
-        return f"every {unit} of {whole}"
+        return f"{computed_from}every {unit} of {whole}"
     of_whole = f"{samples.num_bad:,} of the {samples.num_samples:,} {unit}s of {whole}"
-    return f"{of_whole}, the first is {unit} {samples.first:,}"
+    return f"{computed_from}{of_whole}, the first is {unit} {samples.first:,}"
 
 
 def _enumeration(texts: Sequence[str]) -> str:

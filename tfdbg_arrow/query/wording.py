@@ -186,9 +186,7 @@ def slices_text(health: TensorHealth, samples: BadSamples | None) -> str | None:
     """Returns which samples or slices of a bad tensor are bad; None if it is not known, or if most slices are."""
     if samples is not None:
         unit, whole = samples.unit, f" of {samples.whole}"
-        is_computed = (
-            samples.unit != "sample" and samples.name is None
-        )  # the rows need not be bad
+        is_computed = samples.unit != "sample" and samples.name is None  # the rows need not be bad
         if samples.num_bad == samples.num_samples:
             return f"every {unit}{whole}; it has {samples.num_samples:,}"
         if samples.num_bad is None:

@@ -55,7 +55,9 @@ class MapWords:
 
 
 MAP_WORDS = {
-    "LayerHealth": MapWords(origin="began here", outline="where it began; 2, 3 … its way", bad="bad (Inf, NaN)"),
+    "LayerHealth": MapWords(
+        origin="began here", outline="where it began; then it reached 2, 3 …", bad="bad (Inf, NaN)"
+    ),
     "LayerDifferences": MapWords(origin="parted here", outline="where the runs parted", bad="bad in one run only"),
 }
 """By the name of the class of the map."""

@@ -56,6 +56,24 @@ def log_sum_exp_of_a_masked_row() -> Any:
     return pool(tf.ones([2, 3]), tf.constant([[True, True, False], [False, False, False]]))
 
 
+@bug(op_type="Log", effect="variable")
+def pooling_scaled_by_the_logarithm_of_the_length() -> None:
+    """A text without tokens has the length 0, of which the layer takes the logarithm, and by which it divides."""
+
+    class Pooling(keras.layers.Layer):
+        def call(self, x: Any) -> Any:
+            used = tf.cast(tf.reduce_any(tf.not_equal(x, 0.0), axis=-1), x.dtype)
+            lengths = tf.reduce_sum(used, axis=1, keepdims=True)
+            scale = 1.0 + tf.math.log(lengths)  # culprit
+            return tf.reduce_sum(x, axis=1) * scale / lengths
+
+    vectors = np.random.default_rng(0).uniform(1.0, 2.0, (12, 5, 3)).astype("float32")
+    vectors[7] = 0.0
+    model = keras.Sequential([Pooling(), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    model.fit(vectors, np.ones((12, 1)), batch_size=4, shuffle=False, verbose=0)
+
+
 @bug(op_type="Mul", effect="result")
 def mask_times_infinity() -> Any:
     """A mask is computed as (1 - keep) * -Inf: 0 * -Inf is NaN where a token is kept."""

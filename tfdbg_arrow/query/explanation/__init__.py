@@ -151,6 +151,7 @@ def explain_event(
         takers=around.takers,
         is_p_log_p=around.is_p_log_p,
         has_log_of_complement=around.has_log_of_complement,
+        divides_by_argument=around.divides_by_argument,
         has_moved_constant=around.has_moved_constant,
         adds_rounded_to_0=around.adds_rounded_to_0,
         last_write=around.last_write,

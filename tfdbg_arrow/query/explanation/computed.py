@@ -132,6 +132,8 @@ class Computed:
             multiplies by its argument.
         has_log_of_complement: Returns whether the op, or the one whose gradient it computes, is one of two logarithms
             of the program, of x and of 1 - x.
+        divides_by_argument: Returns whether the op, or the one whose gradient it computes, is a logarithm by whose
+            argument the program also divides.
         has_moved_constant: Returns whether the program adds a constant to make a tensor, and TensorFlow added it to a
             part of the other term.
         adds_rounded_to_0: Returns whether the program adds a constant to make a tensor or the argument of its root, and
@@ -177,6 +179,7 @@ class Computed:
     takers: Callable[[], frozenset[tuple[str, ...]]] = _no_takers
     is_p_log_p: Callable[[], bool] = _never
     has_log_of_complement: Callable[[], bool] = _never
+    divides_by_argument: Callable[[], bool] = _never
     has_moved_constant: Callable[[TensorEvent], bool] = _no
     adds_rounded_to_0: Callable[[TensorEvent], bool] = _no
     last_write: Callable[[TensorEvent], VariableWrite | None] = _no_write

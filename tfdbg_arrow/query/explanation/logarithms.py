@@ -34,6 +34,10 @@ _OF_VARIABLE = (
     "tf.maximum, the variable would get no gradient where it is below the bound."
 )
 _ABOVE_0 = "Keep the argument above 0 with an epsilon."
+_LOG_AND_DIVISOR = (
+    "Keep the argument above 0 before both ops that take it, the logarithm and a division by it, for example with "
+    "tf.maximum where it is computed."
+)
 _LOG_OF_MASK = (
     f"{_ABOVE_0} If it is a mask of zeros and ones, use tf.where(mask, 0.0, -1e9) with a boolean mask in place of the "
     "logarithm."
@@ -190,6 +194,8 @@ def repair_of_log(computed: Computed, x: TensorEvent) -> str:
     if repair in (_ABOVE_0, _STABLE_LOG["Sub"]) and computed.has_log_of_complement():
         epsilon = _OF_COMPLEMENT.get(x.dtype or "", "1e-6")
         return f"{_BOTH_LOGARITHMS} tf.clip_by_value(x, {epsilon}, 1 - {epsilon})."
+    if repair == _ABOVE_0 and computed.divides_by_argument():
+        return _LOG_AND_DIVISOR
     return repair
 
 

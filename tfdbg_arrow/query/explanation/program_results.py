@@ -78,6 +78,16 @@ class ProgramResults:
         others += [y for y in [self._complement_of(x)] if y is not None]
         return any(user.op_type == "Log" for other in others for user in self._users(other))
 
+    def divides_by_argument(self, log: Result) -> bool:
+        """Returns whether the program also divides by the argument of a logarithm."""
+        made = self._made(log)
+        if made.op_type != "Log" or len(made.taken) != 1:
+            return False
+        return any(
+            _DIVIDES.get(user.op_type or "") == 1 and user.taken[1:2] == made.taken
+            for user in self._users(made.taken[0])
+        )
+
     def _complement_of(self, result: Result) -> Result | None:
         """Returns the x of which a result is 1 - x, or None."""
         made = self._made(result)

@@ -474,6 +474,14 @@ class Surroundings(BadTensorFacts):
         log = self._results.forward_result(self.event, self._own())
         return log is not None and self._results.has_log_of_complement(log)
 
+    def divides_by_argument(self) -> bool:
+        """Returns whether the op is a logarithm, by whose argument the program also divides.
+
+        For an op of a gradient, the forward op counts.
+        """
+        log = self._results.forward_result(self.event, self._own())
+        return log is not None and self._results.divides_by_argument(log)
+
     def divides_by_result(self) -> bool:
         """Returns whether the program divides by the tensor, or takes its logarithm, perhaps after other ops."""
         made = self.flow.program_ops.maker(self.event)

@@ -215,7 +215,7 @@ def _verdict(summary: RunSummary, bad: tuple[RunSummary, ...]) -> str:
     if not summary.num_bad:
         return "not bad" if summary.run.measures_health else "not measured"
     if summary is bad[0]:
-        return "went bad first"
+        return "went bad first" if len(bad) > 1 else "the only bad run"
     steps = (summary.first_bad_step, bad[0].first_bad_step)
     if steps[0] is not None and steps[1] is not None and steps[0] > steps[1]:
         later = steps[0] - steps[1]
