@@ -173,7 +173,7 @@ def map_drawing(layers: LayerMap, measure: Measure, *, max_numbers: int = _MAX_N
         sides=sides,
         rows=tuple(drawn(number) for number in by_parent.get(None, ())),
         axis=axis_labels(columns),
-        scale=_scale_bar(scale),
+        scale=_zero_colour(scale) if _is_zero(layers, measure) else _scale_bar(scale),
         words=MAP_WORDS[type(layers).__name__],
         has_bad=any(map(any, layers.bad)),
         has_origin=layers.origin is not None,
@@ -352,6 +352,20 @@ def _texts(layers: LayerMap, compared: LayerDifferences | None, measure: Measure
             compared.values_a[measure.name][row], compared.values_b[measure.name][row], values, strict=True
         )
     )
+
+
+def _is_zero(layers: LayerMap, measure: Measure) -> bool:
+    """Returns whether a measure is 0 in each cell without a bad tensor, as the share of bad tensors is."""
+    values = (
+        pair for row in zip(layers.values[measure.name], layers.bad, strict=True) for pair in zip(*row, strict=True)
+    )
+    return all(num_bad or not value for value, num_bad in values)
+
+
+def _zero_colour(scale: ColourScale) -> Markup:
+    """Returns the colour of 0 alone."""
+    colour = paint(colour_class(scale.place(0.0), is_diverging=scale.kind == "signed"))
+    return Markup('<rect y="4" width="18" height="12" {}/>').format(colour) + label("0", x=24, y=14)
 
 
 def _scale_bar(scale: ColourScale) -> Markup:
