@@ -62,6 +62,7 @@ check() {
     # From here on, only the environment's own commands are found.
     PATH=$work/env/bin
     python -m pip install --quiet --only-binary :all: "$1" "${TENSORFLOW:-$default>=2.18,<2.22}"
+    python -m pip check
     tfdbg-arrow --help >"$work/help"
     python "$work/program.py" "$work/logdir"
   )

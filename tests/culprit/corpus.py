@@ -36,7 +36,7 @@ class Culprit:
             removes the op. None if the op runs, or another op that stands for it.
         is_removed: Whether TensorFlow removes the op because nothing needs its result, also with `graphs='traced'`.
         effect_in_xla: Where the bad value ends if XLA compiles the program. XLA turns a product with a mask into
-            `where(mask, x, 0)`, so a gradient that is NaN without XLA is 0 there.
+            `where(mask, x, 0)`, so a gradient that is NaN without XLA is 0 with it.
     """
 
     op_type: str | None

@@ -168,7 +168,7 @@ EDITS: tuple[tuple[str, Edit], ...] = (
 
 
 def _patch_of(program: Program, given: Mapping[str, Any]) -> Patch | None:
-    """Returns the patch of a program, or None if it has none for the repair of the answer."""
+    """Returns the patch of a program for the repair that the answer names, or None if there is none."""
     patch = PATCHES.get(program.name)
     return patch if patch is not None and (given["repair"] or "").startswith(patch.repair) else None
 

@@ -1,4 +1,5 @@
-"""GraphDefs as TensorFlow hands them to an optimizer, and what holds of them once they have record ops.
+"""GraphDefs as TensorFlow hands them to an optimizer, and the properties that they must have after record ops are
+added.
 
 Works without TensorFlow's Python part, which takes seconds and memory to import.
 """

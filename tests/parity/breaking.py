@@ -1,4 +1,4 @@
-"""Programs that crash TensorFlow's Debugger V2, or of which it sees nothing. Each can run under either recorder.
+"""Programs that crash TensorFlow's Debugger V2, or of which it records nothing. Each can run under either recorder.
 
 `python -m parity.breaking RECORDER PROGRAM DIRECTORY` runs one program and prints its result as JSON.
 """

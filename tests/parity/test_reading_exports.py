@@ -383,7 +383,7 @@ def test_a_circular_buffer_keeps_the_last_events(size: int, tmp_path: Path) -> N
         assert [each.item() for (each,) in results] == kept
 
 
-# The reader's ways to read, and monitors.
+# The methods of the reader that read, and its monitors.
 
 
 def unique_sum() -> None:

@@ -190,7 +190,7 @@ def test_graph_execution_data(get: Get) -> None:
         size = 3.0 if trace["op_type"] == "Placeholder" else 1.0
         if trace["op_type"] in ("Unpack", "Mul", "AddV2"):
             assert trace["debug_tensor_value"][1:] == [size, 0.0, 0.0, 0.0]
-    # A summary begins with the id of its tensor. The outputs of an op have ids in a row.
+    # A summary begins with the id of its tensor. The outputs of an op have consecutive ids.
     unpacked = [trace for trace in traces if trace["op_type"] == "Unpack"]
     (first,) = {trace["debug_tensor_value"][0] - trace["output_slot"] for trace in unpacked}
     ids = sorted(trace["debug_tensor_value"][0] for trace in unpacked)

@@ -308,7 +308,7 @@ class TestCommands:
 
 
 class TestNames:
-    """A run can be given by the name that its user gave it."""
+    """A run can be selected by the name that its user chose."""
 
     @pytest.fixture
     def named(self, tmp_path: Path) -> Path:

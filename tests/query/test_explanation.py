@@ -529,7 +529,7 @@ def test_before_the_first_update_the_learning_rate_is_no_cause(tmp_path: Path) -
 def test_the_learning_rate_may_be_the_cause_after_an_update_in_the_first_call(
     weight: str, repair: str, tmp_path: Path
 ) -> None:
-    """An inner step of a training is unrolled. A constant minus the norm of a gradient is a penalty and no weight."""
+    """An inner step of a training is unrolled. A constant minus the norm of a gradient is a penalty, not a weight."""
     step = Step().takes(CLEAN).op("square", "Square", ["x"], CLEAN).op("weight", weight, ["x"], CLEAN)
     step.gradient("gradient", "MatMul", ["x", "square"], CLEAN, "square").op("step", "Mul", ["gradient", "x"], CLEAN)
     step.op("updated", "Sub", ["weight", "step"], CLEAN).op("product", "MatMul", ["x", "updated"], INF)

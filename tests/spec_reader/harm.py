@@ -182,7 +182,7 @@ def _may_decide(op_type: str) -> bool:
 
 
 def _decided(run: Run) -> list[Tensor]:
-    """Returns the NaNs by which ops of graphs decided."""
+    """Returns the NaNs from which ops of graphs made integers or booleans."""
     found = []
     for made, op_type, edges in run.used_outputs(_DISCRETE):
         if _may_decide(op_type) and not (op_type in _SELF_CHECKS and len(set(edges)) == 1):

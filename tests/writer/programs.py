@@ -29,8 +29,8 @@ class Program:
 
     Attributes:
         run: Runs the program once and returns numbers to compare.
-        iterations: How often the body of a loop runs for each run of its op, on average, by the name of the op;
-            a list has one number for each call from eager code. A single number applies to all loops.
+        iterations: For the name of each loop op, the average number of iterations per run of the op. A list has one
+            number for each call from eager code. A single number applies to all loops.
         branches: How often each branch of a conditional runs (else, then; or in order of the list) for each
             run of its op, on average, by the name of the op; a list has one tuple for each call from eager
             code. A single tuple applies to all conditionals.

@@ -172,7 +172,7 @@ class SampleFinder:
         return {frame.func.rpartition(".")[2] for frame in stack if not frame.is_user}
 
     def _whole(self, event: TensorEvent, *, is_batch: bool) -> str:
-        """Returns what the samples of a tensor are samples of."""
+        """Returns the name of the data that the samples of a tensor belong to, such as `the batch`."""
         if self._library_functions(event if is_batch else self._first_element(event)) >= {"fit", "evaluate"}:
             return "the batch of the validation" if is_batch else "the validation data"
         return "the batch" if is_batch else "the data"

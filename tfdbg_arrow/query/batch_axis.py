@@ -156,11 +156,9 @@ class BatchAxis:
         """Returns the inputs of a tensor's op from one of which it has its first axis; none if that is not certain."""
         if row.op_type in _LOOKUPS:
             indices = self._indices(row)
-            return (
-                []
-                if indices is None
-                else _certain(self._behind_integers(row, indices.place, num_axes=indices.num_axes))
-            )
+            if indices is None:
+                return []
+            return _certain(self._behind_integers(row, indices.place, num_axes=indices.num_axes))
         if row.op_type in _REORDERING or row.op_type == READER or not row.shape:
             return []
         size = row.shape[0]

@@ -179,7 +179,7 @@ def _samples_text(samples: BadSamples, call: FunctionCall | None) -> str:
     """Returns which samples are bad, or from which rows of an argument the bad elements are computed."""
     unit = samples.unit
     whole = samples.whole if call is None else samples.whole.removesuffix(f" of {call.function}")
-    computed_from = "" if unit == "sample" else "from "
+    computed_from = "" if unit == "sample" or samples.name is not None else "from "
     if samples.num_bad in (1, None):
         return f"{computed_from}{unit} {samples.first:,} of {whole}"
     if samples.num_bad == samples.num_samples:

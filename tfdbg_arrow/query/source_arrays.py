@@ -64,7 +64,7 @@ class SourceRow(NamedTuple):
     Attributes:
         number: Its number, from 0.
         is_of_arrays: Whether it is a row of arrays.
-        follows_skipped: Whether it is counted after records that the data set left out.
+        follows_skipped: Whether the count starts after records that the data set skipped.
     """
 
     number: int

@@ -23,7 +23,7 @@ _COLUMNS = (
     *HEALTH_COLUMNS,
 )  # fmt: skip
 _MAX_OPS = 20_000
-"""Maximum number of names of ops to choose similar ones from."""
+"""Maximum number of op names among which to look for similar names."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

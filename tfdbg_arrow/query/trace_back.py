@@ -168,7 +168,7 @@ class HopRows(Displayed):
         return (*names[:place], "file_path", "lineno", *names[place + 1 :])
 
     def rows(self) -> list[dict[str, Any]]:
-        """Returns the hops as flat rows of scalars, in order: the source as file_path and lineno, lists as text."""
+        """Returns the hops in order, as flat rows. The source becomes file_path and lineno, and lists become text."""
         return [_row(hop) for hop in self.hops]
 
 

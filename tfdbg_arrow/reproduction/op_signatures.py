@@ -102,7 +102,7 @@ def _fused(
     *own: Attribute,
     types: Sequence[tuple[str, str]],
 ) -> Signature:
-    """Returns the signature of an op into which TensorFlow's optimizer fuses an op of `tf.raw_ops` and others."""
+    """Returns the signature of an op into which TensorFlow's optimizer fuses an op of `tf.raw_ops` with other ops."""
     own_names = {attribute.name for attribute in own}
     return Signature(
         op_type=op_type,
@@ -272,8 +272,9 @@ def choices(
         signature: The op.
         known_values: The known attributes, by argument.
         dtype: The dtype of the op's output; None if unknown.
-        is_recorded: Whether the recording has the attributes of the op that ran. If not, others than `known_values` are
-            tried, too: the recording has no attributes of eager ops, and TensorFlow's optimizer can change them.
+        is_recorded: Whether the recording has the attributes of the op that ran. If not, values other than
+            `known_values` are tried, too: the recording has no attributes of eager ops, and TensorFlow's optimizer can
+            change them.
 
     Raises:
         ReproError: An attribute has no default, and the recording does not show it.

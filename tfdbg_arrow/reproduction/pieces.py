@@ -25,7 +25,7 @@ MAX_UNRECORDED = 16
 """Maximum number of ops that the script runs one after the other to compute an input without recorded elements."""
 _MAX_OPS = 500
 _MAX_SEARCHED = 40
-"""Maximum number of ops of a gradient that are searched for the gradient that the forward op's output got."""
+"""Maximum number of gradient ops among which to search for the gradient of the forward op's output."""
 _HINT = (
     "`tfdbg-arrow zoom LOGDIR -- SCRIPT` runs the program again and keeps them. Or record with "
     'on_nonfinite="keep", with values= for the op and those before it, or in mode FULL_TENSOR.'

@@ -24,8 +24,8 @@ The fields that each kind uses:
   value, and `slot` the index of the input.
 * DIMS: dimensions 4 and up of the preceding tensor, in the payload.
 * HISTOGRAM: the histogram of the preceding tensor: `slot` is the exponent of the first bucket. The payload holds counts
-  as unsigned integers of `histogram_width` bytes, for each bucket that of the negative and that of the positive
-  elements. The tensor's record has the number of buckets in its `flags`, from bit BUCKETS_SHIFT on.
+  as unsigned integers of `histogram_width` bytes, for each bucket first the count of the negative elements, then that
+  of the positive ones. The tensor's record has the number of buckets in its `flags`, from bit BUCKETS_SHIFT on.
 
 An `EXECUTION` and its `INPUTS` are adjacent, and so are a tensor or an `INPUT_VALUE`, its `DIMS` and its `HISTOGRAM`
 records, in this order.

@@ -334,7 +334,7 @@ def _box(node: OpNode, links: GraphLinks, *, is_focus: bool, num_hidden: int) ->
 
 
 def _whole_name(op_name: str | None, shown: Sequence[str]) -> list[str]:
-    """Returns the name of an op if the box shows less of it."""
+    """Returns the full name of an op if its box shows a shortened one."""
     return [] if op_name is None or op_name in shown else [op_name]
 
 

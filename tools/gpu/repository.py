@@ -43,7 +43,7 @@ def overhead(*, is_cpu: bool) -> Iterator[Result]:
         none, ours, theirs = (step_ms[program, config] for config in (NONE, OURS, DEBUGGER_V2))
         yield Result(
             item=program,
-            # A few steps on a CPU, with whatever else runs there, compare nothing.
+            # The times of a few steps on a CPU that also runs other work show no difference.
             is_right=is_cpu or ours < theirs,
             told=f"{none:.1f} ms a step; {ours / none:.2f} times that with tfdbg_arrow, {theirs / none:.1f} times with"
             f" Debugger V2{' (not judged on a CPU)' if is_cpu else ''}",

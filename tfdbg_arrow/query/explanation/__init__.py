@@ -59,7 +59,7 @@ _REJECTED = (
 _EXTREME_EXPONENT = 0.75
 """A first loss of at least the largest number of the dtype to this power shows numbers near that one."""
 _MAX_SHARE_OF_OUTLIERS = 0.1
-"""The largest share of the samples that counts as few of them."""
+"""Up to this share of the samples, an answer calls them few."""
 
 
 @dataclass(frozen=True, kw_only=True)

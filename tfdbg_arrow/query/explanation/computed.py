@@ -51,7 +51,7 @@ class VariableWrite:
     is_of_call: bool
 
     def __str__(self) -> str:
-        """Returns what the variable holds, to follow `a variable that`."""
+        """Returns the words for what the variable holds; they complete a sentence after `a variable that`."""
         return f"still holds its initial value, from {self.line}" if self.is_initial else f"{self.line} wrote last"
 
 
@@ -130,8 +130,8 @@ class Computed:
             PLUS_CONSTANT.
         is_p_log_p: Returns whether the op, or the one whose gradient it computes, is a logarithm that the program only
             multiplies by its argument.
-        has_log_of_complement: Returns whether the op, or the one whose gradient it computes, is one of two logarithms
-            of the program, of x and of 1 - x.
+        has_log_of_complement: Returns whether the program computes log(x) and log(1 - x), and the op, or the one whose
+            gradient it computes, is one of them.
         divides_by_argument: Returns whether the op, or the one whose gradient it computes, is a logarithm by whose
             argument the program also divides.
         has_moved_constant: Returns whether the program adds a constant to make a tensor, and TensorFlow added it to a

@@ -116,7 +116,7 @@ class Surroundings(BadTensorFacts):
         yield from map(self._passed_to_call, self.flow.infinities_behind(self.event))
 
     def _passed_to_call(self, row: TensorEvent) -> TensorEvent:
-        """Returns the tensor with -Inf that the user's code passed to the call in which an op computed another one."""
+        """Returns the tensor with -Inf that the user's code passed to the call in which an op computed a -Inf."""
         calls = self._user_frames(self.event)
         for _ in range(_MAX_BEHIND):
             source = next(filter(holds_only_neg_inf, self.inputs_of(row).values()), None)

@@ -111,7 +111,8 @@ class _Export:
         Args:
             root: The directory of the export.
         """
-        # Looked up before the rows: a recording that ends later still counts as recording, and has another look.
+        # Looked up before the rows are read: a recording that ends after that still counts as running, so its rows are
+        # read once more.
         recording = recording_runs(self._logdir) if self._follow else frozenset[str]()
         if self._follow:
             self._logdir.refresh()

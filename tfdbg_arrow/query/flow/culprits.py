@@ -254,7 +254,7 @@ class Culprits:
             ]
             harmful = self._origins.without_written(causes)
             if not harmful:
-                # A program may write an infinity into a variable on purpose. It does not add one on purpose.
+                # A program may intend to write an infinity into a variable, but not to add one.
                 roots = self._origins.roots(updates, seen_of_updates)
                 harmful = [root for root in roots if self._origins.is_literal(root)]
             if effect == "result":

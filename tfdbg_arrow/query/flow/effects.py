@@ -175,7 +175,7 @@ class Effects:
         return Effect("absorbed", None if is_lost else self._reason_of_skipped_step(walk.skipped_graphs))
 
     def is_in_code(self, event: TensorEvent) -> bool:
-        """Returns whether a number from outside is an infinity in the code of the line that first took it."""
+        """Returns whether the line that first took a number from outside writes it as an infinity."""
         execution = self._flow.events.execution(event.execution_index)
         if event.op_type is not None or event.shape != () or execution is None or execution.stack_trace_id is None:
             return False
@@ -187,8 +187,8 @@ class Effects:
 
         An example is the norm of the gradients in a step that an optimizer with a dynamic loss scale skipped. A later
         step must not have been skipped: the program trained on. The scalar must not belong to the loss, as that of a
-        gradient penalty does: such an overflow does not depend on the scale. So the origin is of a gradient, and no
-        gradient is taken of what is computed from it.
+        gradient penalty does: such an overflow does not depend on the scale. So a gradient op must have made the
+        origin, and nothing that is computed from it may be differentiated.
         """
         if origin.event_index not in self._skipped_updates:
             self._skipped_updates[origin.event_index] = self._find_skipped_update(origin)

@@ -350,7 +350,7 @@ class ProgramOps:
         ] or able
 
     def _is_of_constants(self, op: Op, graph_id: int) -> bool:
-        """Returns whether an op takes only constants. TensorFlow computes it in advance; a node takes its result."""
+        """Returns whether an op takes only constants. TensorFlow computes it in advance, and nodes take the result."""
         taken = [self._graphs.op(graph_id, name) for name, _ in op.inputs]
         return bool(taken) and all(source is not None and source.op_type == "Const" for source in taken)
 
@@ -551,7 +551,7 @@ COUNTS: dict[str, Callable[[TensorEvent], _Counts]] = {
     "Relu": _relu,
     "Sqrt": _root,
 }
-"""How many elements of each kind an op returns, by those that it takes, for types where that is certain.
+"""For the op types where this is certain: the function from the counts of the input to those of the output.
 
 Functions that can round to 0 or overflow, such as Square and Exp, are not among them.
 """

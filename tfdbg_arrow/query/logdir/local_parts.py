@@ -92,7 +92,8 @@ def list_parts(path: Path, *, is_checked: bool = True, broken: BrokenParts | Non
 
     Args:
         path: The logdir.
-        is_checked: Whether to check every part with OwnFiles. If not, the caller must check a part before it opens it.
+        is_checked: Whether to check every part with OwnFiles. If not, the caller must check each part before opening
+            it.
         broken: Leaves out and records broken files; None lists all parts.
 
     Raises:

@@ -114,7 +114,7 @@ def layer_health(
       the update from a state of its own, it is the smallest ratio that the next read proves; see `variable_update`, a
       view.
 
-    `max_abs`, `mean`, `stddev`, `norm` and `update_ratio` need the mode FULL_NUMERICS, `zero_share` FULL_HEALTH.
+    `max_abs`, `mean`, `stddev`, `norm` and `update_ratio` need the mode FULL_NUMERICS; `zero_share` needs FULL_HEALTH.
 
     Args:
         logdir: An open logdir or its path.

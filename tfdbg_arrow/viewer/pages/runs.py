@@ -22,7 +22,7 @@ ORDERS = ("time", "bad")
 """Orders of the runs: by start time, or by the time at which they went bad."""
 LIMIT = 100
 _BUDGET_S = 10.0
-"""How long the facts of the runs are read for a page that does not read them in the background, in seconds."""
+"""Seconds for which a page reads the facts of the runs if it does not read them in the background."""
 _WAIT_S = 0.5
 """How long the page waits for facts that are read in the background, in seconds."""
 

@@ -4,7 +4,7 @@ It is for programs with a GPU. For the graphs that TensorFlow runs, the native c
 (`device_graphs()` makes them), and one copy for each call brings the counts to the host. `count_on_device()` counts
 large eager tensors. For functions that XLA compiles, `compiled.py` makes the ops that count inside of them.
 
-The native core measures all other tensors on the host: those that are there, eager tensors of up to a million elements,
+The native core measures all other tensors on the host: those in host memory, eager tensors of up to a million elements,
 all tensors in mode FULL_TENSOR, which keeps their elements, and tensors of dtypes that TensorFlow cannot compute with.
 
 Differences from the native backend: on a device, subnormal numbers count as zeros unless the setting
